@@ -12,8 +12,7 @@ import (
 // addonSwitch reports to a part whether an add-on is on, according to the API server.
 type addonSwitch struct {
 	of addons.Addon
-	// anybody counts definitions that carob did not install, too, unless their labels disable
-	// the add-on.
+	// anybody includes definitions that carob did not install, unless their labels disable the add-on.
 	anybody bool
 
 	mu   sync.Mutex
@@ -47,15 +46,15 @@ func (s *addonSwitch) follow(tell func(on bool)) {
 	}
 }
 
-// definitionChanged tells the add-ons of a custom resource definition.
+// definitionChanged passes a changed custom resource definition to the add-ons.
 func (c *carob) definitionChanged(definition string, labels map[string]string) {
 	c.vpa.changed(definition, labels)
 	c.gatewayAPI.changed(definition, labels)
 	c.inference.changed(definition, labels)
 }
 
-// poolDefinitions reports which kinds of the inference extension the API server serves, no
-// matter who installed their definitions.
+// poolDefinitions reports which kinds of the inference extension the API server serves, including those whose
+// definitions carob did not install.
 type poolDefinitions struct {
 	mu       sync.Mutex
 	names    map[string]bool

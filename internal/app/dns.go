@@ -68,7 +68,7 @@ func addDevice(name string, addr netip.Addr) error {
 		return fmt.Errorf("find network device %s for the DNS: %w", name, err)
 	}
 	if !leadsNowhere(link) {
-		return fmt.Errorf("network device %s is a %s: somebody else uses the name", name, link.Type())
+		return fmt.Errorf("network device %s is a %s: another program uses the name", name, link.Type())
 	}
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}}
 	if err := netlink.AddrReplace(link, a); err != nil {

@@ -39,9 +39,9 @@ type engine struct {
 	// onRulesChanged registers a function that is called when the host's firewall rules change; nil
 	// if the network does not watch them.
 	onRulesChanged func(func())
-	// queues are the connections that wait in pods; nil if the network cannot look at them.
+	// queues are the connections that wait in pods; nil if the network cannot check them.
 	queues   node.Traffic
-	policies *policy.Enforcer // nil if the pod network is not ours: then policies are its work
+	policies *policy.Enforcer // nil if the pod network is not carob's: then it enforces policies itself
 }
 
 func openEngine(ctx context.Context, in instance.Instance, version string) (*engine, error) {
@@ -122,7 +122,7 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 	}
 	rt.UseStreaming(streams)
 	e.Runtime = rt
-	var _ runtime.OutputHolder = rt // the node agent asks for it
+	var _ runtime.OutputHolder = rt // the node agent requires it
 	e.images = imageHandler(rt, storeImages{store})
 	server := criserver.New(rt)
 	e.run = func(ctx context.Context) error {

@@ -94,9 +94,9 @@ func mayHavePods(dataDir string, last lastStart) bool {
 // clusterFile contains the UID of the cluster that this node's pods belong to.
 const clusterFile = "cluster"
 
-// checkCluster compares the cluster in the store with the one that this node's pods belong to. A node
-// agent ends all pods that its API server does not know. If the store was lost, emptied, or
-// confused with another, those would be all pods.
+// checkCluster compares the cluster in the store with the one that this node's pods belong to. A node agent ends all
+// pods that its API server does not have. If the store was lost, emptied, or confused with another, those would be all
+// pods.
 func (c *carob) checkCluster(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.server.ClientConfig("carob:start", "system:masters"))
 	if err != nil {
@@ -125,7 +125,7 @@ func (c *carob) checkCluster(ctx context.Context) error {
 	return atomicfile.Write(file, []byte(ns.UID+"\n"), 0o600)
 }
 
-// otherCluster decides whether a node of the cluster known may join the cluster found.
+// otherCluster decides whether a node of the cluster `known` may join the cluster `found`.
 func otherCluster(known, found types.UID, pods, force bool) error {
 	if known == "" || known == found || !pods || force {
 		return nil

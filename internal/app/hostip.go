@@ -17,7 +17,7 @@ import (
 	"carob/internal/network/unserved"
 )
 
-// machine knows the current addresses of this machine.
+// machine tracks the current addresses of this machine.
 type machine struct {
 	in     instance.Instance
 	find   func() []netip.Addr // current addresses, the preferred one first; nil: none

@@ -30,7 +30,7 @@ import (
 	nodestream "carob/internal/node/stream"
 )
 
-// kubeletSettings sets what a KubeletConfiguration says that is not a flag.
+// kubeletSettings applies the settings of a KubeletConfiguration that have no flag.
 func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	k := in.Kubelet
 	cfg.MaxPods = kubeletconfig.MaxPods(k, cfg.MaxPods, goruntime.NumCPU())
@@ -143,7 +143,7 @@ func serverTLS(k *kubeletconfig.Configuration, t *tls.Config) error {
 	return nil
 }
 
-// hostFits refuses a host on which the configuration does not let the node agent run (S11.65, S11.85, S11.86).
+// hostFits returns an error if the configuration forbids the node agent to run on this host (S11.65, S11.85, S11.86).
 func hostFits(k *kubeletconfig.Configuration, v2 bool, swaps string) error {
 	if k == nil {
 		return nil
@@ -165,7 +165,7 @@ func hostFits(k *kubeletconfig.Configuration, v2 bool, swaps string) error {
 	return nil
 }
 
-// hostFitsHere asks hostFits about this host.
+// hostFitsHere calls hostFits for this host.
 func hostFitsHere(k *kubeletconfig.Configuration) error {
 	swaps, err := os.ReadFile("/proc/swaps")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -188,8 +188,8 @@ func configz(in *instance.Instance) http.Handler {
 	})
 }
 
-// nodeHealth serves /healthz of the node agent without encryption, where a KubeletConfiguration asks for it (S11.36).
-// It is nil where none does.
+// nodeHealth serves /healthz of the node agent without encryption, if a KubeletConfiguration enables it (S11.36), and
+// is nil otherwise.
 func nodeHealth(k *kubeletconfig.Configuration) (run func(ctx context.Context) error, err error) {
 	if k == nil || k.HealthzPort == nil || *k.HealthzPort == 0 {
 		return nil, nil

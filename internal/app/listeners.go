@@ -75,8 +75,7 @@ func (l *listeners) Close() error {
 }
 
 // listenForPods has the API server listen where pods reach it, if it listens on a loopback address:
-// on the bridge's address, which the rules of the pod network keep from everybody but pods and this
-// host.
+// on the bridge's address, which, by the rules of the pod network, only pods and this host can reach.
 func (c *carob) listenForPods(ctx context.Context) error {
 	if !c.in.Gateway.IsValid() {
 		return nil

@@ -65,8 +65,8 @@ func (c *carob) startServices(ctx context.Context) error {
 	return nil
 }
 
-// balancerPool reads the addresses for load balancers; nil: there are none. They lead nowhere if they
-// are those of pods or cluster IPs.
+// balancerPool reads the addresses for load balancers; nil: there are none. Addresses of pods and cluster IPs are
+// refused.
 func balancerPool(in instance.Instance) (*pool.Pool, error) {
 	if in.LoadBalancerPool == "" {
 		return nil, nil

@@ -110,8 +110,8 @@ func tellPromise(out io.Writer, name string, p cluster.Promise) error {
 	return err
 }
 
-// simulateSeeds runs seeds on all processors until one breaks an invariant, and tells the lowest one
-// that did. run calls add with what changes totals: one at a time.
+// simulateSeeds runs seeds on all processors until one breaks an invariant, and reports the lowest one that did. run
+// calls add with functions that change totals; they run one at a time.
 func simulateSeeds(ctx context.Context, s cli.Simulation, names []string, out, progress io.Writer,
 	run func(seed uint64, add func(func())) error) (bool, error) {
 	if s.Break != "" && !slices.Contains(names, s.Break) {

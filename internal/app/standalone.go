@@ -14,15 +14,15 @@ import (
 func agentURL(at netip.AddrPort) string { return "https://" + reachable(at).String() }
 
 // standalone changes the agent's configuration for a process without an API server (S14): static pods run, and the
-// administrator reads from the agent what runs, with the certificate that is for the API server otherwise.
+// administrator reads their state from the agent, with the certificate that is otherwise for the API server.
 func (c *carob) standalone(cfg *node.Config) {
 	cfg.Standalone, cfg.Client = true, nil
 	cfg.AllowedUsers = []string{pki.APIServerClientName, pki.AdminName}
-	cfg.ServeOthers = false // nobody could say what they may do
+	cfg.ServeOthers = false // there is no API server to authorize them
 	if c.in.ClusterDNS == "" {
 		cfg.ClusterDNS, cfg.NoClusterDNS = nil, true
 	}
-	cfg.DrainTimeout = 0 // no Service leads to a pod
+	cfg.DrainTimeout = 0 // there are no Services
 }
 
 // startStandalone runs the runtime and the node agent, and returns when static pods are taken.
@@ -31,7 +31,7 @@ func (c *carob) startStandalone(ctx context.Context) error {
 	return c.startAgent(ctx)
 }
 
-// addressesChanged tells the parts that the machine has other addresses.
+// addressesChanged notifies the parts that the addresses of the machine have changed.
 func (c *carob) addressesChanged(ctx context.Context, agent *node.Agent) {
 	if c.server != nil {
 		c.server.Advertise(c.advertise())
@@ -40,5 +40,5 @@ func (c *carob) addressesChanged(ctx context.Context, agent *node.Agent) {
 	if c.services != nil {
 		c.services.NodeChanged()
 	}
-	klog.FromContext(ctx).V(2).Info("All parts know the new addresses")
+	klog.FromContext(ctx).V(2).Info("All parts use the new addresses")
 }

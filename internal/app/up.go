@@ -160,7 +160,7 @@ type carob struct {
 	machine       *machine
 
 	vpa addonSwitch
-	// gatewayAPI is on also when somebody else has installed the definitions.
+	// gatewayAPI is also on if carob did not install the definitions.
 	gatewayAPI  addonSwitch
 	gateway     *gateway.Gateway
 	server      *apiserver.Server
@@ -170,7 +170,7 @@ type carob struct {
 	engine      *engine
 	timeline    *timeline.Store
 	credentials *credentials.Plugins
-	nodeHealth  func(ctx context.Context) error // serves it; nil: nobody asked
+	nodeHealth  func(ctx context.Context) error // serves it; nil: not configured
 	inference   poolDefinitions
 	traces      traces
 }
@@ -432,7 +432,7 @@ func (c *carob) start(ctx context.Context) error {
 	return c.startAgent(ctx)
 }
 
-// startAgent runs the node agent and what belongs to it, and returns when it takes pods.
+// startAgent runs the node agent and its parts, and returns when it takes pods.
 func (c *carob) startAgent(ctx context.Context) error {
 	agent, err := c.agent()
 	if err != nil {

@@ -196,7 +196,7 @@ It stays enabled when carob is restarted. Enabling it twice changes nothing.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "take over definitions that somebody else has installed")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "take over definitions that carob did not install")
 	return cmd
 }
 
@@ -329,7 +329,7 @@ func (r *root) disableAddon(ctx context.Context, c dynamic.Interface, a addons.A
 	return nil
 }
 
-// countAddonObjects says how many objects there are of each kind of an add-on, "3 things".
+// countAddonObjects returns the number of objects of each kind of an add-on, as in "3 things".
 func countAddonObjects(ctx context.Context, c dynamic.Interface, a addons.Addon) (out []string) {
 	for _, resource := range a.Objects {
 		kind, _ := schema.ParseResourceArg(resource)

@@ -87,8 +87,8 @@ images: review it before you share it.`,
 	return cmd
 }
 
-// bundle is the collected information. Secret values are learned first; objects and texts are
-// redacted when all of them are known.
+// bundle is the collected information. Secret values are read first; objects and texts are redacted when all of them
+// are known.
 type bundle struct {
 	in      instance.Instance
 	version Version

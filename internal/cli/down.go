@@ -55,7 +55,7 @@ everything from the host except the data directory.`,
 	return cmd
 }
 
-// stopProcess asks a process to end, waits, and kills it at the time limit.
+// stopProcess sends SIGTERM to a process, waits, and kills it at the time limit.
 func stopProcess(ctx context.Context, pid int, timeout time.Duration) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

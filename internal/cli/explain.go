@@ -35,7 +35,7 @@ func (r *root) explainCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "explain KIND/NAME | KIND NAME",
-		Short: "Say why an object does not do what it should",
+		Short: "Explain why an object does not do what it should",
 		Long: `Say in plain words what an object does, and what it waits for. The kinds, also by
 their plural and by the short names of kubectl:
 
@@ -85,7 +85,7 @@ Lines about problems begin with "!". The exit code is 0 only if there is none.`,
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&x.namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
 	cmd.Flags().StringVar(&x.node, "node", "", "node whose gateway is queried (default: the only one)")
-	cmd.Flags().StringVar(&x.model, "model", "", "of an InferencePool: the model that requests ask for")
+	cmd.Flags().StringVar(&x.model, "model", "", "of an InferencePool: the model that requests name")
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	return cmd
 }
@@ -170,7 +170,7 @@ func (x *explainer) failedLog(ctx context.Context, pods ...*corev1.Pod) *explain
 	return &explain.Log{LogRef: *ref, Text: string(text)}
 }
 
-// ask asks the node's gateway; unknown is why it does not tell.
+// ask queries the node's gateway; unknown is why the result is not known.
 func (x *explainer) ask(ctx context.Context, path string, into any) (unknown string, err error) {
 	node, err := oneNode(ctx, x.c, x.node)
 	if err != nil {
@@ -183,7 +183,7 @@ func (x *explainer) ask(ctx context.Context, path string, into any) (unknown str
 	case apierrors.IsForbidden(err):
 		return plain(err).Error(), nil
 	case err != nil:
-		return "", fmt.Errorf("ask the gateway of node %s: %w", node, plain(err))
+		return "", fmt.Errorf("query the gateway of node %s: %w", node, plain(err))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return "", fmt.Errorf("read the answer of node %s: %w", node, err)

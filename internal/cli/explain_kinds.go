@@ -13,7 +13,7 @@ import (
 	"carob/internal/core/explain"
 )
 
-// explainable is a kind that `carob explain` knows.
+// explainable is a kind that `carob explain` supports.
 type explainable struct {
 	// names in lower case: the singular, the plural (which is the resource in paths), and the short name, if there is
 	// one.

@@ -214,7 +214,7 @@ func (x *explainer) pods(ctx context.Context, options metav1.ListOptions, wanted
 	return out, nil
 }
 
-// events returns those about objects. Who may read no events gets none.
+// events returns the events about objects; none if the user may not read events.
 func (x *explainer) events(ctx context.Context, about ...types.UID) (out []corev1.Event) {
 	for _, uid := range about {
 		list, err := x.c.CoreV1().Events(x.namespace).List(ctx,

@@ -15,8 +15,7 @@ import (
 )
 
 // addContext copies the one context of a kubeconfig into another file under a new name and makes it
-// the current one. Everything else in the file stays, including comments and fields that no version
-// of kubectl knows.
+// the current one. Everything else in the file stays, including comments and unknown fields.
 func addContext(old, admin []byte, name string) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(old, &doc); err != nil {

@@ -82,7 +82,7 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 	return k
 }
 
-// completeKubectl asks kubectl for completions.
+// completeKubectl gets completions from kubectl.
 func (r *root) completeKubectl(cmd *cobra.Command, args []string, toComplete string) ([]string,
 	cobra.ShellCompDirective) {
 	args, err := r.takeOwnFlags(args)

@@ -13,8 +13,8 @@ import (
 // removed replaces what was redacted.
 const removed = "(removed)"
 
-// redactor removes secrets from texts and objects: values that it has learned, anything in the form
-// of a credential, and fields that hold values set by users.
+// redactor removes secrets from texts and objects: values added by learn, anything in the form of a credential, and
+// fields that hold values set by users.
 type redactor struct {
 	known *strings.Replacer
 	seen  map[string]bool

@@ -47,7 +47,7 @@ are written are listed after that.`,
 					"and --gateway-addresses")
 			}
 			if err != nil {
-				return fmt.Errorf("ask node %s for its routes: %w", node, plain(err))
+				return fmt.Errorf("get the routes of node %s: %w", node, plain(err))
 			}
 			var list routeapi.List
 			if err := json.Unmarshal(body, &list); err != nil {
@@ -61,7 +61,7 @@ are written are listed after that.`,
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the routes")
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "routes of all namespaces")
-	cmd.Flags().StringVar(&node, "node", "", "node to ask (default: the only one)")
+	cmd.Flags().StringVar(&node, "node", "", "node to query (default: the only one)")
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	return cmd
 }

@@ -146,7 +146,7 @@ func fillStatus(ctx context.Context, c kubernetes.Interface, st *clusterStatus) 
 	return nil
 }
 
-// fillFromAgent asks a node agent without an API server.
+// fillFromAgent reads the status from a node agent without an API server.
 func fillFromAgent(ctx context.Context, c kubernetes.Interface, st *clusterStatus) error {
 	rest := c.Discovery().RESTClient()
 	text, err := rest.Get().AbsPath("/pods").DoRaw(ctx)

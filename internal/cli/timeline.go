@@ -62,7 +62,7 @@ killed, exit codes. It also works for deleted pods.`,
 	}
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
-	cmd.Flags().StringVar(&node, "node", "", "node that ran the pod (default: ask all nodes)")
+	cmd.Flags().StringVar(&node, "node", "", "node that ran the pod (default: query all nodes)")
 	return cmd
 }
 
@@ -79,7 +79,7 @@ func podName(arg string) (string, error) {
 	return "", usagef("%q is not a pod: use pod/NAME", arg)
 }
 
-// podEntries asks the pod's node, or all nodes if the pod is gone.
+// podEntries queries the pod's node, or all nodes if the pod is gone.
 func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, node string) ([]journal.Entry, error) {
 	nodes := []string{node}
 	if node == "" {
@@ -95,7 +95,7 @@ func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, no
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("ask node %s: %w", n, err)
+			return nil, fmt.Errorf("query node %s: %w", n, err)
 		}
 		var entries []journal.Entry
 		if err := json.Unmarshal(b, &entries); err != nil {
@@ -109,14 +109,14 @@ func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, no
 	return all, nil
 }
 
-// ownEntries asks a node agent without an API server, which is the only node.
+// ownEntries queries a node agent without an API server, which is the only node.
 func ownEntries(ctx context.Context, c kubernetes.Interface, namespace, name, _ string) ([]journal.Entry, error) {
 	b, err := c.CoreV1().RESTClient().Get().AbsPath("/timeline", namespace, name).DoRaw(ctx)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("no entries for pod %s/%s", namespace, name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask the node agent: %w", err)
+		return nil, fmt.Errorf("query the node agent: %w", err)
 	}
 	var entries []journal.Entry
 	if err := json.Unmarshal(b, &entries); err != nil {

@@ -23,7 +23,7 @@ import (
 	"carob/internal/base/kubeletconfig"
 )
 
-// detachedEnv tells a child process that its standard output is the parent's pipe.
+// detachedEnv marks a child process whose standard output is the parent's pipe.
 const detachedEnv = "CAROB_DETACHED"
 
 // defaultDrainTimeout bounds the wait of a deleted pod for the data plane, which normally takes milliseconds.
@@ -136,7 +136,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.RegistryConfig, "registry-config", "",
 		"directory with a hosts.toml for each registry, in containerd's layout: mirrors, private CAs")
 	fl.StringVar(&f.CredentialProviders, "image-credential-provider-config", "",
-		"file or directory with a CredentialProviderConfig (kubelet.config.k8s.io/v1): plugins that know credentials of registries")
+		"file or directory with a CredentialProviderConfig (kubelet.config.k8s.io/v1): plugins that provide credentials for registries")
 	fl.StringVar(&f.CredentialPrograms, "image-credential-provider-bin-dir", "",
 		"directory with the programs of these plugins")
 	fl.StringVar(&f.ContainerLogDir, "container-log-dir", "",
@@ -144,7 +144,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.StringVar(&f.LocalStoragePath, "local-storage-path", "",
 		"directories for volumes of the default class local-path, separated by commas (default: storage in the data directory); none: without this class")
 	fl.StringVar(&f.KubeletDir, "kubelet-dir", "",
-		"directory where plugins and drivers of devices look for the kubelet's sockets (default /var/lib/kubelet, or kubelet in another --data-dir)")
+		"directory where plugins and drivers of devices find the kubelet's sockets (default /var/lib/kubelet, or kubelet in another --data-dir)")
 	fl.StringVar(&kubeletConfig, "kubelet-config", "",
 		"file with a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) for the node agent; other flags take precedence")
 	fl.StringVar(&kubeletDropIns, "kubelet-config-dir", "",

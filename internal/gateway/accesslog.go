@@ -10,7 +10,7 @@ import (
 	"carob/internal/gateway/accesslog"
 )
 
-// telemetry is what is seen of requests.
+// telemetry is the observability of requests: metrics, access log, and spans.
 type telemetry struct {
 	figures *figures
 	log     *accesslog.Log // nil: off
@@ -50,12 +50,12 @@ type accessLine struct {
 	inferredLine
 }
 
-// inferredLine is what a line says of an inference request beside the rest.
+// inferredLine are the additional fields of a line about an inference request.
 type inferredLine struct {
-	Model string `json:"model,omitempty"` // that the client asked for
-	// Target is the model that the server was asked for, if it is another.
+	Model string `json:"model,omitempty"` // that the client requested
+	// Target is the model in the request to the server, if it is another.
 	Target string `json:"targetModel,omitempty"`
-	// InputTokens, OutputTokens and CachedTokens are what the server counted; 0: it did not say.
+	// InputTokens, OutputTokens, and CachedTokens are what the server counted; 0: not reported.
 	InputTokens  int `json:"inputTokens,omitempty"`
 	OutputTokens int `json:"outputTokens,omitempty"`
 	CachedTokens int `json:"cachedTokens,omitempty"`
@@ -77,7 +77,7 @@ func (t *telemetry) write(rec *seenRequest, r *http.Request, took time.Duration,
 	t.queue(&line)
 }
 
-// served returns the route as KIND/NAMESPACE/NAME, and the backend as NAMESPACE/NAME:PORT; "" for what there is not.
+// served returns the route as KIND/NAMESPACE/NAME, and the backend as NAMESPACE/NAME:PORT; "" if there is none.
 func (r *seenRequest) served() (route, backend string) {
 	if r.source != nil {
 		route = r.source.Kind + "/" + r.source.Namespace + "/" + r.source.Name

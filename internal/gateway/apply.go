@@ -27,7 +27,7 @@ func newPools() poolMap {
 
 func serviceOf(ref httproute.Ref) name { return name{Namespace: ref.Namespace, Name: ref.Name} }
 
-// apply makes everything as the objects want it.
+// apply configures everything as the objects specify.
 func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
 	w.World.Failed, w.World.FailedUDP, w.World.Offered = g.failed, g.failedUDP, g.cfg.Picker.IsValid()
@@ -74,7 +74,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	for at, running := range g.ports {
 		if plan.Ports[at] == nil {
 			delete(g.ports, at)
-			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // it listens a little longer else
+			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // otherwise it listens a little longer
 			g.retire(running.site.Load())
 			g.closed.Go(func() { running.stop() })
 		}
@@ -89,13 +89,13 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	g.pools = pools
 	g.release()
 	g.seen.figures.removeUnserved(servedRoutes(plan.Plan))
-	if !maps.Equal(failed, g.failed) || !maps.Equal(failedUDP, g.failedUDP) { // the statuses tell
+	if !maps.Equal(failed, g.failed) || !maps.Equal(failedUDP, g.failedUDP) { // the statuses report it
 		plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
 	g.reviewUDP()
 	g.writer.All(&w.World, plan.Plan)
-	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has those that it needs
+	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has the ones that it needs
 }
 
 // pool returns the pool of a backend, which has its endpoints. The lock is held.
@@ -113,7 +113,7 @@ func (g *Gateway) pool(ref httproute.Ref, s *snapshot) *pool {
 	return p
 }
 
-// follow makes what the gateway serves what changed objects want. It is false when the whole world is needed.
+// follow applies changed objects to what the gateway serves. It returns false if it needs all objects.
 func (g *Gateway) follow(s *snapshot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,7 +194,7 @@ func (g *Gateway) follow(s *snapshot) bool {
 	return true
 }
 
-// forget ends the metrics of a route that has gone.
+// forget ends the metrics of a route that was removed.
 func (g *Gateway) forget(kind string, of name, gone bool) {
 	if gone {
 		g.seen.figures.forget(routeKey{kind, of.Namespace, of.Name})

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// newcomer is how long a connection without a request is waited for when a port ends.
+// newcomer is how long a port that ends waits for the first request of a connection.
 const newcomer = time.Second
 
-// clientConns knows what the connections of a port do. When a port ends, http.Server.Shutdown drops a request whose
-// header it has just read: it may be called only when each connection is idle, or has its request in the handler.
+// clientConns tracks the state of the connections of a port. http.Server.Shutdown drops a request whose header it has
+// just read: it may be called only if each connection is idle, or has its request in the handler.
 type clientConns struct {
 	mu      sync.Mutex
 	all     map[net.Conn]*clientConn
-	handed  int           // to the server, which has not said yet that it has them
+	handed  int           // passed to the server, which has not reported a state yet
 	changed chan struct{} // capacity 1
 }
 
 type clientConn struct {
 	of      *clientConns
 	state   http.ConnState
-	h2      bool // it gets GOAWAY, and loses no request
+	h2      bool // it gets GOAWAY, which loses no request
 	serving int
 }
 
@@ -43,7 +43,7 @@ func (c *clientConns) context(ctx context.Context, conn net.Conn) context.Contex
 	return context.WithValue(ctx, clientConnKey{}, one)
 }
 
-// hand notes a connection that the server gets (1), or that it did not get (-1).
+// hand counts a connection that is passed to the server (1), or was not accepted by it (-1).
 func (c *clientConns) hand(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *clientConns) state(conn net.Conn, state http.ConnState) {
 	poke(c.changed)
 }
 
-// serve notes that the handler has a request, until the returned function is called.
+// serve records that the handler has a request, until the returned function is called.
 func serve(r *http.Request) func() {
 	one, _ := r.Context().Value(clientConnKey{}).(*clientConn)
 	if one == nil {
@@ -97,7 +97,7 @@ func (c *clientConns) settled() bool {
 	return true
 }
 
-// drain waits for requests that are on their way.
+// drain waits for requests that are being received.
 func (c *clientConns) drain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, newcomer)
 	defer cancel()

@@ -23,10 +23,10 @@ import (
 	"carob/internal/gateway/proxy"
 )
 
-// errNoEndpoints is why a request is answered with 503.
+// errNoEndpoints is the reason of a response with status 503.
 var errNoEndpoints = errors.New("no endpoint is ready")
 
-// site is what one port serves. It is never changed: a change makes another.
+// site is what one port serves. It is immutable: a change creates a new one.
 type site struct {
 	table   *httproute.Table
 	port    int32
@@ -75,7 +75,7 @@ func (f *lookup) Query(name string) (string, bool) {
 	return "", false
 }
 
-// exchange is one request on its way to a backend.
+// exchange is one request that is proxied to a backend.
 type exchange struct {
 	rec     *seenRequest // nil: not recorded
 	site    *site
@@ -89,7 +89,7 @@ type exchange struct {
 	mirror  *mirrors
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP serves one request.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirrors) {
 	host, hostOK := httproute.Host(r.Host)
 	path, moved, pathOK := httproute.CleanPath(r.URL.EscapedPath())
@@ -132,7 +132,7 @@ func randomBelow(n int64) int64 {
 	return rand.Int64N(n)
 }
 
-// answered answers a request that no backend gets.
+// answered responds to a request that no backend gets.
 func (s *site) answered(w http.ResponseWriter, x *exchange, host string) bool {
 	if limit := x.met.Rule.MaxBody; limit > 0 {
 		if x.in.ContentLength > limit {
@@ -166,7 +166,7 @@ func (s *site) answeredBy(w http.ResponseWriter, x *exchange, f *httproute.Filte
 	return false
 }
 
-// proxy sends the request to the backend and its answer to the client.
+// proxy sends the request to the backend and the response to the client.
 func (x *exchange) proxy(w http.ResponseWriter) {
 	of, known := x.site.pools.Get(x.backend.Ref)
 	if !known {
@@ -199,9 +199,9 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 		out.URL.Scheme = "https"
 	}
 	out.URL.Host = x.targets[0].Address.String()
-	out.URL.RawQuery = pr.In.URL.RawQuery // as it was sent; matches have looked at what can be parsed
+	out.URL.RawQuery = pr.In.URL.RawQuery // unchanged; matches have used the parsed form
 	out.Host = pr.In.Host
-	pr.SetXForwarded() // those of the client were removed: it could claim anything
+	pr.SetXForwarded() // those of the client were removed, as they are not trusted
 	if x.moved {
 		setPath(out.URL, x.path)
 	}
@@ -244,7 +244,7 @@ func setPath(u *url.URL, escaped string) {
 	u.Path, u.RawPath = plain, escaped
 }
 
-// change applies a header filter. host is nil for answers.
+// change applies a header filter. host is nil for responses.
 func change(h http.Header, c *httproute.HeaderChange, host *string) {
 	for _, v := range c.Set {
 		switch {
@@ -264,14 +264,14 @@ func change(h http.Header, c *httproute.HeaderChange, host *string) {
 	}
 }
 
-// answer changes the answer of the backend.
+// answer changes the response of the backend.
 func (x *exchange) answer(res *http.Response) {
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		if f.CORS != nil {
 			origin := x.in.Header.Get("Origin")
 			for name := range res.Header {
 				if strings.HasPrefix(name, "Access-Control-") {
-					res.Header.Del(name) // the filter answers, not the backend
+					res.Header.Del(name) // the filter sends the response, not the backend
 				}
 			}
 			for _, h := range f.CORS.Answer(origin) {
@@ -288,7 +288,7 @@ func (x *exchange) answer(res *http.Response) {
 	}
 }
 
-// fail answers a request that has no answer of a backend.
+// fail responds to a request for which no backend has responded.
 func (x *exchange) fail(w http.ResponseWriter, _ *http.Request, err error) {
 	status := http.StatusBadGateway
 	switch {
@@ -321,7 +321,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 		begun := false
 		for _, t := range x.targets {
 			if !t.begin() {
-				continue // it has left since it was picked
+				continue // it was removed since it was picked
 			}
 			begun = true
 			var res *http.Response
@@ -339,7 +339,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 		if begun {
 			return nil, err
 		}
-		// All have left since they were picked: the pool has others now.
+		// All were removed since they were picked: the pool has others now.
 		if again := x.choose(out.Context()); again != nil {
 			return nil, again
 		}
@@ -347,7 +347,7 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// choose asks the picker of the backend's pool.
+// choose calls the picker of the backend's pool.
 func (x *exchange) choose(ctx context.Context) (err error) {
 	p, _ := x.site.pools.Get(x.backend.Ref)
 	endpoints := *p.endpoints.Load()
@@ -361,7 +361,7 @@ func (x *exchange) choose(ctx context.Context) (err error) {
 	return err
 }
 
-// errReadTimeout is the end of the time for an answer.
+// errReadTimeout is the error of a response that takes too long.
 var errReadTimeout = errors.New("the backend did not answer in time")
 
 func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response, error) {
@@ -417,7 +417,7 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	return res, nil
 }
 
-// answer is the body of an answer. Its end is the end of the request.
+// answer is the body of a response. Its end is the end of the request.
 type answer struct {
 	io.ReadCloser
 	end   func()
@@ -439,13 +439,13 @@ func (a *answer) Close() error {
 	return err
 }
 
-// upgraded is a connection to a backend that no longer speaks HTTP.
+// upgraded is a connection to a backend that was upgraded from HTTP.
 type upgraded struct {
 	*answer
 	io.Writer
 }
 
-// CloseWrite ends one direction: who has said all still gets the rest of what the other side says.
+// CloseWrite ends one direction: after it, the rest of the other side's data is still received.
 func (u *upgraded) CloseWrite() error {
 	if w, ok := u.Writer.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
@@ -456,11 +456,11 @@ func (u *upgraded) CloseWrite() error {
 // upgradedClient is the client's side of such a connection.
 type upgradedClient struct {
 	net.Conn
-	told atomic.Bool // the client has been told that the server has said all
+	told atomic.Bool // the client was sent the end of the server's data
 }
 
-// CloseWrite ends one direction. The client may say more then, but it must not stay silent: many servers have closed
-// the connection, and the request counts until the client does, too.
+// CloseWrite ends one direction. The client may still send, but must not stay idle: many servers have closed the
+// connection, and the request counts until the client closes it, too.
 func (u *upgradedClient) CloseWrite() error {
 	u.told.Store(true)
 	_ = u.SetReadDeadline(time.Now().Add(slowClient))
@@ -479,7 +479,7 @@ func (u *upgradedClient) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// body is the body of a request, which may be offered to several endpoints until one has read of it.
+// body is the body of a request, which may be sent to another endpoint as long as none has read from it.
 type body struct {
 	io.ReadCloser
 	read atomic.Bool
@@ -497,10 +497,10 @@ func (o offered) Read(p []byte) (int, error) {
 
 func (o offered) Close() error { return nil }
 
-// slowClient is how long a client may send nothing of a body of HTTP/1.1, or take nothing of an answer.
+// slowClient is how long a client may send nothing of a body of HTTP/1.1, or read nothing of a response.
 const slowClient = 60 * time.Second
 
-// patient gives a client time for each part of its body, instead of for all of it.
+// patient sets a timeout for each part of a client's body, instead of one for the whole body.
 type patient struct {
 	io.ReadCloser
 	c    *http.ResponseController

@@ -52,8 +52,8 @@ const (
 
 // feed has the objects as the watches delivered them. Objects are those of the API server: for reading only.
 type feed struct {
-	wake    chan struct{} // capacity 1: something was not taken yet
-	restage chan struct{} // capacity 1: other kinds may have to be watched
+	wake    chan struct{} // capacity 1: there are changes to take
+	restage chan struct{} // capacity 1: the set of watched kinds may have changed
 
 	mu         sync.Mutex
 	gatewayAPI bool
@@ -87,9 +87,9 @@ type feed struct {
 
 	serving int                 // Ingresses of carob's classes
 	plan    bool                // the plan has to be made afresh
-	changes gatewayplan.Changes // else what it has to follow
+	changes gatewayplan.Changes // otherwise the changes to follow
 	changed map[name]bool       // Services whose endpoints have changed
-	// changedSecrets is a part of changes, not read yet; nil ones have gone.
+	// changedSecrets is a part of changes that was not read yet; nil: deleted.
 	changedSecrets map[name]*corev1.Secret
 	touched        map[httproute.Ref]bool // pools whose endpoints have changed
 }
@@ -109,11 +109,11 @@ type kind struct {
 	store   cache.ReflectorStore
 	clear   func()
 	listed  bool
-	// early: nothing waits for the first list. Ingresses are served also when the Gateway API cannot be read.
+	// early: the first take does not wait for this list. Ingresses are served even if the Gateway API cannot be read.
 	early bool
 }
 
-// awaited is 1 for a kind whose first list is waited for.
+// awaited is 1 for a kind for whose first list the first take waits.
 func (k *kind) awaited() int {
 	if k.early {
 		return 0
@@ -214,7 +214,7 @@ func newFeed() *feed {
 		changed: map[name]bool{}, touched: map[httproute.Ref]bool{}}
 }
 
-// notify wakes the loop if there is something to take. The lock is held.
+// notify wakes the loop if there are changes to take. The lock is held.
 func (f *feed) notify() {
 	if f.missing == 0 && (f.plan || !f.changes.Empty() || len(f.changedSecrets) > 0 ||
 		len(f.changed) > 0 || len(f.touched) > 0) {
@@ -331,7 +331,7 @@ func (f *feed) sliceChanged(before, after *discoveryv1.EndpointSlice) {
 	}
 }
 
-// run watches what is needed until ctx ends.
+// run watches the needed kinds until ctx ends.
 func (f *feed) run(ctx context.Context, cfg Config) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -380,7 +380,7 @@ func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
 				if !k.listed {
 					f.missing -= k.awaited()
 				}
-				k.listed = true // a late list of the old watch counts for nothing
+				k.listed = true // a late list of the old watch is ignored
 				k.clear()
 			}
 			f.plan = true
@@ -389,7 +389,7 @@ func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
 	f.notify()
 }
 
-// needed returns which stages are.
+// needed returns which stages are needed.
 func (f *feed) needed() [stages]bool {
 	out := [stages]bool{ingressKinds: true, gatewayKinds: f.gatewayAPI && len(f.kinds[gatewayKinds]) > 0}
 	out[backingKinds] = f.serving > 0
@@ -400,7 +400,7 @@ func (f *feed) needed() [stages]bool {
 	for _, g := range f.gateways.all {
 		out[routeKinds] = out[routeKinds] || ours[string(g.Spec.GatewayClassName)]
 	}
-	if f.offers && f.gatewayAPI { // other gateways ask about pools
+	if f.offers && f.gatewayAPI { // other gateways call the picker
 		out[routeKinds] = out[routeKinds] || f.inference.served[definitionOf(poolKinds)] ||
 			f.inference.served[definitionOf(oldPoolKinds)]
 	}
@@ -417,7 +417,7 @@ func values[T any](m map[name]T) []T {
 	return out
 }
 
-// snapshot is what the loop takes: the whole world, or only what has changed.
+// snapshot is what take returns: all objects, or only the changed ones.
 type snapshot struct {
 	changes      gatewayplan.Changes
 	World        gatewayplan.World
@@ -438,7 +438,7 @@ func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
 	return gatewayplan.Endpoints(s.services[of], ref, s.slices[of])
 }
 
-// again has the next take return the world.
+// again makes the next take return all objects.
 func (f *feed) again() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -446,8 +446,8 @@ func (f *feed) again() {
 	poke(f.wake)
 }
 
-// take returns what has changed: a world if the plan has to be made afresh, else changed objects and endpoints; false
-// before all lists are complete.
+// take returns what has changed: all objects if the whole plan must be computed again, else changed objects and
+// endpoints; false before all lists are complete.
 func (f *feed) take() (world, changes *snapshot, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -516,7 +516,7 @@ func (f *feed) readSecrets(s *snapshot) {
 	}
 }
 
-// readChanged reads Secrets that have changed. Those whose certificate is another one have it in the snapshot, or nil.
+// readChanged reads Secrets that have changed. The snapshot gets the new certificates; nil for a Secret without one.
 func (f *feed) readChanged(s *snapshot, secrets map[name]*corev1.Secret) {
 	if len(secrets) == 0 {
 		return

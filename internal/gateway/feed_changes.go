@@ -11,7 +11,7 @@ import (
 	"carob/internal/gateway/certs"
 )
 
-// note remembers an object that has changed; its last state counts.
+// note records an object that has changed; its last state counts.
 func note[T any](into *map[name]T, of name, o T) {
 	if *into == nil {
 		*into = map[name]T{}
@@ -19,7 +19,7 @@ func note[T any](into *map[name]T, of name, o T) {
 	(*into)[of] = o
 }
 
-// noting remembers what changes of a kind.
+// noting records the changes of a kind.
 func noting[T interface {
 	comparable
 	metav1.Object
@@ -27,7 +27,7 @@ func noting[T interface {
 	return func(before, after T) { note(into, eitherName(before, after), after) }
 }
 
-// eitherName is the name of an object that was or is.
+// eitherName is the name of the old or the new object.
 func eitherName[T interface {
 	comparable
 	metav1.Object
@@ -39,7 +39,7 @@ func eitherName[T interface {
 	return nameOf(after)
 }
 
-// classChanged counts anew whose Ingresses are carob's. The lock is held.
+// classChanged counts again which Ingresses are carob's. The lock is held.
 func (f *feed) classChanged() {
 	f.serving = 0
 	classes := values(f.classes.all)
@@ -52,7 +52,7 @@ func (f *feed) classChanged() {
 	poke(f.restage)
 }
 
-// ingressChanged notes a changed Ingress. The lock is held.
+// ingressChanged records a changed Ingress. The lock is held.
 func (f *feed) ingressChanged(before, after *networkingv1.Ingress) {
 	classes, was := values(f.classes.all), f.serving
 	if before != nil && gatewayplan.Serves(before, classes) {
@@ -68,14 +68,14 @@ func (f *feed) ingressChanged(before, after *networkingv1.Ingress) {
 	}
 }
 
-// serviceChanged notes a Service if a plan can learn from it. The lock is held.
+// serviceChanged records a Service if a plan may depend on it. The lock is held.
 func (f *feed) serviceChanged(before, after *corev1.Service) {
 	if before == nil || after == nil || !gatewayplan.SameService(before, after) {
 		note(&f.changes.Services, eitherName(before, after), after)
 	}
 }
 
-// namespaceChanged notes a namespace with other labels. The lock is held.
+// namespaceChanged records a namespace whose labels changed. The lock is held.
 func (f *feed) namespaceChanged(before, after *corev1.Namespace) {
 	switch {
 	case after == nil:
@@ -96,7 +96,8 @@ func noteLabels(into *map[string]labels.Set, of string, set labels.Set) {
 	(*into)[of] = set
 }
 
-// gatewayChanged tells a new status, which the gateway writes itself, from the rest. The lock is held.
+// gatewayChanged records a changed Gateway, unless only its status changed, which the gateway writes itself. The lock
+// is held.
 func (f *feed) gatewayChanged(before, after *gatewayv1.Gateway) {
 	if before != nil && after != nil && gatewayplan.SameGateway(before, after) {
 		note(&f.changes.Gateways, nameOf(after), after)

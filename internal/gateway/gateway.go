@@ -28,7 +28,7 @@ import (
 	"carob/internal/gateway/statuses"
 )
 
-// Config is what the gateway needs.
+// Config is the configuration of the gateway.
 type Config struct {
 	Client kubernetes.Interface
 	REST   *rest.Config // for the objects of the Gateway API, with the same rights
@@ -43,10 +43,10 @@ type Config struct {
 	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
 	AccessLog   string                // path of the access log, or accesslog.Stdout; empty: none
 	Traces      trace.TracerProvider  // of the spans of requests; nil: none
-	Picker      netip.AddrPort        // where other gateways ask carob's picker; not valid: nowhere
+	Picker      netip.AddrPort        // where other gateways call carob's picker; not valid: nowhere
 	PickerTLS   *tls.Config           // of Picker; nil: without TLS
-	// Measured, optional, gets the figures of the pools that carob's picker serves while there is one, and nil when
-	// there is none any more. It must not wait.
+	// Measured, optional, gets the metrics of the pools that carob's picker serves while there is one, and nil when
+	// there is none any more. It must not block.
 	Measured func(externalmetrics.Source)
 }
 
@@ -74,10 +74,10 @@ type Gateway struct {
 	pools poolMap
 	// refs are the backends of each Service that pools are made for.
 	refs map[name]map[httproute.Ref]bool
-	// retired are pools that no route names any more; requests in old sites may use them.
+	// retired are pools that no route refers to any more; requests in old sites may use them.
 	retired map[httproute.Ref]*pool
 	old     []*site
-	offers  atomic.Pointer[offers] // pools about which other gateways ask; nil: not known yet
+	offers  atomic.Pointer[offers] // pools for which other gateways call the picker; nil: unknown
 	emptied chan struct{}          // capacity 1: an old site has lost its last request
 
 	measured bool             // cfg.Measured has the figures
@@ -149,7 +149,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	retry := time.NewTimer(g.retryAfter)
 	retry.Stop()
 	defer retry.Stop()
-	var rounds pace.Pace // a storm of changes takes at most half of a processor
+	var rounds pace.Pace // a burst of changes uses at most half a CPU
 	for {
 		select {
 		case <-ctx.Done():

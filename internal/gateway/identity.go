@@ -4,7 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// identities are the Secrets that Gateways name as their certificate for backends. The lock is held.
+// identities are the Secrets to which Gateways refer as their certificates for backends. The lock is held.
 func (f *feed) identities() map[name]bool {
 	out := map[name]bool{}
 	for _, g := range f.gateways.all {

@@ -32,7 +32,7 @@ import (
 
 // Limits of inference requests. A body is kept until it is sent: the model may be its last field.
 const (
-	inferenceBody   = 10 << 20         // bytes; as upstream's picker
+	inferenceBody   = 10 << 20         // bytes; as in upstream's picker
 	inferenceBodies = 512 << 20        // bytes of all requests at once
 	firstBody       = 64 << 10         // bytes that are reserved at first
 	pickTime        = 90 * time.Second // of an external picker
@@ -47,13 +47,13 @@ const (
 // served is how an InferencePool is served. It is replaced, never changed.
 type served struct {
 	plan   *gatewayplan.Pool
-	own    *inference.Pool // carob's picker; nil: client is asked
+	own    *inference.Pool // carob's picker; nil: client is used
 	config *routing.Config // of own
 	client *extproc.Client
 	bodies *atomic.Int64 // bytes of all pools
 }
 
-// serve gives a pool its picker, and the picker its endpoints. The gateway's lock is held.
+// serve sets the picker of a pool, and the picker's endpoints. The gateway's lock is held.
 func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snapshot, pools poolMap) {
 	plan := g.plan.Pools[ref]
 	if plan == nil {
@@ -70,7 +70,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	default:
 		client, err := pickerClient(plan.Picker, pools)
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot ask an endpoint picker", "pool", ref)
+			klog.FromContext(ctx).Error(err, "Cannot use an external endpoint picker", "pool", ref)
 		}
 		now.client = client
 	}
@@ -78,8 +78,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	before.close(now)
 }
 
-// ownPicker gives a pool carob's picker, the one before if there is one. A configuration that cannot be used changes
-// nothing.
+// ownPicker sets carob's picker for a pool, the existing one if there is one. An invalid configuration changes nothing.
 func (g *Gateway) ownPicker(ref httproute.Ref, now, before *served) {
 	config := now.plan.Config
 	if before != nil && before.own != nil {
@@ -106,7 +105,7 @@ func samePicker(a, b *gatewayplan.PoolPicker) bool {
 		(a.TLS == nil || *a.TLS == *b.TLS)
 }
 
-// close ends what the next one does not use any more.
+// close ends the parts that the next one does not use.
 func (s *served) close(next *served) {
 	if s == nil {
 		return
@@ -119,7 +118,7 @@ func (s *served) close(next *served) {
 	}
 }
 
-// pickerClient connects to the endpoints of a picker's Service, without a hop.
+// pickerClient connects directly to the endpoints of a picker's Service.
 func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, error) {
 	of, _ := pools.Get(p.Service)
 	if of == nil {
@@ -134,7 +133,7 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, er
 		}
 		secure = cfg
 	case !p.Plain:
-		// Pickers make their certificates themselves (2.1); a BackendTLSPolicy says otherwise.
+		// Pickers create their own certificates (2.1), which are not verified unless a BackendTLSPolicy requires it.
 		secure = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
 	}
 	return extproc.New(func(ctx context.Context) (net.Conn, error) {
@@ -155,7 +154,7 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, er
 
 // infer serves a request of an InferencePool.
 func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) {
-	// Only pickers say where a request goes.
+	// Only pickers may set the endpoints of a request.
 	x.in.Header.Del(extproc.Destination)
 	q := &inferring{exchange: x, served: s}
 	defer q.release()
@@ -171,7 +170,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 	p.Serve(ctx, w, x.in)
 }
 
-// refuse answers a request that goes nowhere.
+// refuse responds to a request that gets no endpoint.
 func (q *inferring) refuse(w http.ResponseWriter, status int, reason, text string) {
 	if q.rec != nil {
 		q.rec.inferred.Model, q.rec.inferred.Reason = q.facts.Model, reason
@@ -192,7 +191,7 @@ type inferring struct {
 	facts   modelbody.Facts
 	choice  *inference.Pick
 	stream  *extproc.Stream
-	changes extproc.Change // of the request, by the picker
+	changes extproc.Change // of the request, set by the picker
 
 	status int
 	usage  modelbody.Answer
@@ -207,7 +206,7 @@ func passes(h http.Header) bool {
 	kind := h.Get("Content-Type")
 	media, _, err := mime.ParseMediaType(kind)
 	return kind != "" && (err != nil || media != "application/json" && !strings.HasSuffix(media, "+json") &&
-		media != "text/plain" && media != "application/x-www-form-urlencoded") // curl's --data says the last one
+		media != "text/plain" && media != "application/x-www-form-urlencoded") // curl's --data sets the last one
 }
 
 // readBody reads the body, up to a limit, and the facts in it.
@@ -263,7 +262,7 @@ func (q *inferring) readBody() (status int, reason string, err error) {
 	return 0, "", nil
 }
 
-// grow makes room: at first little, because a client may announce what it never sends.
+// grow enlarges the buffer: little at first, because a client may announce more than it sends.
 func (q *inferring) grow() bool {
 	size := int64(firstBody)
 	if n := q.in.ContentLength; n >= 0 && n < size {
@@ -291,7 +290,7 @@ func (q *inferring) release() {
 	q.held = 0
 }
 
-// picked notes the choice in the span of the request.
+// picked records the choice in the span of the request.
 func (q *inferring) picked() {
 	if q.rec == nil || !q.rec.span.Recording() {
 		return
@@ -303,12 +302,12 @@ func (q *inferring) picked() {
 	q.rec.span.Picked(q.facts.Model, endpoints)
 }
 
-// pick asks the picker, and answers the request if it goes nowhere.
+// pick calls the picker, and responds to the request if it gets no endpoint.
 func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 	q.parts[0] = q.buffer
 	var err error
 	if q.served.own != nil {
-		err = q.pickOwn(ctx) // as long as the configuration says
+		err = q.pickOwn(ctx) // as long as the configuration allows
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, pickTime)
 		defer cancel()
@@ -340,7 +339,7 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 	return false
 }
 
-// pickOwn asks carob's picker.
+// pickOwn calls carob's picker.
 func (q *inferring) pickOwn(ctx context.Context) error {
 	r := q.served.request(q.in.Header, &q.facts, q.buffer)
 	if q.facts.HasModel && r.Target != q.facts.Model {
@@ -364,7 +363,7 @@ func (q *inferring) pickOwn(ctx context.Context) error {
 	return nil
 }
 
-// request is what carob's picker is asked.
+// request is the input of carob's picker.
 func (s *served) request(h http.Header, facts *modelbody.Facts, body []byte) *routing.Request {
 	to := s.plan.Models.Resolve(facts.Model, header(h, "X-Llm-D-Inference-Objective",
 		"X-Gateway-Inference-Objective"), rand.Uint64())
@@ -400,7 +399,7 @@ func milliseconds(text string) time.Duration {
 	return time.Duration(n * float64(time.Millisecond))
 }
 
-// ask asks the pool's own picker by ext-proc. Without an answer the pool's failure mode holds.
+// ask calls the pool's own picker by ext-proc. If it does not respond, the pool's failure mode applies.
 func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
 	err := errNoEndpoints
 	if q.served.client != nil {
@@ -427,7 +426,7 @@ func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
 	return nil, q.choose(ctx)
 }
 
-// known are the targets at addresses, in their order.
+// known are the targets with the given addresses, in the same order.
 func (q *inferring) known(at []netip.AddrPort) (out []*Target) {
 	of, _ := q.site.pools.Get(q.backend.Ref)
 	all := *of.endpoints.Load()
@@ -445,7 +444,7 @@ func (q *inferring) known(at []netip.AddrPort) (out []*Target) {
 // rewrite makes the request that the model server gets.
 func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
 	if q.buffer != nil {
-		pr.Out.Body = nil // it is sent from the buffer
+		pr.Out.Body = nil // it is sent directly from the buffer
 	}
 	q.exchange.rewrite(pr)
 	q.changes.Apply(pr.Out.Header)
@@ -463,7 +462,7 @@ func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.Body = q.content()
 }
 
-// content is the body, to be read from its beginning.
+// content is a reader of the body from its beginning.
 func (q *inferring) content() io.ReadCloser {
 	all := &parts{}
 	for _, p := range q.parts {
@@ -489,8 +488,8 @@ func (p *parts) Close() error { return nil }
 // Rest implements http1.Parts.
 func (p *parts) Rest() net.Buffers { return slices.Clone(p.rest) }
 
-// RoundTrip tries the endpoints in the picker's order. A request that a server may have got is sent to another one
-// once, and never after the first byte of an answer.
+// RoundTrip tries the endpoints in the picker's order. A request that a server may have received is sent to another one
+// once, and never after the first byte of a response.
 func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 	m := mode{protocol: q.backend.Protocol}
 	m.upgrade = strings.EqualFold(out.Header.Get("Connection"), "Upgrade")

@@ -22,8 +22,8 @@ import (
 // inferenceFeed has the objects of the inference extension.
 type inferenceFeed struct {
 	served map[string]bool // definitions that the API server has
-	// patience is how long the first lists are waited for: without them routes would lead to no pool for a moment. They
-	// may never come.
+	// patience is how long to wait for the first lists: without them routes would have no pools for a moment. They may
+	// never arrive.
 	patience time.Time
 
 	pools      store[*inferenceapi.Pool]
@@ -38,7 +38,7 @@ type inferenceFeed struct {
 	ofSpace          map[string]map[string]*corev1.Pod // pods that can be endpoints, by namespace and name
 }
 
-// listTime is how long the first lists of pools are waited for.
+// listTime is how long to wait for the first lists of pools.
 const listTime = 3 * time.Second
 
 // definitionOf a stage, by its kind.
@@ -108,7 +108,7 @@ func (f *feed) declarePools(cfg Config) {
 		local(cfg.Client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything()))
 }
 
-// neededPools says which stages of the inference extension are. The lock is held.
+// neededPools returns which stages of the inference extension are needed. The lock is held.
 func (f *feed) neededPools(out *[stages]bool) {
 	for at := poolKinds; at < podKinds; at++ {
 		out[at] = out[routeKinds] && f.inference.served[definitionOf(at)] && len(f.kinds[at]) > 0
@@ -130,7 +130,7 @@ func (f *feed) await(at stage) {
 	})
 }
 
-// awaiting reports whether the first lists of pools should come soon. The lock is held.
+// awaiting reports whether the first lists of pools are still expected. The lock is held.
 func (f *feed) awaiting() bool {
 	if time.Now().After(f.inference.patience) {
 		return false
@@ -186,7 +186,7 @@ func (f *feed) pickerConfigs() map[name]gatewayplan.PickerConfig {
 	return out
 }
 
-// podChanged finds the pools whose endpoints a change of a pod changes. The lock is held.
+// podChanged finds the pools whose endpoints are affected by a change of a pod. The lock is held.
 func (f *feed) podChanged(before, after *corev1.Pod) {
 	in := &f.inference
 	if before != nil && after != nil {
@@ -241,7 +241,7 @@ func sameLabels(a, b map[string]string) bool {
 	return true
 }
 
-// takePods gives a snapshot the pods of the namespaces with pools. The lock is held.
+// takePods adds the pods of the namespaces with pools to a snapshot. The lock is held.
 func (f *feed) takePods(s *snapshot) {
 	s.touched, f.touched = f.touched, map[httproute.Ref]bool{}
 	s.pods = map[string][]*corev1.Pod{}
@@ -279,7 +279,7 @@ func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Live, ref httproute
 	return nil
 }
 
-// routingEndpoints are the endpoints as carob's picker knows them.
+// routingEndpoints are the endpoints in the form of carob's picker.
 func routingEndpoints(all []*Target, pods []*corev1.Pod) []routing.Endpoint {
 	labels := map[types.UID]map[string]string{}
 	for _, p := range pods {

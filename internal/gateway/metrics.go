@@ -18,14 +18,14 @@ import (
 	"carob/internal/gateway/spans"
 )
 
-// mostSeries bounds the routes, and pairs of route and backend, that have figures of their own: hosts and paths of
-// requests are not labels, but routes are written by many. The rest is counted as the route "other".
+// mostSeries limits the routes, and pairs of route and backend, with series of their own: hosts and paths of requests
+// are not labels, but many users write routes. The rest is counted as the route "other".
 const mostSeries = 2000
 
-// codes are the values of the label code: the class of the status, or "none" when no answer was given.
+// codes are the values of the label code: the class of the status, or "none" if there was no response.
 const codes = 6
 
-// figures are the gateway's metrics. The Gateway API names none; these begin with gateway_.
+// figures are the gateway's metrics. The Gateway API defines none; these begin with gateway_.
 type figures struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -61,7 +61,7 @@ type routeFigures struct {
 	kind, space, name string
 }
 
-// pairFigures count the answers of one backend for one route, by the class of the status.
+// pairFigures count the responses of one backend for one route, by the class of the status.
 type pairFigures [codes]prometheus.Counter
 
 func newFigures(open, sessions *atomic.Int64) *figures {
@@ -219,7 +219,7 @@ func (f *figures) forget(key routeKey) {
 	}
 }
 
-// drop ends the series of a route, if it has some. The lock is held.
+// drop removes the series of a route, if there are any. The lock is held.
 func (f *figures) drop(key routeKey) {
 	r := f.routes[key]
 	if r == nil {
@@ -244,7 +244,7 @@ type seenRequest struct {
 	source   *httproute.Source
 	rule     string
 	backend  httproute.Ref
-	endpoint string // the last that was tried
+	endpoint string // the last one that was tried
 	attempts int
 	inferred inferredLine
 	span     *spans.Request // nil: not traced
@@ -268,10 +268,10 @@ func (r *seenRequest) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap lets a ResponseController find what the server can do.
+// Unwrap gives a ResponseController access to the server's writer.
 func (r *seenRequest) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// Hijack implements http.Hijacker, for connections that speak another protocol from here on.
+// Hijack implements http.Hijacker, for connections that switch to another protocol.
 func (r *seenRequest) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if r.status == 0 {
 		r.status = http.StatusSwitchingProtocols
@@ -283,10 +283,10 @@ func (r *seenRequest) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &upgradedClient{Conn: conn}, rw, nil
 }
 
-// countedBody counts what is read of a body.
+// countedBody counts the bytes that are read from a body.
 type countedBody struct {
 	io.ReadCloser
-	n atomic.Int64 // a transport may read after the answer
+	n atomic.Int64 // a transport may read after the response
 }
 
 // Read implements io.Reader.
@@ -296,14 +296,14 @@ func (c *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// met notes which rule serves the request.
+// met records which rule serves the request.
 func (r *seenRequest) met(res *httproute.Result) {
 	if r != nil {
 		r.source, r.rule = res.Source, res.Rule.Name
 	}
 }
 
-// tried notes an attempt at an endpoint.
+// tried records an attempt at an endpoint.
 func (r *seenRequest) tried(b *httproute.Backend, t *Target) {
 	if r != nil {
 		r.backend, r.endpoint = b.Ref, t.Address.String()
@@ -311,13 +311,13 @@ func (r *seenRequest) tried(b *httproute.Backend, t *Target) {
 	}
 }
 
-// seenOf is what follows the request of a writer, or nil.
+// seenOf is the seenRequest of a writer, or nil.
 func seenOf(w http.ResponseWriter) *seenRequest {
 	r, _ := w.(*seenRequest)
 	return r
 }
 
-// begin follows a request until ended gets what it returns.
+// begin follows a request until ended is called with its result.
 func (t *telemetry) begin(w http.ResponseWriter, r *http.Request) *seenRequest {
 	rec := &seenRequest{ResponseWriter: w, began: time.Now()}
 	if r.Body != nil && r.Body != http.NoBody {
@@ -346,7 +346,7 @@ func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
 	if id == "" {
 		id = traceID(r.Header.Get("Traceparent"))
 	}
-	if rec.status != http.StatusSwitchingProtocols { // how long a WebSocket is open says nothing
+	if rec.status != http.StatusSwitchingProtocols { // the duration of a WebSocket is not a latency
 		if id != "" {
 			route.seconds.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": id})
 		} else if o, ok := route.seconds.(prometheus.Observer); ok {

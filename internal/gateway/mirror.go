@@ -18,7 +18,7 @@ const (
 	mirrorBody    = 256 << 10 // bytes; a request with a larger body, or one of unknown length, is not copied
 )
 
-// mirrors sends copies of requests. A copy never delays the request: what is too much is dropped.
+// mirrors sends copies of requests. A copy never delays the request: copies above the limits are dropped.
 type mirrors struct {
 	slots chan struct{}
 	wg    sync.WaitGroup

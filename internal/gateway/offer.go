@@ -39,7 +39,7 @@ func (g *Gateway) offer(ctx context.Context) {
 	}
 }
 
-// offers are the pools about which other gateways may ask. It is replaced, never changed.
+// offers are the pools for which other gateways may call the picker. It is replaced, never changed.
 type offers struct {
 	byName    map[string]*pool // by NAME.NAMESPACE; of two versions v1
 	byService map[name]*pool   // by the Service in endpointPickerRef; nil: several pools name it
@@ -87,7 +87,7 @@ func (o *offers) find(pool, authority string) *pool {
 	return o.byName[host]
 }
 
-// asked begins a request that another gateway asks about.
+// asked begins a request for which another gateway calls the picker.
 func (g *Gateway) asked(poolName, authority string, h http.Header, subset []netip.AddrPort) (extproc.Request, bool) {
 	p := g.offers.Load().find(poolName, authority)
 	if p == nil {
@@ -100,7 +100,7 @@ func (g *Gateway) asked(poolName, authority string, h http.Header, subset []neti
 	return &asking{pool: p, served: s, header: h, subset: subset}, true
 }
 
-// asking is a request that goes through another gateway. It implements extproc.Request.
+// asking is a request that another gateway proxies. It implements extproc.Request.
 type asking struct {
 	pool   *pool
 	served *served
@@ -111,7 +111,7 @@ type asking struct {
 	buffer []byte
 	held   int64 // bytes, of all that requests may hold
 	choice *inference.Pick
-	target *Target // it has the request: its pod is not told to stop
+	target *Target // it has the request: its pod is not stopped yet
 	status int
 	usage  modelbody.Answer
 }
@@ -183,7 +183,7 @@ func (a *asking) Pick(ctx context.Context) (*extproc.Choice, error) {
 	return out, nil
 }
 
-// hold lets the pod at an address live until the request has ended.
+// hold delays the end of the pod at an address until the request has ended.
 func (a *asking) hold(at netip.AddrPort) {
 	if a.target != nil {
 		a.target.end()

@@ -13,7 +13,7 @@ import (
 	"carob/internal/inference"
 )
 
-// measure offers the figures of pools as external metrics while carob's picker serves one. The lock is held.
+// measure provides the metrics of pools as external metrics while carob's picker serves one. The lock is held.
 func (g *Gateway) measure(plan *gatewayplan.Plan) {
 	on := false
 	for _, p := range plan.Pools { // any order: one is enough

@@ -10,7 +10,8 @@ import (
 	"carob/internal/core/explain"
 )
 
-// ServePools answers what is known of the InferencePools that are served (routeapi.PoolsPath), of one namespace or all.
+// ServePools responds with the state of the InferencePools that are served (routeapi.PoolsPath), of one namespace or
+// all.
 func (g *Gateway) ServePools(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(g.PoolStates(r.URL.Query().Get("namespace"))) // the client has left

@@ -64,11 +64,11 @@ func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64,
 // SocketPrefix begins the names of the gateway's sockets that a service manager keeps.
 const SocketPrefix = "carob-gateway-"
 
-// listener takes the socket that the process before has left, or opens one.
+// listener takes over the socket that the previous process left, or opens one.
 func listener(ctx context.Context, at netip.AddrPort, store *fdstore.Store) (net.Listener, error) {
 	name := fdstore.Name(SocketPrefix, at.String())
 	if ln := store.Listener(name, at.String()); ln != nil {
-		return ln, nil // the service manager has it still
+		return ln, nil // the service manager still has it
 	}
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", at.String())
@@ -127,7 +127,7 @@ func (p *port) run(ctx context.Context) {
 	}
 }
 
-// acceptAll accepts connections. Those of ports with streams wait for the name that the client asks for.
+// acceptAll accepts connections. Those of ports with streams wait for the name that the client requests.
 func (p *port) acceptAll(ctx context.Context) {
 	defer close(p.closing)
 	for {
@@ -161,7 +161,7 @@ func (p *port) acceptAll(ctx context.Context) {
 	}
 }
 
-// hand gives a connection to the HTTP server.
+// hand passes a connection to the HTTP server.
 func (p *port) hand(c net.Conn) {
 	p.conns.hand(1)
 	select {
@@ -188,14 +188,14 @@ func (p *port) sort(ctx context.Context, c net.Conn) {
 		s.pass(ctx, again, to, seen)
 		return
 	case !s.certs.Has(name):
-		_ = c.Close() // nobody has this name; an alert of TLS would say that somebody ends TLS here
+		_ = c.Close() // no route has this name; an alert of TLS would reveal that TLS ends here
 	default:
 		p.hand(again)
 	}
 	s.leave()
 }
 
-// forward passes a connection of a raw port to its route.
+// forward connects a connection of a raw port to its route.
 func (p *port) forward(ctx context.Context, c net.Conn) {
 	s := p.enter()
 	if len(s.streams) == 0 {
@@ -258,9 +258,9 @@ func (c *counted) CloseWrite() error {
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
 		c := http.NewResponseController(w)
-		_ = c.SetWriteDeadline(time.Time{}) // that of the request before on this connection
+		_ = c.SetWriteDeadline(time.Time{}) // that of the previous request on this connection
 		if r.Body != nil && r.Body != http.NoBody {
-			// The server reads what nobody has asked for before it answers.
+			// The server reads the rest of the request's body before it responds.
 			_ = c.SetReadDeadline(time.Now().Add(slowClient))
 			r.Body = &patient{ReadCloser: r.Body, c: c}
 		}
@@ -277,7 +277,7 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.ServeHTTP(rec, r, p.mirrors)
 }
 
-// unhurried gives a client time for each part of an answer.
+// unhurried sets a timeout for each part of a response.
 type unhurried struct {
 	http.ResponseWriter
 	c    *http.ResponseController
@@ -301,7 +301,7 @@ func (p *port) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	_ = p.ln.Close()
-	<-p.closing // what was accepted is served
+	<-p.closing // accepted connections are served
 	p.server.SetKeepAlivesEnabled(false)
 	p.conns.drain(ctx)
 	if err := p.server.Shutdown(ctx); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// proxied is a connection of a load balancer, which begins with a PROXY header that tells the client's address.
+// proxied is a connection of a load balancer, which begins with a PROXY header that has the client's address.
 type proxied struct {
 	*proxyproto.Conn
 	raw net.Conn
@@ -22,8 +22,8 @@ func (p *proxied) CloseWrite() error {
 	return p.raw.Close()
 }
 
-// behind has connections of the load balancers tell the clients that they stand for. They must: one without a header
-// is closed. To others a header is bad input, as any client could claim any address with it.
+// behind reads the PROXY header of connections of load balancers, and closes those without one. From other clients, a
+// header is not accepted, because any client could claim any address with it.
 func behind(proxies []netip.Prefix, c net.Conn) net.Conn {
 	if len(proxies) == 0 {
 		return c

@@ -10,7 +10,7 @@ import (
 func (p *port) enter() *site { return enter(&p.site) }
 
 // enter returns the site that serves a request; leave must be called when the request has ended. A site that was
-// replaced while it was entered is left at once: who replaces a site sees all requests in it.
+// replaced while it was entered is left at once, so that the code that replaces a site sees all requests in it.
 func enter(current *atomic.Pointer[site]) *site {
 	for {
 		s := current.Load()
@@ -22,20 +22,20 @@ func enter(current *atomic.Pointer[site]) *site {
 	}
 }
 
-// leave ends a request. The last one of a site that was replaced lets its pools go.
+// leave ends a request. The last one of a replaced site releases its pools.
 func (s *site) leave() {
 	if s.users.Add(-1) == 0 && s.replaced.Load() {
 		poke(s.emptied)
 	}
 }
 
-// retire notes that a site has been replaced, or its port closed: requests that are in it still use its pools.
+// retire records that a site has been replaced, or its port closed: requests in it still use its pools.
 func (g *Gateway) retire(s *site) {
 	s.replaced.Store(true)
 	g.old = append(g.old, s)
 }
 
-// release empties the pools that no route names and no request may use any more. The lock is held.
+// release empties the pools that no route refers to and no request can use any more. The lock is held.
 func (g *Gateway) release() {
 	old := g.old[:0]
 	for _, s := range g.old {

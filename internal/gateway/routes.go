@@ -9,7 +9,7 @@ import (
 	"carob/internal/gateway/listing"
 )
 
-// ServeRoutes answers what is served (routeapi).
+// ServeRoutes responds with the served routes (routeapi).
 func (g *Gateway) ServeRoutes(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(g.Routes(r.URL.Query().Get("namespace"))) // the client has left

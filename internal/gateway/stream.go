@@ -20,7 +20,7 @@ func (s *site) streamFor(name string) *gatewayplan.Stream {
 	return nil
 }
 
-// pass connects a client with a backend until both have ended. Who calls it is in the site, and has left it then.
+// pass connects a client with a backend until both have ended. The caller has entered the site, which pass leaves.
 func (s *site) pass(ctx context.Context, c net.Conn, to *gatewayplan.Stream, seen *forward.Record) {
 	defer c.Close()
 	seen.Client = c.RemoteAddr().String()
@@ -37,7 +37,8 @@ func (s *site) pass(ctx context.Context, c net.Conn, to *gatewayplan.Stream, see
 	forward.Relay(ctx, client, conn, seen)
 }
 
-// meet finds an endpoint for a client, and ends its TLS if the route says so. Without a connection there is none.
+// meet finds an endpoint for a client, and terminates its TLS if the route requires it. Without an endpoint it returns
+// no connection.
 func (s *site) meet(ctx context.Context, c net.Conn, to *gatewayplan.Stream,
 	seen *forward.Record) (*Target, net.Conn, net.Conn) {
 	b := to.Rule.Choose(randomBelow(to.Rule.TotalWeight()))
@@ -63,7 +64,7 @@ func (s *site) meet(ctx context.Context, c net.Conn, to *gatewayplan.Stream,
 	return target, c, conn
 }
 
-// connect begins at the first endpoint that can be connected to.
+// connect connects to the first endpoint that accepts a connection.
 func (s *site) connect(ctx context.Context, network string, b *httproute.Backend,
 	seen *forward.Record) (*Target, net.Conn) {
 	p, known := s.pools.Get(b.Ref)
@@ -91,12 +92,12 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 	return nil, nil
 }
 
-// lead gives the site the streams of a port.
+// lead sets the streams of a site.
 func (s *site) lead(p *gatewayplan.Port) {
 	s.streams, s.names = p.Streams, gatewayplan.IndexStreams(p.Streams)
 }
 
-// reject ends a connection so that its client learns that nobody serves it: TCP resets it.
+// reject closes a connection with a TCP reset, so that the client gets an error.
 func reject(c net.Conn) {
 	under := c
 	for {
@@ -115,7 +116,7 @@ func reject(c net.Conn) {
 	}
 }
 
-// stream follows what a route serves.
+// stream records a connection of a route.
 func (t *telemetry) stream(protocol string, to *gatewayplan.Stream) *forward.Record {
 	of := t.figures.route(keyOf(&to.Source))
 	r := &forward.Record{Protocol: protocol, Source: &to.Source, Rule: to.Rule.Name, Began: time.Now(), BytesIn: of.in,

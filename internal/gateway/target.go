@@ -30,12 +30,12 @@ const (
 	writeBuffer     = 8 << 10   // bytes; a request with 4 KB is one write
 )
 
-// Target is an endpoint with its connections. It lives as long as a pool or a request refers to it.
+// Target is an endpoint with its connections. It exists as long as a pool or a request refers to it.
 type Target struct {
 	gatewayplan.Endpoint
 	traffic *traffic
 
-	gone     atomic.Bool // in no pool any more: no new request may begin
+	gone     atomic.Bool // removed from all pools: no new request may begin
 	requests atomic.Int64
 	pools    int // that have it; guarded by traffic.mu
 
@@ -49,7 +49,7 @@ type transport interface {
 	CloseIdleConnections()
 }
 
-// plain is HTTP/1.1 without TLS. Most requests take the short way.
+// plain is HTTP/1.1 without TLS. Most requests use the client of http1.
 type plain struct {
 	short *http1.Client
 	full  *http.Transport
@@ -69,7 +69,7 @@ func (p *plain) CloseIdleConnections() {
 	p.full.CloseIdleConnections()
 }
 
-// mode is how a backend is spoken to.
+// mode is the protocol of a backend, and how it is verified.
 type mode struct {
 	protocol httproute.Protocol
 	upgrade  bool // HTTP/1.1 only
@@ -77,8 +77,8 @@ type mode struct {
 	secure   bool
 }
 
-// begin takes the target for a request, unless it must not get a new one. The order of the two steps matters: who lets
-// a pod go sets gone, then counts the requests.
+// begin reserves the target for a request, unless it must not get a new one. The order of the two steps matters: the
+// code that releases a pod sets gone, then counts the requests.
 func (t *Target) begin() bool {
 	t.requests.Add(1)
 	if t.gone.Load() {
@@ -88,7 +88,7 @@ func (t *Target) begin() bool {
 	return true
 }
 
-// end gives the target back. The last request of a target that has left closes its connections.
+// end releases the target. The last request of a removed target closes its connections.
 func (t *Target) end() {
 	if t.requests.Add(-1) == 0 && t.gone.Load() {
 		t.closeIdle()
@@ -163,7 +163,7 @@ func (t *Target) transport(m mode) (transport, error) {
 func clientTLS(b httproute.BackendTLS) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: b.Name}
 	if b.Insecure {
-		cfg.InsecureSkipVerify = true // asked for by the annotation backend-protocol, as in ingress-nginx
+		cfg.InsecureSkipVerify = true // set by the annotation backend-protocol, as in ingress-nginx
 		return cfg, nil
 	}
 	if b.CA != "" {
@@ -182,7 +182,7 @@ func clientTLS(b httproute.BackendTLS) (*tls.Config, error) {
 	if b.SANs == "" {
 		return cfg, nil
 	}
-	// The names that the certificate must have differ from the one to ask for: the chain is verified here.
+	// The names that the certificate must have differ from the requested server name, so the chain is verified here.
 	sans := strings.Split(strings.TrimSuffix(b.SANs, "\x00"), "\x00")
 	roots := cfg.RootCAs
 	cfg.InsecureSkipVerify = true
@@ -216,7 +216,7 @@ func hasSAN(c *x509.Certificate, san string) bool {
 	return false
 }
 
-// Facts are what a picker may look at in a request.
+// Facts are the properties of a request that a picker may use.
 type Facts struct {
 	Request *http.Request
 	Source  *httproute.Source
@@ -228,7 +228,7 @@ type Picker interface {
 	Pick(ctx context.Context, f *Facts, endpoints []*Target) ([]*Target, error)
 }
 
-// attempts is how many endpoints a request is tried at.
+// attempts is at how many endpoints a request is tried.
 const attempts = 3
 
 // roundRobin is the picker of Services.
@@ -257,12 +257,12 @@ func newPool() *pool {
 	return p
 }
 
-// traffic knows all targets, and which pods may get requests.
+// traffic has all targets, and which pods may get requests.
 type traffic struct {
 	mu      sync.Mutex
 	targets map[gatewayplan.Endpoint]*Target // by address and pod
 	pods    map[types.UID]map[*Target]bool
-	gone    map[types.UID]bool // not told to Follow yet
+	gone    map[types.UID]bool // not reported to Follow yet
 	wake    chan struct{}      // capacity 1
 }
 
@@ -271,7 +271,7 @@ func newTraffic() *traffic {
 		gone: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// set gives a pool its endpoints.
+// set sets the endpoints of a pool.
 func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -320,7 +320,7 @@ func (t *traffic) forget(target *Target) {
 	}
 }
 
-// left is called when the last request of a target that has left its pools has ended.
+// left is called when the last request of a target that was removed from its pools has ended.
 func (t *traffic) left(pod types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -346,7 +346,7 @@ func (t *traffic) routed(pod types.UID) bool {
 	return false
 }
 
-// follow calls released for each pod of which routed becomes false, until ctx ends.
+// follow calls released for each pod for which routed becomes false, until ctx ends.
 func (t *traffic) follow(ctx context.Context, released func(types.UID)) {
 	for {
 		select {

@@ -68,7 +68,7 @@ func (p *udpPort) Stays(s *forward.Session) bool {
 	return false
 }
 
-// openUDP makes the ports of UDP as a plan has them. The lock is held.
+// openUDP opens and closes UDP ports as the plan specifies. The lock is held.
 func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 	pools poolMap) (failed map[netip.AddrPort]string) {
 	failed = map[netip.AddrPort]string{}
@@ -92,7 +92,7 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 	for at, running := range g.udp { // any order: each by itself
 		if plan.UDP[at] == nil {
 			delete(g.udp, at)
-			_ = g.cfg.Sockets.Forget(udpSocket(at)) // it listens a little longer else
+			_ = g.cfg.Sockets.Forget(udpSocket(at)) // otherwise it listens a little longer
 			g.retire(running.site.Load())
 			running.Stop()
 		}
@@ -103,7 +103,7 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 // udpSocket is the name of a port's socket that a service manager keeps.
 func udpSocket(at netip.AddrPort) string { return fdstore.Name(SocketPrefix, "udp-"+at.String()) }
 
-// serveUDP opens a port, or takes the socket that the process before has left.
+// serveUDP opens a port, or takes over the socket that the previous process left.
 func (g *Gateway) serveUDP(ctx context.Context, at netip.AddrPort, route forward.Route) (*forward.UDP, error) {
 	conn := g.cfg.Sockets.UDP(udpSocket(at), at.String())
 	if conn == nil {
@@ -118,7 +118,7 @@ func (g *Gateway) serveUDP(ctx context.Context, at netip.AddrPort, route forward
 	return forward.ServeUDP(ctx, conn, at, route, &g.sessions, g.leaving)
 }
 
-// reviewUDP looks at the sessions after endpoints or routes have changed. The lock is held.
+// reviewUDP checks the sessions after endpoints or routes have changed. The lock is held.
 func (g *Gateway) reviewUDP() {
 	for _, p := range g.udp { // any order: each by itself
 		p.Review()

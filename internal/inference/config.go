@@ -8,8 +8,7 @@ import (
 	"carob/internal/core/routing"
 )
 
-// ReadConfig reads an EndpointPickerConfig in YAML or JSON. Fields that are there twice or that are not known are
-// errors.
+// ReadConfig reads an EndpointPickerConfig in YAML or JSON. Duplicate and unknown fields are errors.
 func ReadConfig(text []byte) (*routing.Config, error) {
 	if len(text) > routing.MaxConfig {
 		return nil, fmt.Errorf("the configuration has %d bytes, at most %d", len(text), routing.MaxConfig)

@@ -12,10 +12,10 @@ import (
 	"carob/internal/core/routing"
 )
 
-// mostNames is how many names that clients choose a label has; further ones are called "other", as upstream does.
+// mostNames limits the values of a label that clients choose; further ones are counted as "other", as upstream does.
 const mostNames = 1000
 
-// figures are what is measured, under the names of the inference extension (2.5). They are made and registered with
+// figures are the metrics, under the names of the inference extension (2.5). They are made and registered with
 // the first pool.
 type figures struct {
 	requests, errors, attempts, queued, dropped, retries, failures *k8smetrics.CounterVec

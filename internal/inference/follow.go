@@ -13,7 +13,7 @@ import (
 	"carob/internal/core/routing"
 )
 
-// How long a server whose KV events cannot be read is left alone.
+// The wait before another connection to a server whose KV events cannot be read.
 const (
 	firstPause   = time.Second
 	longestRetry = 30 * time.Second
@@ -69,7 +69,7 @@ func (p *Pool) followEvents() {
 }
 
 // subscribeTo follows the KV events of an endpoint until ctx ends. The wait for an event ends with the connection: TCP
-// notices within half a minute that the other end has gone.
+// keepalive detects within half a minute that the other end is gone.
 func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPort, f *follower) {
 	defer p.scraping.Done()
 	pause := firstPause
@@ -101,7 +101,7 @@ func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPo
 	}
 }
 
-// subscription is one connection. heard: a message has come.
+// subscription is one connection. heard: a message was received.
 func (p *Pool) subscription(ctx context.Context, ref routing.Ref, at netip.AddrPort, f *follower) (
 	heard bool, err error,
 ) {
@@ -135,7 +135,8 @@ func (p *Pool) subscription(ctx context.Context, ref routing.Ref, at netip.AddrP
 
 var errFrames = errors.New("a message has not the three frames topic, number, and batch")
 
-// message takes a message of an endpoint. What cannot be read is a gap: what is known of the endpoint is forgotten.
+// message handles a message of an endpoint. An unreadable message counts as a gap: the known state of the endpoint is
+// dropped.
 func (p *Pool) message(ref routing.Ref, f *follower, frames [][]byte) {
 	var events []routing.BlockEvent
 	var number uint64

@@ -328,7 +328,7 @@ func TestHostilePublisher(t *testing.T) {
 		return string(out)
 	}
 	for _, c := range []struct{ says, want string }{
-		{"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak ZMTP"},
+		{"HTTP/1.1 400 Bad Request\r\n\r\n", "does not use ZMTP"},
 		{with(10, "\x02"), "version 2"},
 		{with(12, "CURVE"), `mechanism "CURVE"`},
 		{string(greeting) + "\x00\x01x", "does not begin with a command"},

@@ -15,7 +15,7 @@ import (
 
 // KV events, as vLLM publishes them: a message has the topic kv@POD@MODEL, a sequence number of 8 bytes, and a batch in
 // MessagePack: [time, [event, …], rank], or a map of these. An event is an array [tag, field, …], whose last fields may
-// be missing, or (vLLM #42892) a map with the tag under "type". Everything in it is a stranger's: depth, lengths and
+// be missing, or (vLLM #42892) a map with the tag under "type". The message is untrusted input: depth, lengths, and
 // numbers are checked before they are used.
 
 const (
@@ -153,7 +153,7 @@ func (p *pack) long(c byte) (h head, err error) {
 	return h, errFormat // 0xc1 is never used
 }
 
-// skip reads a value, whatever it is.
+// skip reads a value of any kind.
 func (p *pack) skip(depth int) error {
 	if depth > mostDepth {
 		return errDeep
@@ -291,7 +291,7 @@ var (
 	removedFields = []string{"block_hashes", "medium", "group_idx"}
 )
 
-// readEvent reads an event. Tags and fields that are not known are skipped: newer servers may have more.
+// readEvent reads an event. Unknown tags and fields are skipped: newer servers may have more.
 func readEvent(p *pack, out []routing.BlockEvent) ([]routing.BlockEvent, error) {
 	h, err := p.head()
 	if err != nil {
@@ -330,14 +330,14 @@ func readEvent(p *pack, out []routing.BlockEvent) ([]routing.BlockEvent, error) 
 	return e.parts(out)
 }
 
-// event is an event as it comes.
+// event is an event as received.
 type event struct {
 	tag string
 	routing.BlockEvent
 	extra []extraKeys
 }
 
-// extraKeys are what a block depends on beside its tokens.
+// extraKeys are what a block depends on in addition to its tokens.
 type extraKeys struct {
 	texts []string
 	other uint64 // a hash of what is no text
@@ -366,7 +366,7 @@ func (e *event) field(p *pack, name string) (err error) {
 	case "parent_block_hash":
 		var none bool
 		e.Parent, none, err = p.hash()
-		e.HasParent = !none && e.Parent != 0 // llm-d's simulator says 0 for none
+		e.HasParent = !none && e.Parent != 0 // llm-d's simulator sends 0 for none
 	case "token_ids":
 		n, err := p.array()
 		if err != nil {
@@ -435,7 +435,7 @@ func (e *event) keys(p *pack) error {
 	return nil
 }
 
-// depends says what a block depends on: the name of the adapter is known already, and one text more at the beginning of
+// depends sets what a block depends on: the name of the adapter is known already, and one more text at the beginning of
 // a prompt is its salt.
 func (e *event) depends(i int) (out routing.BlockExtra) {
 	if i >= len(e.extra) {

@@ -11,7 +11,7 @@ import (
 	"carob/internal/core/routing"
 )
 
-// Limits of a page of metrics. A server that says more than that is not believed.
+// Limits of a page of metrics. A page that exceeds them is refused.
 const (
 	mostPage     = 4 << 20 // bytes
 	mostRequests = 1 << 20
@@ -21,7 +21,7 @@ const (
 	mostLabels   = 64
 )
 
-// nonsense is a number that no server can mean.
+// nonsense is the limit above which a number is refused as impossible.
 type nonsense struct{ metric, value string }
 
 func (e nonsense) Error() string {
@@ -32,7 +32,7 @@ func (e nonsense) Error() string {
 var errNoLoad = errors.New("neither the queue nor the cache is among the metrics: is the engine label right?")
 
 // page reads the load of a server from its metrics in Prometheus's text format. Only the lines of the engine's metrics
-// are looked at. Counts of several series (engines behind one port) are added, of their cache the fullest counts.
+// are parsed. Counts of several series (engines behind one port) are added, of their cache the fullest counts.
 func page(text []byte, e *routing.Engine) (routing.Stats, error) {
 	var s routing.Stats
 	var r reading
@@ -63,7 +63,7 @@ func page(text []byte, e *routing.Engine) (routing.Stats, error) {
 	return s, nil
 }
 
-// reading is what has been seen of a page.
+// reading is the state while a page is parsed.
 type reading struct {
 	queue, cache, newer bool
 	latest              float64 // value of the newest series of adapters
@@ -177,7 +177,7 @@ func find(all []label, name string) []byte {
 	return nil
 }
 
-// split cuts what follows the name of a series into labels and value. A timestamp after the value is left out.
+// split cuts what follows the name of a series into labels and value. A timestamp after the value is dropped.
 func (r *reading) split(rest []byte) (labels []label, value []byte, ok bool) {
 	n := 0
 	if rest[0] == '{' {
@@ -245,7 +245,7 @@ func quoted(b []byte) (value, rest []byte, ok bool) {
 	return nil, nil, false
 }
 
-// clip shortens what is shown of a page.
+// clip shortens text of a page for an error message.
 func clip(b []byte) string {
 	return string(b[:min(len(b), 64)])
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// places bounds how many large messages are in memory at once. Who waits is served in order, and for a bounded time:
-// while somebody waits, a sender keeps its place for a turn only.
+// places limits how many large messages are in memory at once. Waiting connections are served in order, and for a
+// bounded time: while one waits, a sender keeps its place for one turn only.
 type places struct {
 	most int
 	turn time.Duration
@@ -18,7 +18,7 @@ type places struct {
 	queue []*placeWaiter
 }
 
-// deadlined is a connection whose reads can be ended. A failure is seen by who reads.
+// deadlined is a connection whose reads can be ended. The reader gets the error.
 type deadlined interface{ SetReadDeadline(at time.Time) error }
 
 // place is that of one message.
@@ -82,14 +82,14 @@ func (s *places) press() time.Duration {
 	return s.turn
 }
 
-// read says that a message has come: its place is not revoked any more.
+// read reports that a message was received: its place is not revoked any more.
 func (s *places) read(p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.conn = nil
 }
 
-// give gives a place to who waits for the longest time.
+// give passes a place to the connection that has waited for the longest time.
 func (s *places) give(p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *places) give(p *place) {
 	}
 }
 
-// leave ends a wait; a place that came at the same moment is given on.
+// leave ends a wait; a place that was assigned at the same moment is passed on.
 func (s *places) leave(w *placeWaiter) {
 	s.mu.Lock()
 	s.queue = slices.DeleteFunc(s.queue, func(one *placeWaiter) bool { return one == w })

@@ -15,7 +15,7 @@ import (
 	"carob/internal/core/routing"
 )
 
-// Refused is why a request is not served.
+// Refused is the reason why a request is not served.
 type Refused struct{ Reason routing.Reason }
 
 func (e *Refused) Error() string { return "the request is refused: " + string(e.Reason) }
@@ -36,14 +36,14 @@ type Pool struct {
 	config   *routing.Config
 	state    *routing.Pool
 	scrapers map[routing.Ref]*scraper
-	// followers of KV events, and who asks for tokens; none without precise-prefix-cache-scorer
+	// followers of KV events, and the tokenizer; none without precise-prefix-cache-scorer
 	followers map[routing.Ref]*follower
 	tokens    *tokenizer
 	waiters   map[routing.Ticket]*waiter
 	expiry    *time.Timer // nil: nothing is held
 	inFlight  int
 	asked     time.Time     // when the last request came
-	active    bool          // requests flow
+	active    bool          // there are requests
 	woke      time.Time     // since when
 	woken     chan struct{} // closed while active
 	closed    bool
@@ -88,14 +88,14 @@ func (p *Pool) Configure(c *routing.Config) {
 	p.drain()
 }
 
-// Hasher returns how prompts are cut into blocks, for routing.Request.Prefix.
+// Hasher returns the function that splits prompts into blocks, for routing.Request.Prefix.
 func (p *Pool) Hasher() routing.Hasher {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state.Hasher()
 }
 
-// SetEndpoints replaces the endpoints. Those that left get no further request; requests that they have go on.
+// SetEndpoints replaces the endpoints. Removed endpoints get no further request; their current requests continue.
 func (p *Pool) SetEndpoints(all []routing.Endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +156,8 @@ func (p *Pool) Close() {
 	}
 }
 
-// Pick chooses endpoints for a request. It waits while the request is held; the wait ends with room, with a *Refused,
-// or with ctx. Call End on the result, whatever happens to the request.
+// Pick chooses endpoints for a request. It waits while the request is held; the wait ends when a server has capacity,
+// with a *Refused, or with ctx. The caller must always call End on the result.
 func (p *Pool) Pick(ctx context.Context, r *routing.Request) (*Pick, error) {
 	now := time.Now()
 	if r.Random == 0 {
@@ -195,7 +195,7 @@ func (p *Pool) Pick(ctx context.Context, r *routing.Request) (*Pick, error) {
 	return p.wait(ctx, t, w)
 }
 
-// wait waits for a held request to go on.
+// wait waits until a held request may continue.
 func (p *Pool) wait(ctx context.Context, t routing.Ticket, w *waiter) (*Pick, error) {
 	var k *Pick
 	select {
@@ -208,7 +208,7 @@ func (p *Pool) wait(ctx context.Context, t routing.Ticket, w *waiter) (*Pick, er
 			w.got <- nil
 		}
 		p.mu.Unlock()
-		if k = <-w.got; k != nil { // it went on at the same moment
+		if k = <-w.got; k != nil { // it was released at the same moment
 			k.End(Result{Outcome: routing.Aborted})
 			k, w.refused = nil, routing.Cancelled
 		}
@@ -226,7 +226,7 @@ func (p *Pool) refusal(r *routing.Request, why routing.Reason) error {
 	return &Refused{why}
 }
 
-// pick takes a decision to serve: the first endpoint has the request from now on. The lock is held.
+// pick applies a decision to serve: the first endpoint has the request from now on. The lock is held.
 func (p *Pool) pick(r *routing.Request, d *routing.Decision, now time.Time) *Pick {
 	k := &Pick{pool: p, request: r, Decision: *d, began: now}
 	for i := range d.N {
@@ -242,7 +242,7 @@ func (p *Pool) pick(r *routing.Request, d *routing.Decision, now time.Time) *Pic
 	return k
 }
 
-// drain lets held requests go on while there is room. The lock is held.
+// drain releases held requests while servers have capacity. The lock is held.
 func (p *Pool) drain() {
 	for p.state.Held() > 0 {
 		now := time.Now()
@@ -302,15 +302,15 @@ func (p *Pool) expire() {
 	}
 }
 
-// Status is what `carob explain` and the page show of an endpoint.
+// Status is the state of an endpoint for `carob explain` and the metrics page.
 type Status struct {
 	Endpoint routing.Endpoint
 	Engine   string
 	Stats    routing.Stats
 	InFlight int
 	Problem  string // of the last scrape; empty: none
-	// Cache is what its KV events say, nil without precise-prefix-cache-scorer; CacheProblem is what is wrong with
-	// them.
+	// Cache is the cache content according to its KV events, nil without precise-prefix-cache-scorer; CacheProblem is
+	// their error.
 	Cache        *routing.CacheState
 	CacheProblem string
 }
@@ -344,7 +344,7 @@ func (p *Pool) Statuses() (routing.Figures, []Status) {
 	return p.state.Figures(time.Now()), out
 }
 
-// TokenProblem is why the tokens of prompts are not known, without which KV events cannot be used; empty: they are, or
+// TokenProblem is why the tokens of prompts are unknown, without which KV events cannot be used; empty: no problem, or
 // none were needed.
 func (p *Pool) TokenProblem() string {
 	p.mu.Lock()
@@ -356,8 +356,8 @@ func (p *Pool) TokenProblem() string {
 	return ""
 }
 
-// Measures are the values of a metric of the pool (routing.Measures); ok is false if there is no such metric. Who reads
-// how many requests are held is an autoscaler: requests then wait for the first server.
+// Measures are the values of a metric of the pool (routing.Measures); ok is false if there is no such metric. A reader
+// of the number of held requests counts as an autoscaler: requests then wait for the first server.
 func (p *Pool) Measures(metric string) (all []routing.Measure, ok bool) {
 	sums, servers := p.Statuses()
 	loads := make([]routing.ServerLoad, 0, len(servers))
@@ -381,7 +381,7 @@ func (s *Status) Name() string {
 	return s.Endpoint.Name.Name + "-rank-" + strconv.Itoa(s.Endpoint.Rank)
 }
 
-// Pick is where a request goes. Its methods may be called by one goroutine at a time.
+// Pick is the choice of endpoints for a request. Its methods may be called by one goroutine at a time.
 type Pick struct {
 	routing.Decision
 	// Prefill is the server that computes the prompt first, for x-prefiller-host-port; invalid: none.
@@ -392,9 +392,9 @@ type Pick struct {
 	pod       types.NamespacedName // of the first endpoint
 	addresses [routing.MostChosen]netip.AddrPort
 	flight    routing.Flight
-	prefill   routing.Flight // at the server that computes the prompt, until the answer begins
+	prefill   routing.Flight // at the server that computes the prompt, until the response begins
 	at        int            // index of the endpoint that has the request
-	again     bool           // it was sent to a second server after something had been sent to the first
+	again     bool           // it was sent to a second server after the first one may have received it
 	began     time.Time
 	first     time.Time
 	ended     bool
@@ -406,8 +406,8 @@ func (k *Pick) Endpoints() []netip.AddrPort { return k.addresses[:k.N] }
 // Address is the endpoint that has the request.
 func (k *Pick) Address() netip.AddrPort { return k.addresses[k.at] }
 
-// Session is the value that brings the client back to the endpoint that has the request, as Request.Session; empty: it
-// has left.
+// Session is the value of Request.Session that sends the client's next request to the endpoint of this request; empty:
+// the endpoint was removed.
 func (k *Pick) Session() string {
 	k.pool.mu.Lock()
 	defer k.pool.mu.Unlock()
@@ -417,7 +417,7 @@ func (k *Pick) Session() string {
 	return ""
 }
 
-// Failed records that the endpoint did not answer, and returns the one to try next; false: none.
+// Failed records that the endpoint did not respond, and returns the one to try next; false: none.
 // sent: the request, or a part of it, may have reached the server. A request is sent to a second
 // server once, and only before the first byte of an answer; servers that cannot be connected to
 // do not count. Endpoints that have left are skipped.
@@ -457,7 +457,7 @@ func (k *Pick) FirstByte() {
 	}
 }
 
-// Result is how a request ended. Numbers that are not known are 0.
+// Result is the result of a request. Unknown numbers are 0.
 type Result struct {
 	Outcome      routing.Outcome
 	Status       int // of the answer; 0: there was none

@@ -22,10 +22,10 @@ const (
 	idlePace      = 5 * time.Second
 	idleAfter     = 5 * time.Second // without a request
 	scrapeTimeout = time.Second
-	longestPause  = 2 * time.Second // between scrapes of a server that does not answer
+	longestPause  = 2 * time.Second // between scrapes of a server that does not respond
 )
 
-// NewTransport returns connections for scraping: one for each server, kept open, never by a proxy.
+// NewTransport returns a transport for scraping: one connection for each server, kept open, never through a proxy.
 func NewTransport() http.RoundTripper {
 	d := net.Dialer{Timeout: scrapeTimeout}
 	return &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 1, MaxConnsPerHost: 1,
@@ -75,7 +75,7 @@ func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, e *rou
 	return s, nil
 }
 
-// scraper asks one endpoint, until stop is called.
+// scraper scrapes one endpoint, until stop is called.
 type scraper struct {
 	stop     context.CancelFunc
 	failures int
@@ -102,7 +102,7 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-woken: // a request came after a quiet time
+		case <-woken: // a request arrived after a quiet time
 		}
 		began := time.Now()
 		p.mu.Lock()
@@ -143,12 +143,12 @@ func (p *Pool) nextPause(now time.Time) time.Duration {
 		}
 		return idlePace
 	case now.Sub(p.woke) > 2*scrapeTimeout+active:
-		p.state.SetPace(active) // every endpoint was asked since requests flow again
+		p.state.SetPace(active) // every endpoint was scraped since requests arrive again
 	}
 	return active
 }
 
-// wake makes all endpoints be asked now, after a quiet time. The lock is held.
+// wake causes a scrape of all endpoints after a quiet time. The lock is held.
 func (p *Pool) wake(now time.Time) {
 	p.asked = now
 	if !p.active {

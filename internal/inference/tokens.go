@@ -20,29 +20,29 @@ import (
 	"carob/internal/core/routing"
 )
 
-// KV events name tokens, and only the model servers have the tokenizer: they are asked, at /tokenize as vLLM serves
-// it. A request does not wait longer for it than tokenTime; without an answer what was sent where decides, as without
-// events.
+// KV events contain tokens, and only the model servers have the tokenizer: the pool calls their /tokenize, as vLLM
+// serves it. A request waits at most tokenTime for it; without tokens the earlier prompts of each server decide, as
+// without events.
 
-// Limits of asking for tokens.
+// Limits of requests for tokens.
 const (
 	tokenTime     = 300 * time.Millisecond
-	mostAsking    = 32              // requests of a pool at once; further ones are not asked for
-	mostTokenPage = 8 << 20         // bytes of an answer
-	tokenPause    = 5 * time.Second // a server that did not answer is not asked
-	missingPause  = time.Minute     // a server without /tokenize is not asked
-	mostPrompts   = 4096            // answers that are remembered
-	mostHashes    = 1 << 20         // of all of them
+	mostAsking    = 32              // requests of a pool at once; further prompts stay without tokens
+	mostTokenPage = 8 << 20         // bytes of a response
+	tokenPause    = 5 * time.Second // pause for a server that did not respond
+	missingPause  = time.Minute     // pause for a server without /tokenize
+	mostPrompts   = 4096            // cached responses
+	mostHashes    = 1 << 20         // bytes of all of them
 )
 
-// Prompt is a request whose tokens are wanted.
+// Prompt is a request whose tokens are needed.
 type Prompt struct {
 	Path string // of the request
 	Body []byte
 	Salt string // cache_salt
 }
 
-// tokenizer asks the servers of a pool. It is made with the first request that needs it.
+// tokenizer calls the servers of a pool. It is made with the first request that needs it.
 type tokenizer struct {
 	transport http.RoundTripper
 	asking    chan struct{}
@@ -70,7 +70,7 @@ func newTokenizer() *tokenizer {
 		known: map[[sha256.Size]byte]*list.Element{}, used: list.New()}
 }
 
-// question is what /tokenize is asked: the fields of the request that change its tokens.
+// question is the body for /tokenize: the fields of the request that affect its tokens.
 type question struct {
 	Model     string          `json:"model"`
 	Prompt    json.RawMessage `json:"prompt,omitempty"`
@@ -85,7 +85,7 @@ type question struct {
 
 var errNoPrompt = errors.New("requests of this API have no prompt that can be compared with KV events")
 
-// ask returns the question of a request, or the tokens if these are what it has.
+// ask returns the question of a request, or the tokens if the request contains them.
 func (q *Prompt) ask(model string) (text []byte, tokens []uint32, err error) {
 	chat := strings.HasSuffix(q.Path, "/chat/completions")
 	if !chat && !strings.HasSuffix(q.Path, "/completions") {
@@ -116,8 +116,8 @@ func (q *Prompt) ask(model string) (text []byte, tokens []uint32, err error) {
 	return text, nil, err
 }
 
-// Tokens finds the blocks of a prompt (Request.Blocks), if KV events are compared with: it asks a model server for the
-// tokens. It changes nothing if they cannot be had in time.
+// Tokens finds the blocks of a prompt (Request.Blocks), if KV events are in use: it gets the tokens from a model
+// server. It changes nothing if they do not arrive in time.
 func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 	p.mu.Lock()
 	if p.closed || p.config.Precise() == nil {
@@ -125,7 +125,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 		return
 	}
 	h := p.state.TokenHasher()
-	if h.Block() == 0 { // no server has said anything: nothing to compare with
+	if h.Block() == 0 { // no server has sent events: nothing to compare with
 		p.mu.Unlock()
 		return
 	}
@@ -147,7 +147,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 	text, tokens, err := q.ask(model)
 	switch {
 	case err != nil:
-		return // the server will say what is wrong with it
+		return // the server of the request will report the error
 	case tokens != nil:
 		r.Blocks = h.Hash(model, q.Salt, tokens)
 		return
@@ -189,7 +189,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 	}
 }
 
-// next returns the server that is asked next.
+// next returns the server to call next.
 func (t *tokenizer) next(servers []netip.AddrPort, now time.Time) (netip.AddrPort, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,12 +205,12 @@ func (t *tokenizer) next(servers []netip.AddrPort, now time.Time) (netip.AddrPor
 	return netip.AddrPort{}, false
 }
 
-// refusal is an answer that is none.
+// refusal is a response without tokens.
 type refusal int
 
 func (e refusal) Error() string { return fmt.Sprintf("the answer is %d", int(e)) }
 
-// answered remembers whether a server has answered.
+// answered records whether a server has responded.
 func (t *tokenizer) answered(at netip.AddrPort, err error, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -220,7 +220,7 @@ func (t *tokenizer) answered(at netip.AddrPort, err error, now time.Time) {
 		t.problem = nil
 		return
 	case refused && (status == http.StatusBadRequest || status == http.StatusUnprocessableEntity):
-		return // this prompt is wrong: the server of the request says so
+		return // this prompt is invalid: the server of the request reports it
 	case errors.Is(err, context.Canceled):
 		return // the client has gone
 	}
@@ -230,7 +230,7 @@ func (t *tokenizer) answered(at netip.AddrPort, err error, now time.Time) {
 		status == http.StatusNotImplemented) {
 		pause = missingPause
 	}
-	for other, until := range t.paused { // of servers that have left
+	for other, until := range t.paused { // of removed servers
 		if now.After(until) {
 			delete(t.paused, other)
 		}
@@ -238,7 +238,7 @@ func (t *tokenizer) answered(at netip.AddrPort, err error, now time.Time) {
 	t.paused[at] = now.Add(pause)
 }
 
-// tokenize asks one server.
+// tokenize calls one server.
 func (t *tokenizer) tokenize(ctx context.Context, at netip.AddrPort, text []byte) ([]uint32, error) {
 	url := "http://" + at.String() + "/tokenize"
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
@@ -248,27 +248,27 @@ func (t *tokenizer) tokenize(ctx context.Context, at netip.AddrPort, text []byte
 	req.Header.Set("Content-Type", "application/json")
 	res, err := t.transport.RoundTrip(req) // follows no redirect
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for tokens: %w", at, err)
+		return nil, fmt.Errorf("get tokens from %s: %w", at, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask %s for tokens: %w", at, refusal(res.StatusCode))
+		return nil, fmt.Errorf("get tokens from %s: %w", at, refusal(res.StatusCode))
 	}
 	page, err := io.ReadAll(io.LimitReader(res.Body, mostTokenPage+1))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for tokens: %w", at, err)
+		return nil, fmt.Errorf("get tokens from %s: %w", at, err)
 	}
 	if len(page) > mostTokenPage {
-		return nil, fmt.Errorf("ask %s for tokens: the answer has more than %d bytes", at, mostTokenPage)
+		return nil, fmt.Errorf("get tokens from %s: the answer has more than %d bytes", at, mostTokenPage)
 	}
 	var answer struct {
 		Tokens []uint32 `json:"tokens"`
 	}
 	if err := json.Unmarshal(page, &answer); err != nil {
-		return nil, fmt.Errorf("ask %s for tokens: %w", at, err)
+		return nil, fmt.Errorf("get tokens from %s: %w", at, err)
 	}
 	if len(answer.Tokens) == 0 {
-		return nil, fmt.Errorf("ask %s for tokens: the answer has none", at)
+		return nil, fmt.Errorf("get tokens from %s: the answer has none", at)
 	}
 	return answer.Tokens, nil
 }
@@ -303,7 +303,7 @@ func (t *tokenizer) remember(key [sha256.Size]byte, blocks []uint64) {
 	}
 }
 
-// trouble is why the last server that was asked gave no tokens; nil: it did.
+// trouble is why the last call returned no tokens; nil: it did.
 func (t *tokenizer) trouble() error {
 	if t == nil {
 		return nil

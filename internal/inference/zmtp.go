@@ -15,7 +15,7 @@ import (
 )
 
 // The subscriber's side of ZMTP 3.0 (https://rfc.zeromq.org/spec/23/) without security (NULL): as much as a SUB socket
-// needs that connects to one publisher. Frames come from a stranger: each length is checked before memory is taken.
+// needs that connects to one publisher. Frames are untrusted input: each length is checked before memory is allocated.
 
 // Limits of what a publisher may send.
 const (
@@ -28,11 +28,11 @@ const (
 	greetingBytes = 64
 )
 
-// largeMessages bounds how many messages above smallMessage are in memory at once. A publisher that takes its time
-// loses its place after a second to those who wait.
+// largeMessages bounds how many messages above smallMessage are in memory at once. A slow publisher loses its place
+// after a second if others wait.
 var largeMessages = &places{most: 8, turn: time.Second}
 
-// errSlow is the end of a publisher that kept others from sending large messages.
+// errSlow is the error of a publisher that blocked large messages of others.
 var errSlow = errors.New("a large message does not come to its end in time")
 
 const (
@@ -49,7 +49,8 @@ type publisher struct {
 	in   *bufio.Reader
 }
 
-// subscribe greets a publisher and subscribes to the topics that begin with a text. ctx bounds the greeting only.
+// subscribe does the handshake with a publisher and subscribes to the topics that begin with a text. ctx limits only
+// the handshake.
 func subscribe(ctx context.Context, conn net.Conn, topic string) (*publisher, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -90,16 +91,16 @@ func (p *publisher) greeted() error {
 		return fmt.Errorf("read the greeting: %w", err)
 	}
 	if hello[0] != 0xff || hello[9] != 0x7f {
-		return errors.New("it does not speak ZMTP: is it the port of KV events?")
+		return errors.New("it does not use ZMTP: is it the port of KV events?")
 	}
 	if _, err := io.ReadFull(p.in, hello[10:]); err != nil {
 		return fmt.Errorf("read the greeting: %w", err)
 	}
 	if hello[10] < 3 {
-		return fmt.Errorf("it speaks version %d of ZMTP, not 3", hello[10])
+		return fmt.Errorf("it uses version %d of ZMTP, not 3", hello[10])
 	}
 	if mechanism := string(bytes.TrimRight(hello[12:32], "\x00")); mechanism != "NULL" {
-		return fmt.Errorf("it asks for the security mechanism %q, not NULL", mechanism)
+		return fmt.Errorf("it requires the security mechanism %q, not NULL", mechanism)
 	}
 	return nil
 }
@@ -164,7 +165,7 @@ func (p *publisher) frame(dst []byte, most int) (flags byte, out []byte, err err
 	if size > uint64(most) { //nolint:gosec // most is not negative
 		return 0, dst, errLong
 	}
-	// What a frame announces is not believed before it comes.
+	// Memory grows with the received data, not with the announced length.
 	for left := int(size); left > 0; {
 		part := min(left, 64<<10)
 		from := len(dst)
@@ -177,8 +178,8 @@ func (p *publisher) frame(dst []byte, most int) (flags byte, out []byte, err err
 	return flags, dst, nil
 }
 
-// next waits for the next message. Its frames are good until the function that it is given returns. Messages above
-// smallMessage wait for their turn, and then must come soon: else the error is errSlow.
+// next waits for the next message. Its frames are valid until the function that it is passed returns. Messages above
+// smallMessage wait for a place, and then must arrive soon: otherwise the error is errSlow.
 func (p *publisher) next(ctx context.Context, use func(frames [][]byte)) (err error) {
 	if _, err := p.in.Peek(1); err != nil { // as long as it takes
 		return err
@@ -212,7 +213,7 @@ func (p *publisher) next(ctx context.Context, use func(frames [][]byte)) (err er
 		if err != nil {
 			return err
 		}
-		if flags&flagCommand != 0 { // none means anything to a subscriber
+		if flags&flagCommand != 0 { // subscribers ignore all commands
 			if len(body) > mostCommand {
 				return errLong
 			}
@@ -243,7 +244,7 @@ func (p *publisher) next(ctx context.Context, use func(frames [][]byte)) (err er
 // isLarge reports whether the frame that comes next is large.
 func (p *publisher) isLarge() bool {
 	if head, err := p.in.Peek(1); err != nil || head[0]&flagLong == 0 {
-		return false // the error comes again
+		return false // the error occurs again
 	}
 	head, err := p.in.Peek(9)
 	return err == nil && binary.BigEndian.Uint64(head[1:]) > smallMessage

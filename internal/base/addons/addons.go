@@ -1,6 +1,6 @@
 // Package addons contains the add-ons that ship with carob and are off by default: for each one
-// the objects that it needs, one of which is its switch. The command line stores them; the API
-// server tells app when a switch changes. It must never act on a cluster.
+// the objects that it needs, one of which is its switch. The command line stores them; app watches the API server for
+// changes of a switch. It must never act on a cluster.
 package addons
 
 import (
@@ -39,7 +39,7 @@ type Addon struct {
 	Name, Description string
 	// Switch is the name of the definition that turns it on.
 	Switch string
-	// Kept says what stays in the cluster when it is disabled.
+	// Kept describes what stays in the cluster when it is disabled.
 	Kept string
 	// Objects are what users create for it: resources of the group in version v1, or
 	// resource.version.group.

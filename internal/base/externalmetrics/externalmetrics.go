@@ -4,7 +4,7 @@ package externalmetrics
 
 import "time"
 
-// Value is one value of a metric. The labels tell it from the others of its name.
+// Value is one value of a metric. The labels distinguish it from the others of its name.
 type Value struct {
 	Labels map[string]string
 	Value  float64
@@ -15,7 +15,7 @@ type Value struct {
 type Source interface {
 	// Names are those of the metrics, sorted.
 	Names() []string
-	// Values are those of a metric in a namespace whose labels match; ok is false if there is no such metric. Reading
-	// a value may have an effect: who reads how many requests wait is taken for an autoscaler.
+	// Values are those of a metric in a namespace whose labels match; ok is false if there is no such metric. Reading a
+	// value may have an effect: a reader of the number of waiting requests counts as an autoscaler.
 	Values(namespace, metric string, match func(labels map[string]string) bool) (all []Value, ok bool)
 }

@@ -1,6 +1,6 @@
 // Package fdstore keeps listening sockets open while the process is replaced: the service manager holds them
-// (sd_notify(3), FDSTORE=1) and hands them to the next process (sd_listen_fds(3)). Connections and datagrams that come
-// in between wait in the socket's queue. Without a service manager that asks for it, nothing is kept.
+// (sd_notify(3), FDSTORE=1) and hands them to the next process (sd_listen_fds(3)). Connections and datagrams that
+// arrive in between wait in the socket's queue. Without a service manager that supports it, nothing is kept.
 package fdstore
 
 import (
@@ -114,7 +114,7 @@ func (s *Store) Listener(name, addr string) net.Listener {
 	return ln
 }
 
-// Rest closes the sockets that nobody has taken.
+// Rest closes the sockets that were not taken over.
 func (s *Store) Rest() {
 	s.mu.Lock()
 	left := s.given
@@ -126,7 +126,7 @@ func (s *Store) Rest() {
 	}
 }
 
-// Keep has the service manager hold a socket of TCP or UDP until Forget.
+// Keep makes the service manager hold a socket of TCP or UDP until Forget.
 func (s *Store) Keep(name string, socket any) error {
 	of, ok := socket.(syscall.Conn)
 	if s.manager == "" || !ok {
@@ -145,7 +145,7 @@ func (s *Store) Keep(name string, socket any) error {
 	return sent
 }
 
-// Forget has the service manager close a socket.
+// Forget makes the service manager close a socket.
 func (s *Store) Forget(name string) error {
 	if s.manager == "" {
 		return nil

@@ -74,8 +74,7 @@ func unlessNew(value func(Flags) string, refuse func(old, now Flags, f Facts) (s
 	}
 }
 
-// changeRules has an entry for each field of Flags, so that nobody adds a flag without deciding
-// about its changes.
+// changeRules has an entry for each field of Flags, so that a new flag cannot be added without a rule for its changes.
 func changeRules() map[string]changeRule {
 	free := func(flag string) changeRule { return changeRule{flag: flag} }
 	nodeName := func(f Flags) string { return f.NodeName }
@@ -90,7 +89,7 @@ func changeRules() map[string]changeRule {
 		"RuntimeEndpoint": {"--runtime-endpoint", whilePods(func(f Flags) string { return f.RuntimeEndpoint },
 			"the containers in the other runtime would keep running beside new ones")},
 		"CNIConfDir": {"--cni-conf-dir", whilePods(func(f Flags) string { return f.CNIConfDir },
-			"they would keep addresses that the other network does not know")},
+			"they would keep addresses that the other network does not have")},
 		"CgroupDriver": {"--cgroup-driver",
 			whilePods(func(f Flags) string { return strings.TrimPrefix(f.CgroupDriver, "cgroupfs") },
 				"their limits are set in the cgroups of the other driver")},
@@ -111,7 +110,7 @@ func changeRules() map[string]changeRule {
 				return "given"
 			}
 			return ""
-		}, "the other mode does not know them and would end them")},
+		}, "the other mode would end them")},
 		"ClusterDomain": {"--cluster-domain", func(old, now Flags, f Facts) (reason, way string) {
 			return whilePods(func(f Flags) string {
 				if f.ClusterDomain == "" {

@@ -61,7 +61,7 @@ func (in *Instance) deriveDNS(n uint32) error {
 			}
 			in.NameServers = append(in.NameServers, ip)
 		}
-		// The Service has the addresses that pods ask. It has no others if its first one is chosen alone.
+		// The Service has the addresses that pods query. It has no others if only its first one is set.
 		var own []netip.Addr
 		for _, r := range in.Services {
 			if i := slices.IndexFunc(in.NameServers, r.Contains); i >= 0 {
@@ -79,7 +79,7 @@ func (in *Instance) deriveDNS(n uint32) error {
 	}
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		// If carob does not create the pod network, its pods may have any address of in.Pods.
-		// 198.18.0.0/15 is for tests of network devices (RFC 2544): nobody routes it.
+		// 198.18.0.0/15 is for tests of network devices (RFC 2544) and is not routed.
 		in.DNSDevice = "carob-dns"
 		if in.ID != "carob" {
 			in.DNSDevice = "cd-" + strings.TrimPrefix(in.ID, "carob-")

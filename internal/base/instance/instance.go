@@ -42,7 +42,7 @@ type Flags struct {
 	// directories for volumes of the class local-path, separated by commas; empty: storage in the data directory;
 	// none: there is no such class
 	LocalStoragePath string
-	// where plugins of devices look for the kubelet; empty: /var/lib/kubelet, or kubelet in another data directory
+	// where plugins of devices find the kubelet; empty: /var/lib/kubelet, or kubelet in another data directory
 	KubeletDir string
 	ResolvConf string // resolver file for pods; empty: the host's
 	Pressure   Pressure

@@ -29,7 +29,7 @@ func (in *Instance) podRanges() error {
 	return nil
 }
 
-// checkMTU knows the ranges of pods.
+// checkMTU validates the MTU; the ranges of pods are known.
 func (in *Instance) checkMTU() error {
 	if in.PodMTU != 0 && (in.CNIConfDir != "" || in.RuntimeEndpoint != "") {
 		return fmt.Errorf(

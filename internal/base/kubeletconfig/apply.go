@@ -133,8 +133,7 @@ func LogSize(c *Configuration) int64 {
 	return q.Value()
 }
 
-// EnforcesPods reports whether the cgroup of all pods is limited to what is not reserved
-// (S11.120, S11.121).
+// EnforcesPods reports whether the cgroup of all pods is limited to the unreserved resources (S11.120, S11.121).
 func EnforcesPods(c *Configuration) bool {
 	return c == nil || !slices.Contains(c.EnforceNodeAllocatable, "none")
 }

@@ -44,7 +44,7 @@ func Effective(in *instance.Instance, hard map[string]string) *Configuration {
 	return c
 }
 
-// pressure fills in what flags or their defaults say about eviction, images, and shutdown.
+// pressure fills in the values of flags or their defaults for eviction, images, and shutdown.
 func pressure(c *Configuration, p *instance.Pressure, hard map[string]string) {
 	c.EvictionHard = parsed(p.Hard, "<")
 	if c.EvictionHard == nil || p.MergeHard {

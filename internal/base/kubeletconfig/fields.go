@@ -67,7 +67,7 @@ func fields() map[string]treatment {
 		"enableServer":                           only("logs, exec, and port-forward need the server", "true"),
 		"readOnlyPort":                           only("carob rejects requests without authentication", "0"),
 		"tlsCertFile":                            only(ownKeys, `""`),
-		"authentication":                         honoured, // of which little: see checkAccess
+		"authentication":                         honoured, // only partly: see checkAccess
 		"authorization":                          honoured,
 		"runOnce":                                only("Runonce mode has been deprecated and should not be set", "false"),
 		"registerNode":                           only("carob's node always has an API server", "true"),
@@ -104,27 +104,27 @@ func fields() map[string]treatment {
 		"kubeletCgroups":         withoutEffect(ownCgroups),
 		"systemCgroups":          withoutEffect(ownCgroups),
 		"hairpinMode":            withoutEffect("it is the container network's business"),
-		"podCIDR":                withoutEffect("--pod-cidr says it"),
+		"podCIDR":                withoutEffect("--pod-cidr sets it"),
 		"maxOpenFiles":           withoutEffect("carob raises the limit to what the host allows"),
 		"makeIPTablesUtilChains": withoutEffect(noIptables), "iptablesMasqueradeBit": withoutEffect(noIptables),
 		"iptablesDropBit":         withoutEffect(noIptables),
-		"featureGates":            withoutEffect("each feature of carob is as upstream's default says"),
+		"featureGates":            withoutEffect("each feature of carob has upstream's default"),
 		"volumePluginDir":         withoutEffect("FlexVolume is deprecated and not supported"),
 		"kernelMemcgNotification": withoutEffect("memory is looked at often enough"),
 		"volumeStatsAggPeriod":    withoutEffect("volumes are measured on request"),
 		"protectKernelDefaults":   withoutEffect("carob changes no kernel default for the node agent"),
-		"logging":                 withoutEffect("--log-level says it"),
+		"logging":                 withoutEffect("--log-level sets it"),
 		"tracing":                 withoutEffect("carob exports no traces of the node agent"),
-		"enableProfilingHandler":  withoutEffect("--profiling says it"), "enableContentionProfiling": withoutEffect("--profiling says it"),
-		"enableDebugFlagsHandler":        withoutEffect("--log-level says it"),
+		"enableProfilingHandler":  withoutEffect("--profiling sets it"), "enableContentionProfiling": withoutEffect("--profiling sets it"),
+		"enableDebugFlagsHandler":        withoutEffect("--log-level sets it"),
 		"streamingConnectionIdleTimeout": withoutEffect("connections end with their clients"),
 		"runtimeRequestTimeout":          withoutEffect("each call to the runtime has its own limit"),
 		"showHiddenMetricsForVersion":    withoutEffect("no metric is hidden"),
 	}
 }
 
-// treat looks at each field that is set. It returns a warning for those without effect, and what is wrong with those
-// that carob must not ignore.
+// treat checks each field that is set. It returns a warning for those without effect, and an error for those that carob
+// must not ignore.
 func treat(c *Configuration) (warnings []string, errs []error) {
 	all := fields()
 	v := reflect.ValueOf(c).Elem()

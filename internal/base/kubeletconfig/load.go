@@ -1,5 +1,5 @@
-// Package kubeletconfig reads a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) and its drop-in files, and says
-// for each field whether carob honours it, rejects it, or starts without regard to it. The command line drives it; it
+// Package kubeletconfig reads a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) and its drop-in files, and decides
+// for each field whether carob honours it, rejects it, or ignores it with a warning. The command line drives it; it
 // changes only the flags that it is given.
 //
 // Check, Apply, Reserved, and Effective depend on their arguments only; Load is the only function that reads files.
@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Configuration is what the files say; a field that they omit has its zero value.
+// Configuration is the content of the files; a field that they omit has its zero value.
 type Configuration = kubelet.KubeletConfiguration
 
 const (

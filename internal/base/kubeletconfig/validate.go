@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// Check returns a warning for each field that has no effect. The error names all fields that are wrong or not
-// supported, in upstream's words where upstream refuses them, too (S11.2).
+// Check returns a warning for each field that has no effect. The error names all fields that are invalid or not
+// supported, with upstream's text if upstream refuses them, too (S11.2).
 func Check(c *Configuration) (warnings []string, err error) {
 	warnings, errs := treat(c)
 	errs = append(errs, checkNumbers(c)...)

@@ -38,8 +38,8 @@ func UnixConn(f *os.File) (*net.UnixConn, error) {
 
 const memfdNoExec = 0x8 // MFD_NOEXEC_SEAL, Linux 6.3
 
-// Memory creates an unnamed file in memory with close-on-exec. flag is left out on kernels that
-// do not know it: those before 6.3 do not know MFD_NOEXEC_SEAL and MFD_EXEC.
+// Memory creates an unnamed file in memory with close-on-exec. flag is omitted on kernels that do not support it:
+// MFD_NOEXEC_SEAL and MFD_EXEC need 6.3.
 func Memory(name string, flags, flag int) (int, error) {
 	n, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|flags|flag)
 	if errors.Is(err, unix.EINVAL) {

@@ -31,8 +31,8 @@ type authority struct {
 }
 
 // openAuthority loads the CA in dir, or creates it. One that is about to expire gets a new
-// certificate for the same key and name, so that certificates it has signed stay valid, also for
-// clients that know only the old CA certificate.
+// certificate for the same key and name, so that certificates it has signed stay valid, also for clients that have only
+// the old CA certificate.
 func openAuthority(dir string, now time.Time) (*authority, error) {
 	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
 	pair, err := readPair(certFile, keyFile)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FrontProxyName is the common name of the certificate with which the API server tells an
-// aggregated API server who the user is.
+// FrontProxyName is the common name of the certificate with which the API server proxies requests, with the user in
+// headers, to an aggregated API server.
 const FrontProxyName = "front-proxy-client"
 
 // FrontProxy is the CA and client certificate for requests that the API server proxies, with the

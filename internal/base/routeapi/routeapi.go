@@ -2,12 +2,12 @@
 // share these types. It does nothing by itself.
 package routeapi
 
-// Path is where the node agent tells what its gateway serves, behind the API server's nodes/proxy.
+// Path is where the node agent serves the routes of its gateway, behind the API server's nodes/proxy.
 //
 //	GET Path?namespace=NAME → List; without a namespace of all
 const Path = "carob/routes"
 
-// PoolsPath is where the node agent tells what its gateway knows of InferencePools, for `carob explain`.
+// PoolsPath is where the node agent serves the state of the gateway's InferencePools, for `carob explain`.
 //
 //	GET PoolsPath?namespace=NAME → a list of core/explain.PoolState
 const PoolsPath = "carob/pools"
@@ -15,7 +15,7 @@ const PoolsPath = "carob/pools"
 // List is what a gateway serves.
 type List struct {
 	Routes []Route `json:"routes"`
-	// Problems are the reasons why objects are not served as they are written.
+	// Problems are the reasons why objects are not served as specified.
 	Problems []Problem `json:"problems,omitempty"`
 }
 
@@ -43,7 +43,7 @@ type Backend struct {
 	Problem   string   `json:"problem,omitempty"`
 }
 
-// Problem is what is wrong with an object.
+// Problem is an error of an object.
 type Problem struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`

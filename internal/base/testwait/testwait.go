@@ -12,13 +12,13 @@ import (
 // Limit bounds every wait. It is not a measure of speed: a test that waits this long has failed.
 const Limit = 2 * time.Minute
 
-// Pauses between two looks: short at first, so that a test of something quick is quick.
+// Pauses between two checks: short at first, so that a test of something quick is quick.
 const (
 	firstPause = time.Millisecond
 	lastPause  = 250 * time.Millisecond
 )
 
-var errNotYet = errors.New("it is not so")
+var errNotYet = errors.New("the condition is false")
 
 // For waits until ok returns true, and fails the test if that does not happen within Limit.
 func For(t testing.TB, what string, ok func() bool) {

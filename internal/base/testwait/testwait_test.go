@@ -54,7 +54,7 @@ func TestUntil(t *testing.T) {
 		f := &failing{ctx: t.Context()}
 		if said := f.run(func() {
 			For(f, "never", func() bool { return false })
-		}); said != "never: not within 2m0s: it is not so" {
+		}); said != "never: not within 2m0s: the condition is false" {
 			t.Errorf("%q", said)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

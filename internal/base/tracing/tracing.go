@@ -1,5 +1,5 @@
 // Package tracing reads the configuration file of --tracing-config-file and exports spans (OpenTelemetry, OTLP by gRPC)
-// as it says. Without a file nothing of it runs.
+// accordingly. Without a file nothing of it runs.
 package tracing
 
 import (
@@ -26,7 +26,7 @@ import (
 // Provider makes tracers. Shutdown exports the spans that have ended.
 type Provider = basetracing.TracerProvider
 
-// Config is what a file says.
+// Config is the content of a file.
 type Config = tracingapi.TracingConfiguration
 
 // flushTime is how long a stop waits for a collector.
@@ -54,11 +54,11 @@ func Read(file string) (*Config, error) {
 
 var settings sync.Once
 
-// New exports the spans of one service of this process. A collector that is not there delays nothing: 2,048 spans wait,
-// more are dropped.
+// New exports the spans of one service of this process. A missing collector delays nothing: 2,048 spans wait, more are
+// dropped.
 func New(ctx context.Context, c *Config, service, instance string) (Provider, error) {
 	settings.Do(func() {
-		// Libraries would otherwise keep figures of each address that nobody reads.
+		// Otherwise libraries would keep metrics of each address that are never read.
 		otel.SetMeterProvider(noop.NewMeterProvider())
 		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 			klog.Background().Error(err, "Cannot export traces")

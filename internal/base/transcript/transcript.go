@@ -1,6 +1,6 @@
 // Package transcript is for tests only: it runs the stories in testdata/transcripts of a package. A
-// story is a text file of commands, each followed by ---- and what the command printed. Each story
-// begins with a world of its own, which the package defines, with its commands.
+// story is a text file of commands, each followed by ---- and what the command printed. Each story begins with a new
+// world, which the package defines, with its commands.
 //
 //	go test -run TestTranscripts -rewrite .     # writes what the commands print now
 package transcript

@@ -61,7 +61,7 @@ func (o *Response) SetWatch(w watch.Interface) watch.Interface {
 	return silent{w}
 }
 
-// silent is a watch whose events go elsewhere.
+// silent is a watch without events: they go directly to the client.
 type silent struct{ watch.Interface }
 
 // ResultChan implements watch.Interface.

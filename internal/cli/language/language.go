@@ -26,8 +26,8 @@ func load() error {
 	return i18n.LoadTranslations("kubectl", nil)
 }
 
-// english reports whether the environment asks for no other language, by the rules
-// of gettext: the first variable that is set decides.
+// english reports whether the environment selects no other language, by the rules of gettext: the first variable that
+// is set decides.
 func english(getenv func(string) string) bool {
 	for _, name := range []string{"LC_ALL", "LC_MESSAGES", "LANG"} {
 		if v := getenv(name); v != "" {

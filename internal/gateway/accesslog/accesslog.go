@@ -85,7 +85,7 @@ func (l *Log) store(ctx context.Context, out *logFile, line []byte) {
 	}
 }
 
-// told logs once that the file cannot be written, until it can be again.
+// told logs that the file cannot be written, once until it can be written again.
 func (l *Log) told(ctx context.Context, out *logFile, err error) {
 	if err != nil && !out.failing {
 		klog.FromContext(ctx).Error(err, "The access log of the gateway cannot be written; its lines are lost")
@@ -93,7 +93,7 @@ func (l *Log) told(ctx context.Context, out *logFile, err error) {
 	out.failing = err != nil
 }
 
-// logFile is a file that may be renamed or removed by who rotates logs: then it is made again.
+// logFile is a file that a log rotation may rename or remove: then it is created again.
 type logFile struct {
 	path    string
 	file    *os.File

@@ -1,4 +1,4 @@
-// Package certs has the certificates that a gateway shows, and reads those of Secrets and ConfigMaps.
+// Package certs selects the certificates of a gateway, and reads those in Secrets and ConfigMaps.
 package certs
 
 import (
@@ -24,7 +24,7 @@ import (
 type Set struct {
 	exact, wild map[string][]*tls.Certificate
 	all         []*tls.Certificate
-	Fallback    *tls.Certificate // for names that have none; nil: their connections fail
+	Fallback    *tls.Certificate // for names without one; nil: their connections fail
 }
 
 // New returns an empty set.
@@ -112,7 +112,7 @@ func ReadCAs(m *corev1.ConfigMap) gatewayplan.Material {
 	}
 }
 
-// SelfSigned makes the certificate for names that no Ingress has one for (N6.15).
+// SelfSigned makes the certificate for names for which no Ingress has one (N6.15).
 func SelfSigned(now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -133,7 +133,7 @@ func SelfSigned(now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// RequireClients asks clients for certificates.
+// RequireClients requires certificates of clients.
 func RequireClients(cfg *tls.Config, c *gatewayplan.ClientAuth) error {
 	cfg.ClientCAs = x509.NewCertPool()
 	if !cfg.ClientCAs.AppendCertsFromPEM([]byte(c.CA)) {

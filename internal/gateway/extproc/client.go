@@ -1,6 +1,6 @@
-// Package extproc asks an endpoint picker by Envoy's external processing protocol (ext_proc v3) where a request goes,
-// as the endpoint picker protocol of the Gateway API inference extension says: one stream for each request, the body
-// in the mode FULL_DUPLEX_STREAMED.
+// Package extproc calls an endpoint picker by Envoy's external processing protocol (ext_proc v3) to choose the
+// endpoints of a request, as the endpoint picker protocol of the Gateway API inference extension specifies: one stream
+// for each request, the body in the mode FULL_DUPLEX_STREAMED.
 //
 // Contract: docs/spec/inference-gateway.md, 2.1.
 package extproc
@@ -31,19 +31,19 @@ import (
 
 // The names of the protocol.
 const (
-	Destination = "x-gateway-destination-endpoint"        // header and key: where the request goes
-	Served      = "x-gateway-destination-endpoint-served" // key: the endpoint that answered
+	Destination = "x-gateway-destination-endpoint"        // header and key: the endpoints of the request
+	Served      = "x-gateway-destination-endpoint-served" // key: the endpoint that responded
 	namespace   = "envoy.lb"                              // of both keys
 )
 
-// Limits of what a picker may say.
+// Limits of a picker's messages.
 const (
 	chunk        = 62000 // bytes of a body in one message
 	mostBody     = 32 << 20
 	mostEndpoint = 16
 )
 
-// Client asks one picker. It connects when it is first asked.
+// Client calls one picker. It connects at the first call.
 type Client struct {
 	conn     *grpc.ClientConn
 	patience time.Duration
@@ -67,7 +67,7 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config) (*Cli
 // Close ends the connections.
 func (c *Client) Close() { _ = c.conn.Close() }
 
-// Picked is the answer of a picker. Body is nil when the body stays as it is.
+// Picked is the decision of a picker. Body is nil if the body stays unchanged.
 type Picked struct {
 	Endpoints []netip.AddrPort // in order
 	Headers   Change           // of the request
@@ -78,7 +78,7 @@ type Picked struct {
 	mode *filterv3.ProcessingMode // what the picker wants to see of the answer; nil: all
 }
 
-// Answer is an answer that the picker gives itself, such as 429.
+// Answer is a response that the picker itself sends to the client, such as 429.
 type Answer struct {
 	Status  int
 	Headers Change
@@ -91,8 +91,8 @@ type Change struct {
 	Remove []string
 }
 
-// Apply changes headers. To set one means to replace it: the last value counts. Pickers also send all headers back that
-// they got: one that had several values keeps them if they are all among those.
+// Apply changes headers. To set a header means to replace it: the last value counts. Some pickers return all headers
+// that they received: a header with several values keeps them if the picker returned all of them.
 func (c *Change) Apply(h http.Header) {
 	for name, all := range c.Set {
 		lost := slices.ContainsFunc(h[name], func(v string) bool { return !slices.Contains(all, v) })
@@ -105,7 +105,7 @@ func (c *Change) Apply(h http.Header) {
 	}
 }
 
-// Stream is the conversation about one request. Close ends it.
+// Stream is the gRPC stream of one request. Close ends it.
 type Stream struct {
 	client *Client
 	stream extprocv3.ExternalProcessor_ProcessClient
@@ -113,10 +113,10 @@ type Stream struct {
 	mode   *filterv3.ProcessingMode
 }
 
-// Close ends the conversation: the request is over.
+// Close ends the stream: the request is over.
 func (s *Stream) Close() { s.cancel() }
 
-// Pick asks where a request goes. body is the whole body; nil: there is none.
+// Pick requests the endpoints of a request. body is the whole body; nil: there is none.
 func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Stream, *Picked, error) {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the pick
 	stop := context.AfterFunc(ctx, cancel)
@@ -141,7 +141,7 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 	return &Stream{c, stream, cancel, picked.mode}, picked, nil
 }
 
-// send says what the request is. An error is seen by who receives.
+// send sends the request's headers and body. The receiver gets its errors.
 func send(stream extprocv3.ExternalProcessor_ProcessClient, r *http.Request, body []byte) {
 	scheme := "http"
 	if r.TLS != nil {
@@ -177,7 +177,8 @@ func chunks(body []byte) int {
 
 var errTooMuch = errors.New("the picker's body is too large")
 
-// receive reads until the headers and the whole body are answered. Answers about the body may come first (2.1).
+// receive reads until the responses to the headers and the whole body have arrived. Those to the body may arrive first
+// (2.1).
 func receive(stream extprocv3.ExternalProcessor_ProcessClient, body []byte) (*Picked, error) {
 	out := &Picked{Headers: Change{Set: http.Header{}}}
 	headers, left := false, chunks(body)
@@ -229,7 +230,7 @@ func receive(stream extprocv3.ExternalProcessor_ProcessClient, body []byte) (*Pi
 	return out, nil
 }
 
-// take notes changes of headers, and where the request goes if they say so.
+// take records changes of headers, and the endpoints of the request if they are set.
 func (p *Picked) take(m *extprocv3.HeaderMutation) {
 	if m == nil {
 		return
@@ -257,7 +258,7 @@ func pairs(h http.Header) (out []*corev3.HeaderValue) {
 	return out
 }
 
-// owned are headers that only the gateway sets: a picker could else break the framing of messages.
+// owned are headers that only the gateway sets: otherwise a picker could break the framing of messages.
 func owned(name string) bool {
 	switch name {
 	case "Connection", "Content-Length", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Host", "Keep-Alive",
@@ -267,7 +268,7 @@ func owned(name string) bool {
 	return false
 }
 
-// change reads a change of headers. To set means to replace, also where the picker does not say so.
+// change reads a change of headers. To set means to replace, also if the picker does not specify it.
 func change(m *extprocv3.HeaderMutation) *Change {
 	c := &Change{Set: http.Header{}}
 	for _, o := range m.GetSetHeaders() {
@@ -307,7 +308,7 @@ func destination(m *structpb.Struct) []netip.AddrPort {
 	return nil
 }
 
-// endpoints reads a list of ip:port. What is none is left out.
+// endpoints reads a list of ip:port. Invalid elements are omitted.
 func endpoints(list string) []netip.AddrPort {
 	out := []netip.AddrPort{}
 	for part := range strings.SplitSeq(list, ",") {

@@ -25,7 +25,7 @@ import (
 	"carob/internal/gateway/extproc/grpcstream"
 )
 
-// PoolHeader is the gRPC metadata that names the pool, as NAME.NAMESPACE. Without it the authority counts.
+// PoolHeader is the gRPC metadata that names the pool, as NAME.NAMESPACE. Without it the authority is used.
 const PoolHeader = "x-carob-inference-pool"
 
 // Limits of a server.
@@ -39,33 +39,34 @@ const (
 	lifeTime        = time.Hour      // of a stream
 )
 
-// Request is a request that a gateway asks about. One goroutine calls its methods; End comes last, always, and once.
+// Request is a request for which a gateway calls the picker. One goroutine calls its methods; End is always called,
+// once, as the last one.
 type Request interface {
-	// Whole reports whether Pick needs the body. If not, the body is not shown.
+	// Whole reports whether Pick needs the body. If not, Body is not called.
 	Whole() bool
-	// Body takes a part of the body. The error is a *Refused.
+	// Body passes a part of the body. The error is a *Refused.
 	Body(part []byte) error
 	// Pick chooses after the last part of the body. Errors that are no *Refused end the stream.
 	Pick(ctx context.Context) (*Choice, error)
 	// Sent announces that the body is not needed any more.
 	Sent()
-	// Answered passes which endpoint answers; served is not valid if the gateway does not report
-	// it.
+	// Answered passes the endpoint that responds; served is not valid if the gateway does not report it.
 	Answered(code int, served netip.AddrPort)
-	// AnswerPart takes a part of the answer's body.
+	// AnswerPart passes a part of the response's body.
 	AnswerPart(part []byte)
-	// End says that nothing more comes: complete, the answer has come to its end; else the gateway has given up.
+	// End announces the end: if complete, the whole response was received; otherwise the gateway has cancelled the
+	// request.
 	End(complete bool)
 }
 
-// Choice is where a request goes.
+// Choice are the endpoints of a request.
 type Choice struct {
 	Endpoints []netip.AddrPort // in order; at least one
 	Headers   map[string]string
 	Body      [][]byte // parts, of any length; not used unless the request is Whole
 }
 
-// Refused is an answer that the client gets instead: the status, and the header Name with the reason.
+// Refused is a response that the client gets instead: the status, and the header Name with the reason.
 type Refused struct {
 	Status             int
 	Name, Reason, Text string
@@ -257,8 +258,8 @@ func (c *conversation) trailers() error {
 		RequestTrailers: &extprocv3.TrailersResponse{}}})
 }
 
-// answer follows the answer of the model server. It is complete when its end has come, or when the gateway closes the
-// stream after its headers.
+// answer follows the response of the model server. The response is complete when its end was received, or when the
+// gateway closes the stream after its headers.
 func (c *conversation) answer() (complete bool, err error) {
 	for ended := false; ; {
 		m, err := c.next(false)
@@ -313,7 +314,7 @@ func (c *conversation) answer() (complete bool, err error) {
 	}
 }
 
-// sendBody sends a body in messages that gateways take; the last one says that it is the end.
+// sendBody sends a body in messages of a size that gateways accept; the last one marks the end.
 func sendBody(parts [][]byte, end bool, send func(*extprocv3.BodyResponse) error) error {
 	var all [][]byte
 	for _, p := range parts {
@@ -333,7 +334,7 @@ func sendBody(parts [][]byte, end bool, send func(*extprocv3.BodyResponse) error
 	return nil
 }
 
-// picked is the answer to the headers. length is that of the body; below 0: it stays.
+// picked is the response to the headers. length is that of the body; below 0: unchanged.
 func picked(c *Choice, length int) *extprocv3.ProcessingResponse {
 	var list []string
 	for _, at := range c.Endpoints {
@@ -382,7 +383,7 @@ func httpHeaders(m *corev3.HeaderMap) http.Header {
 	return h
 }
 
-// servedBy reads which endpoint has answered; not valid: the gateway does not report it.
+// servedBy reads which endpoint has responded; not valid: the gateway does not report it.
 func servedBy(m *corev3.Metadata) netip.AddrPort {
 	at, err := netip.ParseAddrPort(m.GetFilterMetadata()[namespace].GetFields()[Served].GetStringValue())
 	if err != nil {
@@ -391,10 +392,10 @@ func servedBy(m *corev3.Metadata) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
-// mostSubset bounds how many endpoints a gateway may choose from.
+// mostSubset limits the subset of endpoints that a gateway may send.
 const mostSubset = 1024
 
-// subsetOf reads the endpoints among which a gateway wants the choice (2.1); nil: it does not say.
+// subsetOf reads the endpoints to which a gateway restricts the choice (2.1); nil: no restriction.
 func subsetOf(m *corev3.Metadata) []netip.AddrPort {
 	v := m.GetFilterMetadata()["envoy.lb.subset_hint"].GetFields()["x-gateway-destination-endpoint-subset"]
 	if v == nil {

@@ -11,9 +11,9 @@ import (
 const (
 	mostFlows      = 16384 // of all ports
 	flowsOfOne     = mostFlows / 4
-	newFlowTime    = 30 * time.Second  // without a datagram, before the client has answered an answer
+	newFlowTime    = 30 * time.Second  // without a datagram, before the client has sent one after a reply
 	steadyFlowTime = 120 * time.Second // and after that
-	expiryInterval = time.Second       // between two looks for flows that have ended
+	expiryInterval = time.Second       // between two checks for flows that have ended
 )
 
 // flowKey names a flow: a client, and the address of this host that it sends to.
@@ -22,33 +22,33 @@ type flowKey struct {
 	local  netip.Addr // not valid: the port listens on one address
 }
 
-// flowState is what is known of a flow.
+// flowState is the state of a flow.
 type flowState int
 
 const (
-	newFlow     flowState = iota // its client may be invented: it goes first when there is no room
-	steadyFlow                   // its client has sent something after an answer, so it is there
-	leavingFlow                  // only waits for answers
+	newFlow     flowState = iota // its source address may be forged: it is removed first at the limit
+	steadyFlow                   // its client has sent a datagram after a reply, so the address is real
+	leavingFlow                  // only waits for replies
 	flowStates
 )
 
-// flow is the datagrams of one client, and the answers to them.
+// flow is the datagrams of one client, and the replies to them.
 type flow struct {
 	flowKey
 	state    flowState
-	last     time.Time // when something was sent or answered
+	last     time.Time // of the last datagram or reply
 	answered bool
 	place    *list.Element // nil: it has ended
 	session  *Session
 }
 
-// flows are those of one port. It is no clock and has no lock: who uses it has both.
+// flows are those of one port. It has no clock and no lock: the caller has both.
 type flows struct {
-	all     map[flowKey]*flow  // but for leaving ones
+	all     map[flowKey]*flow  // except leaving ones
 	clients map[netip.Addr]int // flows of one client: an IPv4 address, or 64 bits of an IPv6 address
 	states  [flowStates]*list.List
 	open    *atomic.Int64 // of all ports
-	leaving time.Duration // how long leaving flows live
+	leaving time.Duration // how long leaving flows stay
 }
 
 func newFlows(open *atomic.Int64, leaving time.Duration) *flows {
@@ -59,7 +59,7 @@ func newFlows(open *atomic.Int64, leaving time.Duration) *flows {
 	return f
 }
 
-// clientOf is what a client cannot change easily.
+// clientOf is the part of an address that a client cannot change easily.
 func clientOf(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is4() {
@@ -85,13 +85,13 @@ func (f *flows) sent(key flowKey, now time.Time) *flow {
 	return one
 }
 
-// received notes an answer.
+// received records a reply.
 func (f *flows) received(one *flow, now time.Time) {
 	if one.place == nil {
 		return
 	}
 	one.answered = true
-	if one.state != leavingFlow { // else nothing makes it live longer
+	if one.state != leavingFlow { // otherwise nothing extends its time
 		f.touch(one, now)
 	}
 }
@@ -107,8 +107,8 @@ func (f *flows) move(one *flow, to flowState) {
 	one.place = f.states[to].PushBack(one)
 }
 
-// begin adds a flow. When there is no room, the one that has waited longest goes, if its client may be invented. It
-// returns nil if none goes, or the client has too many.
+// begin adds a flow. At the limit, it removes the flow that has been idle for the longest time and whose source address
+// may be forged. It returns nil if there is none, or if the client has too many flows.
 func (f *flows) begin(key flowKey, now time.Time) (one, gone *flow) {
 	client := clientOf(key.client.Addr())
 	if f.clients[client] >= flowsOfOne {
@@ -133,7 +133,7 @@ func (f *flows) begin(key flowKey, now time.Time) (one, gone *flow) {
 	return one, gone
 }
 
-// leave has the next datagram of the client begin another flow.
+// leave makes the next datagram of the client begin another flow.
 func (f *flows) leave(one *flow, now time.Time) {
 	if one.place == nil || one.state == leavingFlow {
 		return
@@ -161,7 +161,8 @@ func (f *flows) end(one *flow) bool {
 	return true
 }
 
-// expire ends the flows that have waited too long, and returns them; next is when to look again, 0: there is none.
+// expire ends the flows that have been idle too long, and returns them; next is the time until the next check, 0: there
+// is no flow.
 func (f *flows) expire(now time.Time) (ended []*flow, next time.Duration) {
 	for state, limit := range [flowStates]time.Duration{newFlowTime, steadyFlowTime, f.leaving} {
 		for {
@@ -183,7 +184,7 @@ func (f *flows) expire(now time.Time) (ended []*flow, next time.Duration) {
 	return ended, next
 }
 
-// each returns all flows but the leaving ones.
+// each returns all flows except the leaving ones.
 func (f *flows) each() (out []*flow) {
 	for _, one := range f.all {
 		out = append(out, one)

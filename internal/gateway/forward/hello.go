@@ -33,7 +33,7 @@ func Peek(c net.Conn) (string, net.Conn, error) {
 	return strings.ToLower(name), &replayed{Conn: c, seen: &seen}, nil
 }
 
-// readOnly is a connection on which nothing is said.
+// readOnly is a connection to which nothing is written.
 type readOnly struct {
 	io.Reader
 	net.Conn

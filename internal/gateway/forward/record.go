@@ -7,18 +7,18 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Counter counts; it is one of Prometheus.
+// Counter is a counter of Prometheus.
 type Counter interface{ Add(n float64) }
 
 // Record follows a connection that is passed on, or a session of UDP, to its end.
 type Record struct {
 	Protocol string // TLS, TCP, UDP
 	Client   string
-	Host     string // that a client of TLS asks for
+	Host     string // server name (SNI) that a TLS client requests
 	Source   *httproute.Source
 	Rule     string
 	Backend  httproute.Ref
-	Endpoint string // the last that was tried
+	Endpoint string // the last one that was tried
 	Attempts int
 	Began    time.Time
 
@@ -32,7 +32,7 @@ type Record struct {
 	why     atomic.Pointer[string]
 }
 
-// Tried notes an attempt at an endpoint.
+// Tried records an attempt at an endpoint.
 func (r *Record) Tried(b *httproute.Backend, endpoint string) {
 	r.Backend, r.Endpoint = b.Ref, endpoint
 	if r.Attempts++; r.Attempts > 1 {
@@ -52,7 +52,7 @@ func (r *Record) moved(in, out int64) {
 	}
 }
 
-// Problem notes why it was refused, or is ended by the gateway; the first reason counts.
+// Problem records why the gateway refuses or ends it; the first reason counts.
 func (r *Record) Problem(why string) {
 	if why != "" {
 		r.why.CompareAndSwap(nil, &why)

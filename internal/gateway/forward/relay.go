@@ -17,7 +17,7 @@ const (
 	relayBuffer = 16 << 10  // bytes at once
 )
 
-// buffer is memory that a connection has only while it has something to pass on, so that those that wait cost little.
+// buffer is memory that a connection has only while it forwards data, so that idle connections cost little.
 type buffer struct {
 	bytes []byte
 	all   *[]byte
@@ -69,15 +69,16 @@ func readFrom(raw syscall.RawConn, pool *sync.Pool) (b buffer, err error) {
 	return b, nil
 }
 
-// relay passes the bytes of two connections to each other.
+// relay forwards the bytes of two connections to each other.
 type relay struct {
 	seen  *Record
 	began time.Time
-	last  atomic.Int64 // when the last bytes came, since began
+	last  atomic.Int64 // when the last bytes arrived, since began
 }
 
-// Relay passes what comes from a client to a backend, and back. It ends when both directions have, or nothing has come
-// for Idle, or ctx ends; both connections may be closed before, but who calls it closes them.
+// Relay forwards data between a client and a backend in both directions. It ends when both directions have ended, when
+// no data has arrived for Idle, or when ctx ends; it may close both connections, but the caller must close them in any
+// case.
 func Relay(ctx context.Context, client, backend net.Conn, seen *Record) {
 	(&relay{seen: seen, began: time.Now()}).run(ctx, client, backend)
 }
@@ -165,7 +166,7 @@ func reader(c net.Conn) func() (buffer, error) {
 				continue
 			}
 			if n > 0 {
-				err = nil // it comes again
+				err = nil // the error occurs again
 			}
 			held.bytes = all[:n]
 			return held, err
@@ -173,12 +174,12 @@ func reader(c net.Conn) func() (buffer, error) {
 	}
 }
 
-// Wrapped is a connection whose bytes are those of another one, but for some that have been read of it.
+// Wrapped is a connection whose bytes are those of another one, except for some that were read from it already.
 type Wrapped interface {
 	net.Conn
-	// WriteRead writes what has been read, which is then gone.
+	// WriteRead writes the bytes that were read already, and drops them.
 	WriteRead(to io.Writer) (int64, error)
-	// Unwrap is the connection that the rest is read of; nil: this one.
+	// Unwrap is the connection from which the rest is read; nil: this one.
 	Unwrap() net.Conn
 }
 

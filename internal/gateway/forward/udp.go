@@ -17,42 +17,43 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Why a datagram of a client is dropped, as the metrics say it.
+// The reasons in the metrics why a datagram of a client was dropped.
 const (
-	NoRoute   = "no_route"    // no route has the port
+	NoRoute   = "no_route"    // the port has no route
 	NoBackend = "no_backend"  // the chosen backend is not valid, or has no endpoint
 	noRoom    = "no_room"     // too many sessions
-	busy      = "buffer_full" // the kernel takes no more for the endpoint
+	busy      = "buffer_full" // the socket's send buffer is full
 )
 
-// datagram is the largest that there is.
+// datagram is the size of the largest datagram.
 const datagram = 64 << 10
 
 var errRefused = errors.New("the endpoint refuses datagrams")
 
-// Route decides about sessions. Its methods must not wait.
+// Route decides about sessions. Its methods must not block.
 type Route interface {
-	// Choose picks an endpoint for a new client; nil: its datagram is dropped, for a reason. A client for whom an
-	// invalid backend was chosen has a session without a connection: as many are refused as its weight says.
+	// Choose picks an endpoint for a new client; nil: its datagram is dropped, for a reason. A client for which an
+	// invalid backend was chosen has a session without a connection, so that the share of refused clients equals the
+	// backend's weight.
 	Choose(ctx context.Context) (s *Session, drop string)
-	// Stays reports whether a session still goes where the route leads.
+	// Stays reports whether the route still has the backend of a session.
 	Stays(s *Session) bool
 	// Dropped counts a datagram that no endpoint got.
 	Dropped(reason string)
 }
 
-// Session is where the datagrams of a client go.
+// Session has the endpoint of a client's datagrams.
 type Session struct {
 	*flow
-	Rule    *httproute.Rule // by which it was chosen
+	Rule    *httproute.Rule // that chose it
 	Backend httproute.Ref
 	Conn    *net.UDPConn // nil: datagrams are dropped
-	Gone    func() bool  // reports whether the endpoint gets nothing new
+	Gone    func() bool  // reports whether the endpoint gets no new sessions
 	Release func()       // called once, when the session has ended
 	Seen    *Record
 
 	raw     syscall.RawConn
-	control []byte // for the kernel, with the address that answers come from
+	control []byte // for the kernel, with the source address of replies
 }
 
 // UDP passes the datagrams of one port to the backends of a route. Those of one client go to one endpoint, as long as
@@ -60,7 +61,7 @@ type Session struct {
 type UDP struct {
 	conn    *net.UDPConn
 	route   Route
-	several bool // it listens on all addresses: answers must have the one that the client has sent to
+	several bool // it listens on all addresses: replies must have the one to which the client has sent
 	timer   *time.Timer
 	wg      sync.WaitGroup
 	cancel  context.CancelFunc
@@ -71,7 +72,7 @@ type UDP struct {
 	ended bool
 }
 
-// LeavingTime is how long answers of an endpoint are waited for that gets nothing new.
+// LeavingTime is how long a session waits for replies of an endpoint that gets no new sessions.
 const LeavingTime = 2 * time.Second
 
 // ListenUDP opens the socket of a port.
@@ -89,8 +90,8 @@ func ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	return conn, nil
 }
 
-// ServeUDP serves what comes to the socket of a port, which it closes in the end, also after an error. Sessions counts
-// those of all ports, for their limit.
+// ServeUDP serves the datagrams of a port's socket, and closes the socket at its end, also after an error. Sessions
+// counts those of all ports, for their limit.
 func ServeUDP(ctx context.Context, conn *net.UDPConn, at netip.AddrPort, route Route, sessions *atomic.Int64,
 	leaving time.Duration) (*UDP, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -109,7 +110,7 @@ func ServeUDP(ctx context.Context, conn *net.UDPConn, at netip.AddrPort, route R
 	return p, nil
 }
 
-// tellDestination has the kernel tell to which address a datagram was sent.
+// tellDestination makes the kernel report to which address a datagram was sent.
 func tellDestination(c *net.UDPConn, v4 bool) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -126,7 +127,7 @@ func tellDestination(c *net.UDPConn, v4 bool) error {
 	return errors.Join(err, failed)
 }
 
-// destination reads what tellDestination asked for; not valid: nothing is there.
+// destination reads the address that tellDestination enabled; not valid: there is none.
 func destination(control []byte) netip.Addr {
 	all, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -147,7 +148,7 @@ func destination(control []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// sentFrom has the kernel send from an address.
+// sentFrom makes the kernel send from an address.
 func sentFrom(a netip.Addr) []byte {
 	switch {
 	case !a.IsValid():
@@ -169,7 +170,7 @@ func atoi(text string) (n uint32) {
 	return n
 }
 
-// run takes datagrams of clients until the port is closed.
+// run receives datagrams of clients until the port is closed.
 func (p *UDP) run(ctx context.Context) {
 	b, control := make([]byte, datagram), make([]byte, 256)
 	for {
@@ -192,7 +193,7 @@ func (p *UDP) run(ctx context.Context) {
 	}
 }
 
-// pass sends a datagram of a client to its endpoint. If that refuses it, another one gets it.
+// pass sends a datagram of a client to its endpoint. If that refuses it, it is sent to another one.
 func (p *UDP) pass(ctx context.Context, key flowKey, b []byte) {
 	for range attempts {
 		s, drop := p.session(ctx, key)
@@ -215,7 +216,7 @@ func (p *UDP) pass(ctx context.Context, key flowKey, b []byte) {
 	p.route.Dropped(NoBackend)
 }
 
-// send never waits: a datagram that the kernel has no room for is lost, as datagrams may be.
+// send never blocks: if the socket's send buffer is full, the datagram is lost, as UDP allows.
 func (s *Session) send(b []byte) error {
 	var failed error
 	err := s.raw.Write(func(fd uintptr) bool {
@@ -225,7 +226,7 @@ func (s *Session) send(b []byte) error {
 	return errors.Join(err, failed)
 }
 
-// attempts is how many endpoints a datagram is offered to.
+// attempts is at how many endpoints a datagram is tried.
 const attempts = 3
 
 // session returns the session of a client, or why its datagram is dropped.
@@ -277,7 +278,7 @@ func (p *UDP) session(ctx context.Context, key flowKey) (s *Session, drop string
 	return s, ""
 }
 
-// answers passes datagrams of the endpoint to the client until the session ends.
+// answers forwards datagrams of the endpoint to the client until the session ends.
 func (p *UDP) answers(s *Session) {
 	for {
 		b, err := readWhenThere(s.raw)
@@ -310,7 +311,7 @@ func (p *UDP) end(s *Session, why string) {
 	}
 }
 
-// close closes a session that is no flow any more.
+// close closes a session whose flow has been removed.
 func (p *UDP) close(s *Session, why string) {
 	if s.Conn == nil {
 		return
@@ -334,8 +335,8 @@ func (p *UDP) expire() {
 	}
 }
 
-// Review has clients begin new sessions whose endpoint or backend is no longer served. Answers that are on their way
-// still come.
+// Review makes clients whose endpoint or backend is no longer served begin new sessions. Replies that are in flight are
+// still forwarded.
 func (p *UDP) Review() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,7 +357,7 @@ func (p *UDP) Review() {
 	}
 }
 
-// Stop closes the port and all sessions. Datagrams have no end that could be waited for.
+// Stop closes the port and all sessions. There is no end of datagrams for which it could wait.
 func (p *UDP) Stop() {
 	p.cancel()
 	_ = p.conn.Close()

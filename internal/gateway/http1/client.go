@@ -1,7 +1,7 @@
-// Package http1 is a client of HTTP/1.1 for the gateway's backends. It takes requests that net/http's Transport spends
-// most of its time on although they need little of it: without TLS, with no body or one of known length. The goroutine
-// that asks writes the request and reads the answer; only a body that may be slow has a goroutine of its own. An idle
-// connection has no goroutine and no buffers. Answers are parsed by net/http.
+// Package http1 is a client of HTTP/1.1 for the gateway's backends. It sends those requests for which net/http's
+// Transport does much more than necessary: without TLS, with no body or one of known length. The caller's goroutine
+// writes the request and reads the response; only a body that may be slow has a goroutine of its own. An idle
+// connection has no goroutine and no buffers. net/http parses the responses.
 package http1
 
 import (
@@ -19,12 +19,12 @@ import (
 	"time"
 )
 
-// Config is what a client needs.
+// Config is the configuration of a client.
 type Config struct {
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	MostIdle int           // idle connections; more are closed
 	IdleTime time.Duration // after which an idle connection is closed
-	// HeaderBytes is the most that the header of an answer may have.
+	// HeaderBytes is the maximum size of a response's header.
 	HeaderBytes int64
 }
 
@@ -35,13 +35,13 @@ type Client struct {
 	mu    sync.Mutex
 	idle  []*conn // by the time of their last use
 	timer *time.Timer
-	shut  bool // nobody waits for connections: they are closed when they are idle
+	shut  bool // connections are closed when they are idle
 }
 
 // New returns a client without connections.
 func New(cfg Config) *Client { return &Client{cfg: cfg} }
 
-// Takes reports whether the client can send a request. It must not ask for another protocol.
+// Takes reports whether the client can send a request: it must not request a protocol upgrade.
 func Takes(r *http.Request) bool {
 	return (r.Body == nil || r.Body == http.NoBody || r.ContentLength > 0) && len(r.TransferEncoding) == 0 &&
 		r.Trailer == nil && r.Header["Expect"] == nil && r.Method != http.MethodConnect &&
@@ -68,8 +68,8 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// unheard is a failure of a connection that was used before, when the backend has had none of a request, or may have
-// it twice. The backend has closed the connection when the request was on its way.
+// unheard is a failure of a connection that was used before, if the backend has not received the request, or may
+// receive it twice: usually the backend has closed the connection while the request was being sent.
 type unheard struct{ error }
 
 func (c *Client) try(r *http.Request) (*http.Response, error) {
@@ -120,13 +120,13 @@ func replayable(r *http.Request) bool {
 	return r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil
 }
 
-// small is the size of a body that the kernel takes at once: its write does not wait for the backend.
+// small is the size of a body that fits into the socket's send buffer: its write does not wait for the backend.
 const small = 8 << 10
 
-// most1xx is how many informational answers may come before the answer.
+// most1xx is how many informational responses may precede the final one.
 const most1xx = 16
 
-// answer reads the answer to a request.
+// answer reads the response to a request.
 func (e *exchange) answer() (*http.Response, error) {
 	c := e.conn
 	c.reader = readers.Get().(*bufio.Reader)
@@ -167,7 +167,7 @@ func (e *exchange) answer() (*http.Response, error) {
 	return res, nil
 }
 
-// exchange is one request on its connection, and the body of its answer.
+// exchange is one request on its connection, and the body of its response.
 type exchange struct {
 	conn    *conn
 	request *http.Request
@@ -176,10 +176,10 @@ type exchange struct {
 	body    io.ReadCloser // of the answer
 
 	mu     sync.Mutex
-	open   int   // what has not ended: the request, the answer
+	open   int   // the parts that have not ended: the request, the response
 	failed bool  // the connection cannot be used again
 	sent   error // why the request's body could not be read
-	read   error // what a read after the end of the answer returns
+	read   error // the result of reads after the end of the response
 }
 
 // send writes a request with a body.
@@ -208,7 +208,7 @@ func (b badBody) Unwrap() error { return b.error }
 // Parts is the body of a request that is in memory: all of it is written at once.
 type Parts interface {
 	io.ReadCloser
-	// Rest is what has not been read.
+	// Rest is the part that has not been read.
 	Rest() net.Buffers
 }
 
@@ -258,7 +258,7 @@ func (e *exchange) write(head []byte) error {
 
 var errLength = errors.New("the body has not the length that was announced")
 
-// fail ends an exchange without an answer. again: the backend may get the request once more.
+// fail ends an exchange without a response. again: the request may be sent to the backend once more.
 func (e *exchange) fail(err error, again bool) error {
 	e.mu.Lock()
 	e.failed = true
@@ -278,7 +278,7 @@ func (e *exchange) fail(err error, again bool) error {
 	return err
 }
 
-// leave ends one part of an exchange. With the last one the connection can be used again.
+// leave ends one part of an exchange. After the last one the connection can be used again.
 func (e *exchange) leave() {
 	e.mu.Lock()
 	e.open--
@@ -287,7 +287,7 @@ func (e *exchange) leave() {
 	if !last {
 		return
 	}
-	ended := e.unwatch() // before: who uses the connection next must not see the end of this request
+	ended := e.unwatch() // first: the next user of the connection must not see the end of this request
 	c := e.conn
 	r := c.reader
 	c.reader = nil
@@ -297,7 +297,7 @@ func (e *exchange) leave() {
 		r.Reset(nil)
 		readers.Put(r)
 	}
-	if failed || !ended || rest > 0 { // more than one answer
+	if failed || !ended || rest > 0 { // more than one response
 		c.abort()
 		return
 	}
@@ -305,7 +305,7 @@ func (e *exchange) leave() {
 	c.client.put(c)
 }
 
-// ended notes the end of an answer. whole: the connection can be used for another.
+// ended records the end of a response. whole: the connection can be used for another request.
 func (e *exchange) ended(whole bool) {
 	e.mu.Lock()
 	e.failed = e.failed || !whole || e.closing
@@ -317,7 +317,7 @@ func (e *exchange) ended(whole bool) {
 	e.leave()
 }
 
-// Read implements io.Reader: the body of the answer.
+// Read implements io.Reader: the body of the response.
 func (e *exchange) Read(p []byte) (int, error) {
 	if e.read != nil {
 		return 0, e.read

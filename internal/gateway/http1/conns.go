@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Buffers are kept only while a request is answered.
+// A connection has buffers only while it serves a request.
 var (
 	readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
 	bodies  = sync.Pool{New: func() any { return new(make([]byte, 32<<10)) }}
@@ -23,9 +23,9 @@ var (
 type conn struct {
 	net.Conn
 	client *Client
-	reader *bufio.Reader // while a request is answered
+	reader *bufio.Reader // while a request is served
 	left   int64         // bytes that may be read; negative: any number
-	used   bool          // it has answered a request
+	used   bool          // it has served a request
 
 	raw   syscall.RawConn // nil: unknown
 	quiet bool            // result of look
@@ -47,10 +47,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// abort ends what uses the connection.
+// abort makes pending reads and writes fail.
 func (c *conn) abort() { _ = c.Conn.Close() }
 
-// look notes whether the backend has neither closed the connection nor said anything that nobody has asked for.
+// look records whether the backend has neither closed the idle connection nor sent unexpected data.
 func (c *conn) look(fd uintptr) bool {
 	var one [1]byte
 	_, err := unix.Read(int(fd), one[:])
@@ -67,7 +67,7 @@ func (c *conn) usable() bool {
 	return c.raw.Read(c.look) == nil && c.quiet
 }
 
-// get takes an idle connection, or opens one.
+// get returns an idle connection, or opens one.
 func (c *Client) get(r *http.Request) (*conn, error) {
 	for {
 		c.mu.Lock()
@@ -99,7 +99,7 @@ func (c *Client) get(r *http.Request) (*conn, error) {
 	return out, nil
 }
 
-// put keeps a connection for the next request.
+// put keeps an idle connection for the next request.
 func (c *Client) put(one *conn) {
 	one.since = time.Now()
 	c.mu.Lock()
@@ -114,7 +114,7 @@ func (c *Client) put(one *conn) {
 	}
 }
 
-// expire closes the connections that nobody has used for long. It runs while there are idle ones.
+// expire closes the connections that have been idle for too long. It runs while there are idle ones.
 func (c *Client) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,8 +131,8 @@ func (c *Client) expire() {
 	}
 }
 
-// CloseIdleConnections closes the connections without a request now, and the others after their request, unless
-// another request comes before.
+// CloseIdleConnections closes the connections without a request now, and the others after their request, unless another
+// request arrives before.
 func (c *Client) CloseIdleConnections() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// notSent are fields that the client writes itself, from the request.
+// notSent are header fields that the client itself derives from the request.
 func notSent(name string) bool {
 	switch name {
 	case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
@@ -19,8 +19,8 @@ func notSent(name string) bool {
 	return false
 }
 
-// appendHead appends a request line and a header, as RFC 9112 has them. Each part is checked: none of them may have
-// what ends it.
+// appendHead appends a request line and a header as in RFC 9112. Each part is validated: none may contain its own
+// delimiter.
 func appendHead(b []byte, r *http.Request) ([]byte, error) {
 	method := r.Method
 	if method == "" {
@@ -62,7 +62,7 @@ func appendHead(b []byte, r *http.Request) ([]byte, error) {
 				return nil, fmt.Errorf("the value of the header field %q is not valid", name)
 			}
 			if v == "" && name == "User-Agent" {
-				continue // net/http's way to say that there is none
+				continue // net/http's value for "none"
 			}
 			b = append(b, name...)
 			b = append(b, ": "...)

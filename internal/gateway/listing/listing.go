@@ -1,5 +1,5 @@
-// Package listing says what a gateway serves, as `carob routes` and `carob explain` show it. It does nothing by itself:
-// package gateway asks it.
+// Package listing lists what a gateway serves, as `carob routes` and `carob explain` show it. Package gateway calls it;
+// it has no state.
 package listing
 
 import (
@@ -19,7 +19,7 @@ import (
 
 type name = types.NamespacedName
 
-// Gateway is what a gateway knows.
+// Gateway is the state of a gateway.
 type Gateway struct {
 	Plan *gatewayplan.Plan
 	// Endpoints returns the endpoints of a backend as IP:PORT, or false if the backend is not served.
@@ -154,7 +154,7 @@ func valueText(m httproute.ValueMatch) string {
 	return m.Name + "=" + m.Value
 }
 
-// filterTexts are the filters of a rule in a word each.
+// filterTexts are the filters of a rule, one word for each.
 func filterTexts(f *httproute.Filters) (out []string) {
 	for _, has := range []struct {
 		is   bool
@@ -168,7 +168,7 @@ func filterTexts(f *httproute.Filters) (out []string) {
 	return out
 }
 
-// lost is what becomes of connections that no endpoint gets.
+// lost describes what happens to connections that no endpoint gets.
 func lost(kind string) string {
 	if kind == "UDPRoute" {
 		return "datagrams are dropped"
@@ -194,7 +194,7 @@ func (d *describer) backends(rule *httproute.Rule, lost string) (out []routeapi.
 	return out
 }
 
-// problemsOf are the objects that are not served as they are written, in the order of their kinds and names.
+// problemsOf are the objects that are not served as specified, in the order of their kinds and names.
 func problemsOf(plan *gatewayplan.Plan, namespace string, failed,
 	failedUDP map[netip.AddrPort]string) []routeapi.Problem {
 	var out []routeapi.Problem

@@ -1,10 +1,10 @@
-// Package pace limits the processor time of a loop: a few short rounds follow each other at once; many, or long ones,
-// take half of the time.
+// Package pace limits the CPU time of a loop: a few short rounds follow each other at once; many, or long ones, use
+// half of the time.
 package pace
 
 import "time"
 
-// Pace is the processor time that the next rounds of a loop may take without a wait. Its zero value allows Burst.
+// Pace is the CPU time that the next rounds of a loop may use without a wait. Its zero value allows Burst.
 type Pace struct {
 	spent time.Duration // more than the time since has allowed, from 0 to Burst+Longest
 	ended time.Time     // of the last round
@@ -17,7 +17,7 @@ const (
 	Longest = time.Second
 )
 
-// Ended notes a round, and returns how long the next one has to wait. While no round runs, the time that rounds may
+// Ended records a round, and returns how long the next one must wait. While no round runs, the time that rounds may
 // take grows as fast as time passes.
 func (p *Pace) Ended(began, ended time.Time) time.Duration {
 	if !p.ended.IsZero() {

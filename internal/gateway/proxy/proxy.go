@@ -1,6 +1,6 @@
-// Package proxy passes a request to a backend and its answer to the client, as net/http/httputil's ReverseProxy does,
-// with fewer copies: that was a fifth of the processor time of a request. Requests for another protocol (Upgrade) are
-// left to the ReverseProxy.
+// Package proxy sends a request to a backend and the response to the client, as net/http/httputil's ReverseProxy does,
+// with fewer copies: they used a fifth of the CPU time of a request. Requests for another protocol (Upgrade) are left
+// to the ReverseProxy.
 package proxy
 
 import (
@@ -21,19 +21,19 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Proxy is how one request is passed on.
+// Proxy defines how one request is proxied.
 type Proxy struct {
 	// Rewrite changes the request for the backend. It may replace values of header fields, not change them in place.
 	Rewrite func(*httputil.ProxyRequest)
 	// Transport sends it.
 	Transport http.RoundTripper
-	// Answer changes the header of the answer.
+	// Answer changes the header of the response.
 	Answer func(*http.Response)
-	// Fail answers when there is no answer of a backend.
+	// Fail responds if no backend has responded.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
 }
 
-// Serve passes r on and writes the answer. The request ends with ctx, which is one of r's.
+// Serve proxies r and writes the response. The request ends with ctx, which is derived from r's.
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	if r.Header["Upgrade"] != nil {
 		rp := httputil.ReverseProxy{Rewrite: p.Rewrite, Transport: p.Transport, ErrorHandler: p.Fail, ErrorLog: silent,
@@ -86,7 +86,7 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// claims reports whether a field says whom a request is from, which any client can claim.
+// claims reports whether a field states the origin of a request, which any client can claim.
 func claims(name string) bool {
 	switch name {
 	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
@@ -95,12 +95,12 @@ func claims(name string) bool {
 	return false
 }
 
-// requestHeader is a header as a backend may get it. It shares the values.
+// requestHeader is the part of a header that a backend may get. It shares the values.
 func requestHeader(in http.Header) http.Header {
 	out := make(http.Header, len(in)+4)
 	for name, values := range in {
 		if !hopByHop(name) && !claims(name) {
-			out[name] = slices.Clip(values) // who appends makes a copy
+			out[name] = slices.Clip(values) // append makes a copy
 		}
 	}
 	removeListed(out, in["Connection"])
@@ -130,7 +130,7 @@ func removeHopByHop(h http.Header) {
 	}
 }
 
-// hints passes informational answers on, until the answer comes.
+// hints forwards informational responses until the final one.
 type hints struct {
 	mu   sync.Mutex
 	w    http.ResponseWriter
@@ -156,8 +156,8 @@ func (e *hints) end() {
 	e.over = true
 }
 
-// body is the body of a request, which nobody may read when the request has ended. Closing it leaves it open: the
-// server closes it.
+// body is the body of a request, which must not be read after the end of the request. Close does not close it: the
+// server does.
 type body struct {
 	io.ReadCloser
 	over atomic.Bool
@@ -183,8 +183,8 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
-// answer writes an answer to the client. A part that cannot be read ends the client's connection: it must not take what
-// it has for all.
+// answer writes a response to the client. If a part cannot be read, it closes the client's connection: the client must
+// not take an incomplete response for a complete one.
 func answer(w http.ResponseWriter, res *http.Response) {
 	defer res.Body.Close()
 	copyHeader(w.Header(), res.Header)
@@ -202,11 +202,11 @@ func answer(w http.ResponseWriter, res *http.Response) {
 			panic(http.ErrAbortHandler)
 		}
 	}
-	_ = res.Body.Close() // its trailers are known then
+	_ = res.Body.Close() // then its trailers are known
 	if len(res.Trailer) == 0 {
 		return
 	}
-	_ = http.NewResponseController(w).Flush() // a length would leave no place for trailers
+	_ = http.NewResponseController(w).Flush() // with a length there can be no trailers
 	if len(res.Trailer) == announced {
 		copyHeader(w.Header(), res.Trailer)
 		return
@@ -218,7 +218,7 @@ func answer(w http.ResponseWriter, res *http.Response) {
 	}
 }
 
-// streams reports whether the parts of an answer are for the client as they come.
+// streams reports whether each part of a response is sent to the client at once.
 func streams(res *http.Response) bool {
 	if res.ContentLength == -1 {
 		return true
@@ -231,15 +231,15 @@ func streams(res *http.Response) bool {
 	return media == "text/event-stream"
 }
 
-// Sizes of the buffers that bodies are copied through. Large ones save system calls; clients that take long for an
-// answer must not hold many of them.
+// Sizes of the buffers that bodies are copied through. Large ones save system calls; slow clients must not hold many of
+// them.
 const (
 	bufferBytes = 32 << 10
 	largeBytes  = 128 << 10
 	mostLarge   = 256
 )
 
-// buffers are the buffers of bodies, which are used again.
+// buffers are pools of buffers for bodies.
 type buffers struct {
 	normal, large sync.Pool
 	inUse         atomic.Int64 // large ones
@@ -247,7 +247,7 @@ type buffers struct {
 
 var copying buffers
 
-// get returns a buffer for a body of a size, or of unknown size (-1), and what gives it back.
+// get returns a buffer for a body of a size, or of unknown size (-1), and the function that returns it to its pool.
 func (b *buffers) get(size int64) (buf []byte, put func()) {
 	pool, bytes, large := &b.normal, bufferBytes, false
 	if size > bufferBytes {
@@ -273,7 +273,7 @@ func copyBody(w http.ResponseWriter, res *http.Response) error {
 	flush := func() {}
 	if streams(res) {
 		c := http.NewResponseController(w)
-		flush = func() { _ = c.Flush() } // the next write tells
+		flush = func() { _ = c.Flush() } // the next write fails, too
 		flush()
 	}
 	buf, put := copying.get(res.ContentLength)

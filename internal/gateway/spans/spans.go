@@ -1,6 +1,6 @@
 // Package spans makes the spans of requests that the gateway serves, with the names and attributes of OpenTelemetry for
-// HTTP. The gateway drives it; a span that is nil does nothing, so that a request costs the same while there are no
-// traces. Texts of clients are cut as those of the access log, and never name a span.
+// HTTP. The gateway drives it; a nil span does nothing, so that requests cost the same while tracing is off. Texts of
+// clients are truncated as in the access log, and are never names of spans.
 package spans
 
 import (
@@ -18,7 +18,7 @@ import (
 	"carob/internal/gateway/accesslog"
 )
 
-// Tracer returns what makes the spans of requests; nil: there are none.
+// Tracer returns the tracer of requests; nil: tracing is off.
 func Tracer(p trace.TracerProvider) trace.Tracer {
 	if p == nil {
 		return nil
@@ -36,8 +36,8 @@ type Request struct {
 type Attempt struct{ span trace.Span }
 
 // Begin begins the span of a request, whose parent is the one in the client's W3C header traceparent. It returns the
-// request with the span in its context. A request without a valid parent gets the header, so that all behind the
-// gateway decide alike; a parent that is not recorded stays as it came.
+// request with the span in its context. A request without a valid parent gets the header, so that all servers behind
+// the gateway decide alike; a parent that is not recorded is passed on unchanged.
 func Begin(tracer trace.Tracer, in *http.Request, began time.Time) (*Request, *http.Request) {
 	ctx := propagation.TraceContext{}.Extract(in.Context(), propagation.HeaderCarrier(in.Header))
 	parent := trace.SpanContextFromContext(ctx).IsValid()
@@ -64,7 +64,7 @@ func Begin(tracer trace.Tracer, in *http.Request, began time.Time) (*Request, *h
 	return s, in
 }
 
-// methodName is a method, or _OTHER: a name of a span must not be a text that clients make up.
+// methodName is a method, or _OTHER: the name of a span must not be a text that clients choose.
 func methodName(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
@@ -82,9 +82,9 @@ func (s *Request) TraceID() string {
 	return s.span.SpanContext().TraceID().String()
 }
 
-// Outcome is what is known of a request when it has ended.
+// Outcome is the result of a request that has ended.
 type Outcome struct {
-	Status  int    // 0: the client left before an answer
+	Status  int    // 0: the client left before a response
 	Route   string // KIND/NAMESPACE/NAME; these are empty if nothing matched
 	Rule    string
 	Backend string // NAMESPACE/NAME:PORT
@@ -117,8 +117,8 @@ func (s *Request) Recording() bool { return s != nil && s.span.IsRecording() }
 // pickedEndpoints is how many endpoints of a pick a span names.
 const pickedEndpoints = 8
 
-// Picked notes which endpoints a picker chose for an inference request, the best one first. The time of the event minus
-// the span's is how long the body and the pick took.
+// Picked records which endpoints a picker chose for an inference request, the best one first. The time of the event
+// minus the span's is how long the body and the pick took.
 func (s *Request) Picked(model string, endpoints []netip.AddrPort) {
 	if !s.Recording() {
 		return
@@ -131,15 +131,15 @@ func (s *Request) Picked(model string, endpoints []netip.AddrPort) {
 		attribute.StringSlice("carob.inference.endpoints", list)))
 }
 
-// Refused notes why an inference request goes nowhere.
+// Refused records why an inference request gets no endpoint.
 func (s *Request) Refused(reason string) {
 	if s.Recording() {
 		s.span.AddEvent("refused", trace.WithAttributes(attribute.String("carob.inference.reason", reason)))
 	}
 }
 
-// Attempt begins the span of an attempt at an endpoint after some others, and gives the endpoint its context instead of
-// the request's. An endpoint whose trace is not recorded gets what the client has sent.
+// Attempt begins the span of an attempt at an endpoint, and sends its context to the endpoint instead of the request's.
+// If the trace is not recorded, the endpoint gets the client's header.
 func (s *Request) Attempt(req *http.Request, at netip.AddrPort, others int) (*http.Request, *Attempt) {
 	if !s.Recording() {
 		return req, nil
@@ -153,12 +153,12 @@ func (s *Request) Attempt(req *http.Request, at netip.AddrPort, others int) (*ht
 		span.SetAttributes(attribute.Int("http.request.resend_count", others))
 	}
 	out := req.WithContext(ctx)
-	out.Header = maps.Clone(out.Header) // the attempt before may still be sending its own
+	out.Header = maps.Clone(out.Header) // the previous attempt may still be sending its header
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(out.Header))
 	return out, &Attempt{span}
 }
 
-// Failed ends an attempt without an answer.
+// Failed ends an attempt without a response.
 func (s *Attempt) Failed(err error) {
 	if s == nil {
 		return
@@ -167,7 +167,7 @@ func (s *Attempt) Failed(err error) {
 	s.span.End()
 }
 
-// Answered notes the status of an answer, whose body follows.
+// Answered records the status of a response, whose body follows.
 func (s *Attempt) Answered(status int) {
 	if s == nil {
 		return
@@ -178,7 +178,7 @@ func (s *Attempt) Answered(status int) {
 	}
 }
 
-// End ends an attempt whose answer has been read.
+// End ends an attempt whose response has been read.
 func (s *Attempt) End() {
 	if s != nil {
 		s.span.End()

@@ -28,7 +28,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Config is what a Writer needs.
+// Config is the configuration of a Writer.
 type Config struct {
 	Client kubernetes.Interface // for Ingresses
 	REST   *rest.Config         // for the rest; nil: only Ingresses are written
@@ -47,8 +47,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// Writer stores statuses and events, one after the other. Of several for one object it stores the newest; a conflict is
-// no error, because the change that it stands for leads to another status.
+// Writer stores statuses and events, one after the other. If there are several for one object it stores the newest; a
+// conflict is not an error, because the conflicting change leads to another status.
 type Writer struct {
 	cfg  Config
 	rest rest.Interface
@@ -68,7 +68,7 @@ type objectKey struct {
 	name
 }
 
-// job stores the status of one object if the stored one says something else. It is false when it has to be tried again.
+// job stores the status of one object if it differs from the stored one. It returns false if it must be tried again.
 type job func(ctx context.Context, now metav1.Time) bool
 
 // New returns a writer that does nothing before Run.
@@ -76,7 +76,7 @@ func New(cfg Config) *Writer {
 	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, reported: map[types.UID]string{}}
 }
 
-// All stores the statuses of a world, and no others.
+// All stores the statuses of all objects, and no others.
 func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +92,7 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 			reported[in.UID] = text
 		}
 	}
-	w.reported = reported // those that are gone are forgotten
+	w.reported = reported // those that are gone are dropped
 	w.objects(&gatewayplan.Touched{Gateways: world.Gateways, ListenerSets: world.ListenerSets,
 		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, TLSRoutes: world.TLSRoutes,
 		TCPRoutes: world.TCPRoutes, UDPRoutes: world.UDPRoutes, Policies: world.Policies}, plan)
@@ -104,7 +104,7 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	poke(w.wake)
 }
 
-// Some stores the statuses of objects that were touched.
+// Some stores the statuses of affected objects.
 func (w *Writer) Some(t *gatewayplan.Touched, plan *gatewayplan.Live) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,7 +124,7 @@ func (w *Writer) add(resource string, o metav1.Object, do job) {
 	w.jobs[key] = do
 }
 
-// next takes a job.
+// next removes a job from the queue and returns it.
 func (w *Writer) next() (objectKey, job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,7 +145,7 @@ const again = time.Second
 // Run stores statuses until ctx ends.
 func (w *Writer) Run(ctx context.Context) {
 	if w.cfg.REST != nil {
-		w.rest, _ = GatewayClient(w.cfg.REST) // the feed has logged what is wrong
+		w.rest, _ = GatewayClient(w.cfg.REST) // the feed has logged the error
 		w.pool, _ = PoolClients(w.cfg.REST)
 	}
 	retry := time.NewTimer(0)
@@ -164,7 +164,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// store does what is in the queue. What failed is there again then, unless there is something newer.
+// store runs the jobs in the queue. Failed jobs are queued again, unless there is a newer one.
 func (w *Writer) store(ctx context.Context) (ok bool) {
 	failed := map[objectKey]job{}
 	for ctx.Err() == nil {
@@ -249,9 +249,9 @@ type object[O any] interface {
 	DeepCopy() O
 }
 
-// addEach adds the statuses of the objects of one kind of which the plan says something. merge returns what is to be
-// stored, of what is stored and what the plan says, and whether that is a change; status is the part of an object that
-// it is about. The lock is held.
+// addEach adds the statuses of the objects of one kind that the plan has a status for. merge returns the status to
+// store, from the stored and the planned one, and whether it differs; status is the relevant part of an object. The
+// lock is held.
 func addEach[O object[O], S any](w *Writer, resource string, objects []O, plan map[gatewayplan.Name]S,
 	merge func(stored, now S, at metav1.Time) (S, bool), status func(O) *S) {
 	for _, o := range objects {
@@ -271,7 +271,7 @@ func addEach[O object[O], S any](w *Writer, resource string, objects []O, plan m
 	}
 }
 
-// done reports whether nothing has to be tried again.
+// done reports whether an error needs no other try.
 func (w *Writer) done(ctx context.Context, err error, resource string, o metav1.Object) bool {
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
 		return true
@@ -280,8 +280,8 @@ func (w *Writer) done(ctx context.Context, err error, resource string, o metav1.
 	return false
 }
 
-// ingress stores the status of an Ingress, and records an event for each problem once. It leaves Ingresses of other
-// classes alone. The lock is held.
+// ingress stores the status of an Ingress, and records an event for each problem once. It does not change Ingresses of
+// other classes. The lock is held.
 func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.IngressClass, plan *gatewayplan.Plan) {
 	if !gatewayplan.Serves(in, classes) {
 		return
@@ -307,7 +307,7 @@ func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.Ingre
 	})
 }
 
-// report records the problems of an Ingress. It is false if they are those that were reported last.
+// report records the problems of an Ingress. It returns false if they are the same as those reported last.
 func (w *Writer) report(ingress types.UID, problems string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -318,7 +318,7 @@ func (w *Writer) report(ingress types.UID, problems string) bool {
 	return true
 }
 
-// Features are the features of the Gateway API that the conformance tests show, in order.
+// Features are the supported features of the Gateway API, which the conformance tests verify, in order.
 func Features() []gatewayv1.SupportedFeature {
 	names := []gatewayv1.FeatureName{"BackendTLSPolicy", "BackendTLSPolicySANValidation", "GRPCRoute",
 		"GRPCRouteNamedRouteRule", "Gateway", "GatewayAddressEmpty", "GatewayBackendClientCertificate",
@@ -393,7 +393,7 @@ func (w *Writer) storePools(ctx context.Context, in *gatewayplan.Inference, plan
 	return ok
 }
 
-// differing returns copies, with the conditions that the plan says, of those objects that have others.
+// differing returns copies, with the conditions of the plan, of those objects whose conditions differ.
 func differing[O object[O]](all []O, said map[name][]metav1.Condition, now metav1.Time,
 	conditions func(O) *[]metav1.Condition) (out []O) {
 	for _, o := range all {
@@ -406,7 +406,7 @@ func differing[O object[O]](all []O, said map[name][]metav1.Condition, now metav
 	return out
 }
 
-// poolConditions are those to store. Nothing is said about objects whose pool is not there.
+// poolConditions are those to store. Objects whose pool does not exist get none.
 func poolConditions(stored, now []metav1.Condition, at metav1.Time) ([]metav1.Condition, bool) {
 	if now == nil {
 		return stored, false
