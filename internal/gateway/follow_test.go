@@ -107,7 +107,7 @@ func TestChangesAreFollowed(t *testing.T) {
 
 // Through the watches, too, a second Ingress and its new status lead to no new plan. A port that somebody else has is
 // opened when it is free.
-func TestFeedIsFollowed(t *testing.T) {
+func TestChangesFromWatchesAreFollowed(t *testing.T) {
 	client := fake.NewClientset(&networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},
 		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}})
 	at := freePort(t)

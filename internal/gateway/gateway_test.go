@@ -457,7 +457,7 @@ func TestRetryOfConnections(t *testing.T) {
 
 // A pod that leaves gets no new request; it is routed until its requests have ended, and Follow tells then. No request
 // fails meanwhile.
-func TestLossless(t *testing.T) {
+func TestDeletedPodLosesNoRequest(t *testing.T) {
 	hold, entered := make(chan struct{}), make(chan struct{})
 	var late atomic.Int64
 	var leaving atomic.Bool

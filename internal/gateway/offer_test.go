@@ -26,7 +26,7 @@ import (
 
 // Another gateway asks about a pool that no route of carob's leads to, with TLS: its model is rewritten, what cannot be
 // served is refused, and nothing is left when the requests have ended.
-func TestOffered(t *testing.T) {
+func TestAnotherGatewayCallsThePicker(t *testing.T) {
 	l := newInferenceLab(t)
 	l.world.HTTPRoutes = nil
 	l.server(1, answering)
@@ -142,7 +142,7 @@ func TestOfferedSubset(t *testing.T) {
 }
 
 // A pool is found by its name or by the Service that it names, in the forms of Envoy and Istio; never by a guess.
-func TestOffers(t *testing.T) {
+func TestOfferedPoolIsFound(t *testing.T) {
 	pools, plan := newPools(), &gatewayplan.Plan{Pools: map[httproute.Ref]*gatewayplan.Pool{}}
 	add := func(group, poolName, service string, foreign bool) *pool {
 		ref := httproute.Ref{Namespace: "ns", Name: poolName, Pool: group}

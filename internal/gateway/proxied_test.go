@@ -76,7 +76,7 @@ func TestProxyProtocol(t *testing.T) {
 }
 
 // Who is not in the trusted ranges cannot claim an address.
-func TestProxyProtocolOfStrangers(t *testing.T) {
+func TestProxyHeaderOfUntrustedClients(t *testing.T) {
 	l := newLab(t)
 	l.cfg.Proxies = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	l.service("web", "", at(echo(t, "web").URL, "p1"))

@@ -121,7 +121,7 @@ my_adapters{max_lora="2",running_lora_adapters="a"} 1
 }
 
 // A server that lies or is broken is not believed at all.
-func TestLies(t *testing.T) {
+func TestImpossibleMetricsAreRefused(t *testing.T) {
 	for _, lie := range []string{"NaN", "-1", "+Inf", "-Inf", "1e300", "99999999999", "", "x", "0x", "1_0"} {
 		for _, text := range []string{
 			"vllm:num_requests_waiting{a=\"b\"} " + lie + "\nvllm:kv_cache_usage_perc 0.1\n",

@@ -129,7 +129,7 @@ func TestPace(t *testing.T) {
 }
 
 // A server that does not answer is asked less often, and never stops the others from being asked.
-func TestDeadServerIsAskedLess(t *testing.T) {
+func TestDeadServerIsScrapedLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := start(t, "", 2)
 		f.set(addr(0), -1)
@@ -173,7 +173,7 @@ func TestPick(t *testing.T) {
 }
 
 // A held request waits for an event: room, its time, the client, or the end of the pool.
-func TestHeld(t *testing.T) {
+func TestHeldRequestsWaitForEvents(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		event  func(p *Pool, f *fleet, cancel func())
@@ -339,7 +339,7 @@ func TestRetry(t *testing.T) {
 }
 
 // A request that goes on at the moment in which its client gives up leaves nothing behind.
-func TestGoesOnAsTheClientLeaves(t *testing.T) {
+func TestReleaseWhileTheClientLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := start(t, flowControl, 1)
 		left := 0

@@ -19,7 +19,7 @@ import (
 	"carob/internal/node/volume"
 )
 
-// L3.40: others end with their grace, then the critical pod runs; meanwhile nobody takes the room.
+// L3.40: others end with their grace, then the critical pod runs; meanwhile no other pod takes the resources.
 func TestCriticalPodPreempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -85,9 +85,9 @@ func TestWaitingPodIsDeleted(t *testing.T) {
 	})
 }
 
-// The logs go with the object, not when the watch tells of that: an agent that stops
-// in between leaves nothing that no later one would know of.
-func TestLogsGoWithTheObject(t *testing.T) {
+// The logs are removed with the object, not after the watch event: an agent that stops in between leaves no logs that
+// no later agent would find.
+func TestLogsAreRemovedWithTheObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.start()
@@ -366,7 +366,7 @@ func TestExitWhileDown(t *testing.T) {
 }
 
 // An exit is seen at once with events, and within a second without them (L8.1).
-func TestExitIsSeen(t *testing.T) {
+func TestExitIsNoticed(t *testing.T) {
 	for name, within := range map[string]time.Duration{"events": time.Millisecond,
 		"no events": 1100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -388,7 +388,7 @@ func TestExitIsSeen(t *testing.T) {
 	}
 }
 
-// A quiet node asks nothing of the runtime but the slow list (principle 2).
+// On an idle node the only call of the runtime is the slow list (principle 2).
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -457,7 +457,7 @@ func TestNodeIsFull(t *testing.T) {
 	})
 }
 
-// While the runtime is down a pod waits and says so; then it goes on (L8.33).
+// While the runtime is down a pod waits and its status shows it; then it continues (L8.33).
 func TestRuntimeOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -647,7 +647,7 @@ func TestJournal(t *testing.T) {
 	})
 }
 
-// L10.50: what the runtime says about a start is told without the code of the call.
+// L10.50: the message of a failed start has no gRPC code.
 func TestStartFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

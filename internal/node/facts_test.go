@@ -14,7 +14,7 @@ import (
 	"carob/internal/node/object"
 )
 
-// Pods get what the host's files and addresses say when they start: written in place,
+// Pods get the content of the host's files and its addresses at their start: written in place,
 // replaced as editors and NetworkManager do, gone for a moment, and back.
 func TestFactsFollowTheHost(t *testing.T) {
 	dir := t.TempDir()
@@ -76,7 +76,7 @@ func TestFactsFollowTheHost(t *testing.T) {
 	ips = []netip.Addr{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8::7")}
 	expect("192.0.2.56", "127.0.0.1 localhost other\n", "198.51.100.7", "2001:db8::7")
 
-	// A line that is too long is told once.
+	// A line that is too long is reported once.
 	for range 2 {
 		replace("resolv", "search "+strings.Repeat("a.example ", 40)+"\n")
 		f.node()

@@ -404,7 +404,7 @@ type fakeAPI struct {
 	history []string // what was written, in order
 	fail    func(verb string, pod *corev1.Pod) error
 	changed func(pod *corev1.Pod, deleted bool)
-	news    []func() // not told yet
+	news    []func() // not sent yet
 }
 
 func newFakeAPI() *fakeAPI {
@@ -418,7 +418,7 @@ func (a *fakeAPI) Pods(string) corev1client.PodInterface { return a }
 
 var podResource = corev1.Resource("pods")
 
-// tell brings news in the order of the writes, as a watch does. The caller holds mu.
+// tell sends events in the order of the writes, as a watch does. The caller holds mu.
 func (a *fakeAPI) tell(pod *corev1.Pod, deleted bool) {
 	changed := a.changed
 	a.news = append(a.news, func() { changed(pod, deleted) })

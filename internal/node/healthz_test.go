@@ -85,7 +85,7 @@ func TestStalledRuntime(t *testing.T) {
 	})
 }
 
-// A check that hangs is not healthy, and is asked once only while it does.
+// A check that hangs has failed, and is not started again meanwhile.
 func TestCheckThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release, asked := make(chan struct{}), 0
@@ -103,7 +103,7 @@ func TestCheckThatHangs(t *testing.T) {
 	})
 }
 
-// The log is healthy as long as somebody reads it.
+// The check of the log succeeds as long as the log is read.
 func TestLogFlows(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -121,7 +121,7 @@ func TestLogFlows(t *testing.T) {
 	}
 }
 
-// L10.70, L10.75, L10.77: what an agent says about its node when it starts.
+// L10.70, L10.75, L10.77: the events about the node at the start of an agent.
 func TestStartEvents(t *testing.T) {
 	say := func(h host) string {
 		var lines []string
@@ -166,8 +166,7 @@ func TestStartEvents(t *testing.T) {
 	}
 }
 
-// L10.16: a pod that is changed to need what the node has not is told so; what the
-// node has, and what did not change, is not worth a word.
+// L10.16: a pod whose change requires features that the node lacks gets an event; other changes get none.
 func TestUpdateNeedsFeatures(t *testing.T) {
 	old := webPod("a")
 	size := resource.MustParse("1Mi")

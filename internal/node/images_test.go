@@ -31,9 +31,9 @@ func (w *world) waitingFor(name string) string {
 	return st[0].State.Waiting.Reason
 }
 
-// An image that arrives while a container waits for it is used: at once when the agent
-// is told, at the next look when nobody tells it; when it comes late, goes and comes
-// twice. While it never comes the pod says so and looks no more often than that (L3.103, L3.104, L3.113).
+// An image that arrives while a container waits for it is used: at once after ImagesChanged, else at the next check;
+// also when it arrives late, is removed, and arrives twice. While it never arrives, the status shows it, and there are
+// no further checks (L3.103, L3.104, L3.113).
 func TestImageArrivesLater(t *testing.T) {
 	for _, policy := range []corev1.PullPolicy{corev1.PullNever, corev1.PullIfNotPresent} {
 		for _, deaf := range []bool{false, true} {
@@ -94,7 +94,7 @@ func TestImageArrivesLater(t *testing.T) {
 	}
 }
 
-// The pull of one pod ends the back-off of another that wants the same image (L3.113).
+// The pull of one pod ends the back-off of another pod with the same image (L3.113).
 func TestPullOfAnotherPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -117,8 +117,8 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// Room that is made goes to the waiting resize with the highest priority, whichever asks
-// first (L3.123), and two that are asked for at once never get the same room.
+// Freed resources go to the waiting resize with the highest priority, in any order of requests (L3.123), and two
+// concurrent requests never get the same resources.
 func TestResizesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -37,8 +37,8 @@ func (w *world) journalHas(uid types.UID, kind journal.Kind, key string) bool {
 		func(e journal.Entry) bool { return e.UID == string(uid) && e.Kind == kind && e.Key == key })
 }
 
-// A pod that was deleted by force takes its room until its containers have ended. One
-// that is made under its name waits for that, says so, and runs then; it never fails.
+// A pod that was deleted by force uses its resources until its containers have ended. A new pod of the same name waits
+// for that, its status shows it, and then it runs; it never fails.
 func TestRecreatedPodWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -111,8 +111,8 @@ func TestRecreatedPodWaitsForEver(t *testing.T) {
 	})
 }
 
-// Pods that wait for room get it in the order in which they came; one that has no
-// place beside those that stay is refused, whoever else leaves.
+// Pods that wait for resources get them in the order of arrival; a pod that does not fit beside the remaining ones is
+// refused.
 func TestRoomInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// part is a part of the data plane that says what it is told to say.
+// part is a part of the data plane with results that the test sets.
 type part struct {
 	routed map[types.UID]bool
 	asked  int
@@ -17,8 +17,7 @@ func (p *part) Routed(pod types.UID) bool { p.asked++; return p.routed[pod] }
 
 func (p *part) Follow(context.Context, func(types.UID)) {}
 
-// The connections that wait in a pod are looked at once no part sends more, and only if one did: other pods do not
-// wait.
+// The connections that wait in a pod are checked once no part sends more, and only if one did: other pods do not wait.
 func TestRouted(t *testing.T) {
 	a, b, queues := &part{routed: map[types.UID]bool{}}, &part{routed: map[types.UID]bool{}},
 		&part{routed: map[types.UID]bool{"served": true, "other": true}}

@@ -43,7 +43,7 @@ type world struct {
 	held    <-chan struct{} // decisions wait for it; nil: for nothing
 
 	pods *pods.Manager
-	deaf bool   // the agent is not told of images
+	deaf bool   // ImagesChanged is not called
 	stop func() // ends this agent and waits for it
 }
 

@@ -96,7 +96,7 @@ func TestDemoAndTimeline(t *testing.T) {
 		"no entries for pod default/never-was")
 }
 
-func TestBadUse(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	dir := tempDir(t)
 	contains(t, "wrong flag", carobFails(t, "up", "--no-such-flag"), "unknown flag: --no-such-flag")
 	contains(t, "wrong address", carobFails(t, "up", "--data-dir", dir, "--listen", "nowhere"), "--listen")

@@ -94,12 +94,12 @@ type under struct {
 	end   func(round int) // waits until it is over, and looks whether all is as it should be
 }
 
-// TestKilledInTheMiddle kills carob with SIGKILL at random moments of a rolling update, of a StatefulSet that is scaled
-// down, and of an indexed Job, and starts it again. Each ends as its spec says: of the Deployment, as many pods as
-// minimum run at each moment, also while carob does not; of the StatefulSet, one pod ends after the other, and no
+// TestWorkloadsSurviveKills kills carob with SIGKILL at random moments of a rolling update, of a StatefulSet that is
+// scaled down, and of an indexed Job, and starts it again. Each ends as its spec says: of the Deployment, as many pods
+// as minimum run at each moment, also while carob does not; of the StatefulSet, one pod ends after the other, and no
 // ordinal is there twice; each index of the Job runs and counts once; no container starts twice (W1.31, W2.50, W3.45,
 // W5.31). CAROB_KILLS sets how often in all (the default is 3), CAROB_KILLS_SEED the moments.
-func TestKilledInTheMiddle(t *testing.T) {
+func TestWorkloadsSurviveKills(t *testing.T) {
 	kills, seed := number(t, "CAROB_KILLS", 3), number(t, "CAROB_KILLS_SEED", 1)
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	all := []under{rolls(t, c), shrinks(t, c), counts(t, c)}

@@ -214,8 +214,8 @@ spec:
 	c.wait(t, "node/e2e-node", "jsonpath={.status.conditions[?(@.type==\"MemoryPressure\")].status}=True")
 }
 
-// TestUnusedImagesGo (L7.133).
-func TestUnusedImagesGo(t *testing.T) {
+// TestUnusedImagesAreRemoved (L7.133).
+func TestUnusedImagesAreRemoved(t *testing.T) {
 	c := startCluster(t, "--registry-config", mirrors.dir, "--image-gc-high-threshold", "2", "--image-gc-low-threshold",
 		"1", "--minimum-image-ttl-duration", "1s")
 	c.kubectl(t, "run", "stays", "--image=busybox:1.32.0", "--", "sleep", "3600")

@@ -104,8 +104,8 @@ func TestImageNames(t *testing.T) {
 		carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "not a name of an image")
 }
 
-// TestWarnsOfWhatNothingDrives: who makes an Ingress is told that nothing serves it.
-func TestWarnsOfWhatNothingDrives(t *testing.T) {
+// TestWarnsOfKindsWithoutController: who makes an Ingress is told that nothing serves it.
+func TestWarnsOfKindsWithoutController(t *testing.T) {
 	cmd := shared.command(t.Context(), "create", "ingress", "idle", "--rule=idle.example/=web:80")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestQueueIsASortedMap compares the queue with a plain map and a linear search.
-func TestQueueIsASortedMap(t *testing.T) {
+// TestQueueEqualsSortedMap compares the queue with a plain map and a linear search.
+func TestQueueEqualsSortedMap(t *testing.T) {
 	start := time.Unix(1000, 0)
 	rapid.Check(t, func(t *rapid.T) {
 		var q Queue[int]

@@ -9,7 +9,7 @@ import (
 	"carob/internal/base/errkind"
 )
 
-func TestOf(t *testing.T) {
+func TestKindOfAnError(t *testing.T) {
 	inner := errkind.Errorf(errkind.Exhausted, "write: %w", io.ErrShortWrite)
 	for _, tc := range []struct {
 		name string

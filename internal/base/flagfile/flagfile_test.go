@@ -49,7 +49,7 @@ func write(t *testing.T, text string) string {
 }
 
 // Files that set nothing are allowed.
-func TestNothing(t *testing.T) {
+func TestFileWithoutFlags(t *testing.T) {
 	want := state(given(t))
 	for _, text := range []string{"", "# nothing\n", "---\n", "{}\n"} {
 		fl := given(t)
@@ -87,7 +87,7 @@ func TestRead(t *testing.T) {
 
 // What is wrong in a file is one line with the file's name and the line's number, and nothing is set. A flag of the
 // command line that wins over a wrong value does not hide it.
-func TestWrong(t *testing.T) {
+func TestInvalidFileSetsNothing(t *testing.T) {
 	for text, want := range map[string]string{
 		"max-pods: many":                        `:1: max-pods: "many" is not a int`,
 		"\n\nmax-pods: 1.5":                     `:3: max-pods: "1.5" is not a int`,

@@ -152,7 +152,7 @@ func words[T fmt.Stringer](list []T) string {
 }
 
 // A range that is derived from the data directory does not overlap one that is set.
-func TestDerivedRangesGiveWay(t *testing.T) {
+func TestDerivedRangesDoNotOverlapFlags(t *testing.T) {
 	for i := range 2000 {
 		dir := fmt.Sprintf("/tmp/%d", i)
 		for _, f := range []Flags{{DataDir: dir, PodCIDR: "10.242.0.0/16"},
@@ -191,8 +191,8 @@ func TestLockHasOneOwner(t *testing.T) {
 	}
 }
 
-// TestAcquireWhileOthersLook: checking whether a carob runs must not keep another from starting.
-func TestAcquireWhileOthersLook(t *testing.T) {
+// TestAcquireDuringChecksOfTheLock: checking whether a carob runs must not keep another from starting.
+func TestAcquireDuringChecksOfTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carob.lock")
 	ctx, stop := context.WithCancel(t.Context())
 	var looking sync.WaitGroup

@@ -114,7 +114,7 @@ func TestLoadWrong(t *testing.T) {
 }
 
 // Each wrong value gets an error that names its field; none is accepted silently.
-func TestCheckWrong(t *testing.T) {
+func TestCheckRefusesInvalidValues(t *testing.T) {
 	for text, want := range map[string]string{
 		"maxPods: -1":                      "maxPods (--max-pods) -1 must not be a negative number",
 		"port: 70000":                      "port (--port) 70000 must be between 1 and 65535, inclusive",

@@ -72,7 +72,7 @@ func names(of []corev1.ScopedResourceSelectorRequirement) (out []corev1.Resource
 }
 
 // Each question of the admission plugin is answered by the rules.
-func TestRulesAnswer(t *testing.T) {
+func TestEvaluatorUsesTheRules(t *testing.T) {
 	counts := false
 	e := New(pods, rules{}, func(admission.Attributes) bool { return counts }, nil)
 	if e.GroupResource() != pods {

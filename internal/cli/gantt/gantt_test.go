@@ -73,7 +73,7 @@ func parseEntries(t *testing.T, input string) []journal.Entry {
 	return entries
 }
 
-func TestShort(t *testing.T) {
+func TestShortDurations(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0", 900 * time.Nanosecond: "0µs", 40 * time.Microsecond: "40µs", 1500 * time.Microsecond: "1.5ms",
 		12 * time.Millisecond:   "12ms",

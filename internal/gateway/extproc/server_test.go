@@ -133,7 +133,7 @@ func answered(t *testing.T, s *Stream, by netip.AddrPort) {
 }
 
 // carob's own client and server understand each other; large bodies go in parts.
-func TestServed(t *testing.T) {
+func TestClientAndServer(t *testing.T) {
 	for _, size := range []int{0, 1, chunk, 5*chunk + 7} {
 		a := &asker{whole: true}
 		conn := start(t, server(a))

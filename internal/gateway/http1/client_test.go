@@ -202,7 +202,7 @@ func TestTwoAnswers(t *testing.T) {
 }
 
 // On real sockets an idle connection is looked at before it is used: the backend has closed it, or has said something.
-func TestIdleConnectionIsLookedAt(t *testing.T) {
+func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

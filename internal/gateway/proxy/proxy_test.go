@@ -246,7 +246,7 @@ func FuzzHeaders(f *testing.F) {
 }
 
 // Who adds a value for a backend does not write into the client's header, whatever room it has.
-func TestValuesAreNotChanged(t *testing.T) {
+func TestClientHeaderIsNotChanged(t *testing.T) {
 	r := request("GET", "")()
 	values := append(make([]string, 0, 4), "one")
 	r.Header["X-Added"] = values

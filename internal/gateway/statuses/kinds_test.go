@@ -47,7 +47,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Of each kind the status of an object that differs is stored, and tried again when that failed; one that says the same
 // is not written, nor one of which the plan says nothing. The objects stay as they are: watches own them.
-func TestEachKind(t *testing.T) {
+func TestStatusesOfEachKind(t *testing.T) {
 	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	says := []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted"}}
 	said := slices.Clone(says)

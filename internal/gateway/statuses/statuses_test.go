@@ -219,7 +219,7 @@ func TestRepeats(t *testing.T) {
 }
 
 // What is newer replaces what waits to be repeated, and objects that a later plan does not contain are not written.
-func TestNewestWins(t *testing.T) {
+func TestNewerStatusReplacesFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := true
 		s := &server{answer: func(string, int) int {

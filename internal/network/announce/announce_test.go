@@ -64,7 +64,7 @@ func newSegment(t *testing.T) *segment {
 				return netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: a, Mask: net.CIDRMask(bits, 128)},
 					Flags: unix.IFA_F_NODAD})
 			}
-			for _, family := range []string{"ipv4", "ipv6"} { // nobody waits long for an answer
+			for _, family := range []string{"ipv4", "ipv6"} { // waits for a reply are short
 				dir := "/proc/sys/net/" + family + "/neigh/eth0/"
 				if err := errors.Join(os.WriteFile(dir+"mcast_solicit", []byte("1"), 0),
 					os.WriteFile(dir+"retrans_time_ms", []byte("100"), 0)); err != nil {
@@ -89,7 +89,7 @@ func (s *segment) in(name string, f func() error) {
 	s.must(netns.Do(filepath.Join(s.dir, name), f))
 }
 
-// knows is where there believes an address to be; nil: it does not know.
+// knows is the neighbour entry for an address; nil: none.
 func (s *segment) knows(a netip.Addr) (hw net.HardwareAddr) {
 	s.Helper()
 	s.in("there", func() error {
@@ -117,8 +117,8 @@ func (s *segment) send(a netip.Addr) {
 	})
 }
 
-// A neighbour that asks for an announced address is told the link's address; one that had another idea
-// of where it is learns the new place without asking; other addresses are not answered for.
+// A neighbour that requests an announced address gets the link's address; one with another entry gets the new one
+// without a request; requests for other addresses get no reply.
 func TestAnnounce(t *testing.T) {
 	s := newSegment(t)
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
@@ -155,7 +155,7 @@ func TestAnnounce(t *testing.T) {
 			return bytes.Equal(s.knows(addr), s.hw)
 		})
 	}
-	// One of them goes: nobody answers for it, nor for one that was never announced.
+	// One address is removed: requests for it, and for one that was never announced, get no reply.
 	gone, never := asked[0], netip.MustParseAddr("2001:db8::dead")
 	update(append(known, asked[1]))
 	s.in("there", func() error {
@@ -216,7 +216,7 @@ func TestHostilePackets(t *testing.T) {
 	})
 }
 
-// Links that do not exist are told; the others are used.
+// Links that do not exist are reported; the others are used.
 func TestLinks(t *testing.T) {
 	s := newSegment(t)
 	var a Announcer

@@ -298,7 +298,7 @@ func TestInterruptedDump(t *testing.T) {
 
 // With another address range, the bridge has only the new gateway address, pods of the old range
 // lose their network, and new pods work.
-func TestChangedRange(t *testing.T) {
+func TestPodRangeChanges(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Pool = -1
 	n := open(t, cfg)

@@ -15,8 +15,8 @@ import (
 	"carob/internal/network"
 )
 
-// Nothing of a detached pod's connections is remembered, in whatever state they were: a client that takes the same
-// source port again is not led to where nobody is. Flows of others stay.
+// All connection tracking entries of a detached pod are deleted, in any state, so that a client that uses the same
+// source port again is not sent to an unused address. Entries of others stay.
 func TestDetachForgetsFlows(t *testing.T) {
 	inOwnNamespace(t, func(t *testing.T) {
 		n := open(t, testConfig(t))
@@ -83,8 +83,8 @@ func TestDetachForgetsFlows(t *testing.T) {
 	})
 }
 
-// Few addresses, which the kernel looks for, and many, which are looked for in a list of all flows: the same flows are
-// forgotten, those in which the address asks, is asked, or answers behind a Service's address.
+// Few addresses, which the kernel finds, and many, which are searched in a list of all entries: the same entries are
+// deleted, those in which the address is the source, the destination, or the endpoint of a Service's address.
 func TestForgetsByAddress(t *testing.T) {
 	for name, others := range map[string]int{"few": 0, "many": fewAddresses} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func (g *gate) Free(sandbox string) {
 }
 
 // A pod may send only after the gate has let it through; if it does not, nothing of the pod is left.
-func TestGate(t *testing.T) {
+func TestPodSendsOnlyAfterAdmission(t *testing.T) {
 	cfg := testConfig(t)
 	g := &gate{asked: make(chan network.Place), answer: make(chan error), held: map[string]bool{}}
 	cfg.Gate = g
@@ -83,7 +83,7 @@ func TestGate(t *testing.T) {
 	if pins := pinned(t, n); !slices.Equal(pins, p.IPs) {
 		t.Errorf("may send from %v", pins)
 	}
-	// The next process tells the gate who is there, before anybody can be attached.
+	// The next process passes the attached pods to the gate, before another pod can be attached.
 	if err := n.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"carob/internal/network"
 )
 
-// Links that somebody deletes or stops are made again, and pods reach each other and are reached by their host ports as
-// before. Connections of before go on.
+// Links that another program deletes or stops are restored, and pods reach each other and are reached by their host
+// ports as before. Earlier connections continue.
 func TestDeletedLinksAreRestored(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Pods6 = netip.MustParsePrefix("fd00:212:7::/64")

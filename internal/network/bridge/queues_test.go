@@ -20,8 +20,8 @@ import (
 	"carob/internal/network"
 )
 
-// A pod is busy as long as a connection waits in the queue of one of its listeners, and is told of when it has been
-// accepted.
+// A pod is busy as long as a connection waits in the queue of one of its listeners, and is reported when the connection
+// has been accepted.
 func TestQueues(t *testing.T) {
 	n := open(t, testConfig(t))
 	at, err := n.Attach(t.Context(), network.Pod{UID: "u", Namespace: "default", Name: "web", SandboxID: "s"})
@@ -88,7 +88,7 @@ func TestQueues(t *testing.T) {
 	if len(q.pods) > 0 {
 		t.Errorf("remembers %v", q.pods)
 	}
-	// Who never accepts is not waited for.
+	// The wait for a program that never accepts is limited.
 	if !q.Routed("u") {
 		t.Error("let go before it was looked at")
 	}
@@ -110,7 +110,7 @@ func arrives(t *testing.T, n *Network) bool {
 }
 
 // Packets that were on their way have arrived when each CPU's queue has been empty once.
-func TestArrived(t *testing.T) {
+func TestQueuesOfAllCPUsWereEmpty(t *testing.T) {
 	line := func(queued string) string {
 		return "00b56781 00000000 00000000 0 0 0 0 0 0 0 0 " + queued + " 00000000 0 0\n"
 	}

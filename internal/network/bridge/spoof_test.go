@@ -359,7 +359,7 @@ func (s *spoofers) hostState(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, x := range fdb {
-		// The pool makes other ports meanwhile. What the bridge learns, it learns on the port of who sent it.
+		// The pool makes other ports meanwhile. The bridge learns an address only on the port of its sender.
 		if x.MasterIndex == index && slices.Contains([]int{index, s.evilPort, s.victimPort}, x.LinkIndex) {
 			fmt.Fprintln(&out, "forwarding", x.LinkIndex, x.HardwareAddr, x.State, x.Flags)
 		}

@@ -148,7 +148,7 @@ func mustRead(t *testing.T, file string) []byte {
 	return body
 }
 
-// After a start, the plugins hear which attachments are valid still, and free the others. Nobody is attached meanwhile.
+// After a start, the plugins get the valid attachments, and free the others. No pod is attached meanwhile.
 func TestCollect(t *testing.T) {
 	dir := t.TempDir()
 	cfg := Config{ConfDir: dir, BinDirs: []string{dir}, StateDir: filepath.Join(dir, "state"),

@@ -23,7 +23,7 @@ var errDead = errors.New("no answer")
 
 func dead(core.Upstream, *dns.Msg) (*dns.Msg, error) { return nil, errDead }
 
-// A name that was known is still answered when the servers are gone, as long as the configuration says.
+// A cached name is still answered when the servers are gone, as long as the configuration allows.
 func TestServeStale(t *testing.T) {
 	for _, mode := range []string{"serve_stale 1h verify 0 30s", "serve_stale 1h immediate 30s"} {
 		s, u, c := made(t, fmt.Sprintf(forwarding, mode))
@@ -65,7 +65,7 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// Negative answers live as long as their SOA record says, failures for five seconds.
+// Negative answers are cached as long as their SOA record specifies, failures for five seconds.
 func TestNegative(t *testing.T) {
 	s, u, c := made(t, fmt.Sprintf(forwarding, ""))
 	u.set(func(_ core.Upstream, m *dns.Msg) (*dns.Msg, error) {
@@ -141,7 +141,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A thousand clients with one question ask other servers once; a thousand with different questions
+// A thousand clients with one question cause one query to other servers; a thousand with different questions
 // do not starve those of another pod, or the names of the cluster.
 func TestFloods(t *testing.T) {
 	s, u, _ := made(t, ".:53 {\nkubernetes cluster.local\nforward . 192.0.2.1 {\nmax_concurrent 100\n}\n}")
@@ -365,7 +365,7 @@ func TestResolverFile(t *testing.T) {
 	is("somebody is about to replace it", "[192.0.2.1:53]")
 }
 
-// A client that connects and says or reads nothing takes no place from others.
+// A client that connects and neither sends nor reads does not block others.
 func TestSlowClients(t *testing.T) {
 	s, _, _ := made(t, "cluster.local {\nkubernetes\n}")
 	s.conns = quota{all: 100, one: 3}

@@ -68,7 +68,7 @@ func address(m *dns.Msg, ip string, ttl uint32) *dns.Msg {
 	return r
 }
 
-// forwarding is a Corefile without loop detection, which would ask by itself.
+// forwarding is a Corefile without loop detection, which would send queries itself.
 const forwarding = `.:53 {
     kubernetes cluster.local in-addr.arpa ip6.arpa {
         pods insecure
@@ -173,7 +173,7 @@ func want(t *testing.T, what string, m *dns.Msg, text string) {
 	}
 }
 
-// Names of the cluster come from memory, all others from elsewhere, once for all who ask.
+// Names of the cluster are answered from memory, all others by other servers, once for all clients.
 func TestAnswers(t *testing.T) {
 	s, u, c := made(t, fmt.Sprintf(forwarding, ""))
 	want(t, "a Service", query(t, s, "web.ns.svc.cluster.local.", dns.TypeA),
@@ -295,9 +295,9 @@ func started(t *testing.T, api kubernetes.Interface, at string) (*Server, netip.
 	return s, s.Addresses()[0]
 }
 
-// Over real sockets: what the API says is answered over UDP and TCP, the Service leads here until it
-// has a selector, and a wrong Corefile changes nothing.
-func TestServes(t *testing.T) {
+// Over real sockets: objects of the API are answered over UDP and TCP, the Service points here until it has a selector,
+// and a wrong Corefile changes nothing.
+func TestServesTheAPIOverRealSockets(t *testing.T) {
 	api := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}})
 	_, at := started(t, api, "127.53.0.1")
 	services, slices := api.CoreV1().Services("kube-system"), api.DiscoveryV1().EndpointSlices("kube-system")
@@ -334,7 +334,7 @@ func TestServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	testwait.For(t, "the slice is back", leads)
-	// Somebody deletes both.
+	// Another client deletes both.
 	for _, err := range []error{slices.Delete(t.Context(), sliceName, metav1.DeleteOptions{}),
 		services.Delete(t.Context(), "kube-dns", metav1.DeleteOptions{})} {
 		if err != nil {

@@ -10,8 +10,8 @@ import (
 	apitypes "k8s.io/apimachinery/pkg/types"
 )
 
-// A pod of a headless Service is Routed as long as its name may lead to it, and not when it is being deleted; that it
-// no longer is, is told once, also when nobody listened at that moment.
+// A pod of a headless Service is Routed as long as its name may lead to it, and not when it is being deleted; the
+// change is reported once, also if Follow did not run at that moment.
 func TestTraffic(t *testing.T) {
 	s, _, _ := made(t, fmt.Sprintf(forwarding, ""))
 	slice := func(name string, ready, terminating bool, pods ...string) *discoveryv1.EndpointSlice {

@@ -91,7 +91,7 @@ func TestSetsThatComeAndGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		listed("!set one", "@two")
-		// Another process finds "two", which it does not know, and puts right "three", which somebody changed.
+		// Another process removes "two", which its content lacks, and repairs "three", which another program changed.
 		next := open(t)
 		nftCommand(t, "add set ip carob-test three { type ipv4_addr; flags interval; elements = { 1.1.1.1 } }")
 		err = next.Sync(Content{Sets: []Set{set("three"), set("four")}, Chains: []Chain{uses("three")},
@@ -167,8 +167,8 @@ func nftCommand(t *testing.T, script string) string {
 	return string(out)
 }
 
-// A table is installed, changed, and repaired; each change is complete or not made at all; nobody
-// else's table is touched.
+// A table is installed, changed, and repaired; each change is complete or not made at all; tables of others are not
+// changed.
 func TestTable(t *testing.T) {
 	netnstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("nft"); err != nil {
@@ -253,7 +253,7 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// Others' changes of this table are told, our own and those of other tables are not.
+// Changes of this table by others are reported, carob's own and those of other tables are not.
 func TestDisturbed(t *testing.T) {
 	netnstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("nft"); err != nil {
@@ -284,7 +284,7 @@ func TestDisturbed(t *testing.T) {
 			}
 		}
 		nftCommand(t, "add table ip another")
-		// The next notification comes after those of our own transactions; none of them was told.
+		// The next notification arrives after those of carob's own transactions; none of these was reported.
 		nftCommand(t, "add chain ip carob-test last")
 		<-tab.Disturbed()
 		select {

@@ -122,7 +122,7 @@ func TestAdmit(t *testing.T) {
 			defer e.mu.Unlock()
 			return e.plan.Policies() == 1
 		})
-		// The API has not told of this pod yet: its sandbox's labels decide.
+		// The watch has not delivered this pod yet: its sandbox's labels decide.
 		if err := e.Admit(ctx, placeOf("1", 1, map[string]string{"app": "web"})); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestAdmit(t *testing.T) {
 			t.Fatal(err)
 		}
 		testwait.For(t, "it is isolated", func() bool { return isolated(t, 1) })
-		// Its object goes while its processes still run: it stays isolated, and is nobody's peer.
+		// Its object is deleted while its processes still run: it stays isolated, and is no pod's peer.
 		if err := api.CoreV1().Pods("x").Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -169,8 +169,8 @@ func TestAdmit(t *testing.T) {
 	})
 }
 
-// Admit returns for a pod that a policy selects when its rules are written, not before. Nobody writes
-// in this test: the others do not wait.
+// Admit returns for a pod that a policy selects when its rules are written, not before. There is no writer in this
+// test: the others do not wait.
 func TestAdmitWaitsForTheWriter(t *testing.T) {
 	in(t, func(t *testing.T) {
 		e, both := enforcer(t), halves()
@@ -198,7 +198,7 @@ func TestAdmitWaitsForTheWriter(t *testing.T) {
 		if err := <-answer; err != nil || !isolated(t, 1) {
 			t.Errorf("%v\n%s", err, listing(t))
 		}
-		// The address is somebody else's now, whom no policy selects: the old rules go first.
+		// Another pod, which no policy selects, has the address now: the old rules are removed first.
 		e.Free(web.SandboxID)
 		if err := e.Admit(ended, placeOf("3", 1, nil)); !errors.Is(err, context.Canceled) {
 			t.Errorf("it has the rules of an earlier pod: %v", err)
@@ -206,7 +206,7 @@ func TestAdmitWaitsForTheWriter(t *testing.T) {
 	})
 }
 
-// Without the policies, or without the kernel, nobody is attached; who asks learns why.
+// Without the policies, or without the kernel, no pod is attached; the error names the reason.
 func TestAdmitFailsClosed(t *testing.T) {
 	in(t, func(t *testing.T) {
 		ctx := context.Background()
@@ -237,8 +237,8 @@ func TestAdmitFailsClosed(t *testing.T) {
 	})
 }
 
-// What somebody removes or changes comes back.
-func TestHeals(t *testing.T) {
+// Rules that another program removes or changes are restored.
+func TestChangedRulesAreRestored(t *testing.T) {
 	in(t, func(t *testing.T) {
 		api := fake.NewClientset(deny("deny"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
 		e := running(t, table, api)
@@ -315,7 +315,7 @@ func TestFlows(t *testing.T) {
 		}
 		second := flow()
 		testwait.For(t, "the friend is served again", second)
-		// The server goes, and a pod that serves nobody gets its address.
+		// The server is removed, and a pod without a Service gets its address.
 		e.Free(server.SandboxID)
 		testwait.For(t, "the address is open", second)
 		if err := e.Admit(ctx, placeOf("9", 1, map[string]string{"app": "closed"})); err != nil {

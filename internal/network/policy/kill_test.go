@@ -39,8 +39,7 @@ func TestWriter(t *testing.T) {
 	}
 }
 
-// A process is killed while it writes. Nobody who was isolated is open meanwhile, and the next process makes the
-// tables what they have to be.
+// A process is killed while it writes. No isolated pod is open meanwhile, and the next process repairs the tables.
 func TestKilled(t *testing.T) {
 	in(t, func(t *testing.T) {
 		for round := range 10 {

@@ -31,7 +31,7 @@ func in(t *testing.T, f func(t *testing.T)) {
 	netnstest.Run(t, f)
 }
 
-// enforcer is one that knows everything already, without an API.
+// enforcer is an Enforcer with complete lists, without an API.
 func enforcer(t *testing.T) *Enforcer {
 	t.Helper()
 	e, err := New(Config{Table: table, Node: "here"})

@@ -14,9 +14,8 @@ import (
 	"carob/internal/core/netplan/pool"
 )
 
-// A Service gets an address of the pool, which a machine on the same Ethernet finds by asking for it
-// and then reaches; the next process keeps the address; when the Service goes, another one that has
-// waited gets it.
+// A Service gets an address of the pool, which a machine on the same Ethernet resolves and then reaches; the next
+// process keeps the address; when the Service goes, another one that has waited gets it.
 func TestPool(t *testing.T) {
 	d := &driver{testPlane: &testPlane{lab: newLab(t)}}
 	d.driverParts(t)

@@ -21,7 +21,7 @@ import (
 	"carob/internal/base/netns"
 )
 
-// fetch asks over HTTP from a machine of the lab.
+// fetch sends a request over HTTP from a machine of the lab.
 func (l *lab) fetch(from, method, url string) (status int, header http.Header, body string, err error) {
 	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, to string) (net.Conn, error) {
@@ -112,7 +112,7 @@ func TestHealthCheckNodePort(t *testing.T) {
 	closed("deleted")
 }
 
-// A port that somebody else has is told as an event (N2.58), and taken when it is free.
+// A port that another process uses gets an event (N2.58), and is opened when it is free.
 func TestHealthCheckPortIsTaken(t *testing.T) {
 	d := newDriver(t)
 	var other net.Listener
@@ -143,7 +143,7 @@ func TestHealthCheckPortIsTaken(t *testing.T) {
 }
 
 // The data plane is unhealthy when a change has waited for a minute, in either family, whether it was
-// taken or not; only /healthz also asks whether the node stays in the cluster (N2.59, N2.60).
+// taken or not; only /healthz also depends on whether the node stays in the cluster (N2.59, N2.60).
 func TestHealthz(t *testing.T) {
 	h := newHealth()
 	check := func(what string, after time.Duration, healthy, eligible bool) {
@@ -215,7 +215,7 @@ func TestHealthzServer(t *testing.T) {
 	ask("/livez", http.StatusOK)
 }
 
-// untilAnswer asks until the status is the one that is wanted.
+// untilAnswer repeats a request until it gets the wanted status.
 func (d *driver) untilAnswer(url string, want int, then func(body string)) {
 	d.t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {

@@ -211,7 +211,7 @@ func (l *lab) dial(from, network string, to netip.AddrPort, timeout time.Duratio
 	return c, err
 }
 
-// ask sends one message over a connection and returns who answered and which client it saw.
+// ask sends one message over a connection and returns which pod responded and which client it saw.
 func ask(c net.Conn, timeout time.Duration) (name string, client netip.Addr, err error) {
 	_ = c.SetDeadline(time.Now().Add(timeout))
 	if _, err := c.Write([]byte("?")); err != nil {
@@ -231,7 +231,7 @@ func ask(c net.Conn, timeout time.Duration) (name string, client netip.Addr, err
 // packet is sent again after 1, 3, 7 and 15 seconds.
 const patience = 30 * time.Second
 
-// reach asks over a new connection.
+// reach sends a message over a new connection.
 func (l *lab) reach(from, network string, to netip.AddrPort, timeout time.Duration) (string, netip.Addr, error) {
 	c, err := l.dial(from, network, to, timeout)
 	if err != nil {

@@ -157,7 +157,7 @@ func (p *testPlane) check(from, network string, to netip.AddrPort) {
 			p.t.Errorf("%s: %s saw the client as %s, masquerade %v", where, name, client, want.Masquerade)
 		}
 	case core.Rejected:
-		// The kernel tells its own process so when it refuses to send.
+		// The kernel returns this error to a local process when it refuses to send.
 		if !errors.Is(err, syscall.ECONNREFUSED) && !(from == "node" && errors.Is(err, syscall.EPERM)) {
 			p.t.Errorf("%s: %s %v, want refused", where, name, err)
 		}
@@ -170,8 +170,9 @@ func (p *testPlane) check(from, network string, to netip.AddrPort) {
 	}
 }
 
-// forgetFlows ends what connection tracking knows of earlier cases: the kernel gives a client of UDP a source port that
-// it has had before about once in a thousand times, and a flow with it would go on by the rules of its first packet.
+// forgetFlows deletes the connection tracking entries of earlier cases: the kernel gives a client of UDP a source port
+// that it has had before about once in a thousand times, and a flow with it would continue by the rules of its first
+// packet.
 func (p *testPlane) forgetFlows() {
 	p.t.Helper()
 	p.must(p.tracking(func(h *netlink.Handle, _ netlink.InetFamily) error {
@@ -194,7 +195,7 @@ func (p *testPlane) tracking(f func(*netlink.Handle, netlink.InetFamily) error) 
 	})
 }
 
-// flows lists what connection tracking knows of an address, and the packets that the host's CPUs dropped.
+// flows lists the connection tracking entries of an address, and the packets that the host's CPUs dropped.
 func (p *testPlane) flows(of netip.AddrPort) string {
 	var out strings.Builder
 	err := p.tracking(func(h *netlink.Handle, family netlink.InetFamily) error {
@@ -240,7 +241,7 @@ func families(t *testing.T, f func(t *testing.T, p *testPlane)) {
 	}
 }
 
-// Real packets go where the interpreter says, from pods, the node and outside, to every kind of
+// Real packets go where the interpreter predicts, from pods, the node and outside, to every kind of
 // address, with every policy and state of endpoints.
 func TestPackets(t *testing.T) {
 	families(t, func(t *testing.T, p *testPlane) {
@@ -300,7 +301,7 @@ func TestPackets(t *testing.T) {
 }
 
 // Connections are distributed among all endpoints, and with affinity a client stays with one.
-func TestChoice(t *testing.T) {
+func TestConnectionsAreDistributed(t *testing.T) {
 	families(t, func(t *testing.T, p *testPlane) {
 		vip := netip.AddrPortFrom(netip.MustParseAddr(p.ip(1)), 80)
 		all := []string{"pod1", "pod2", "remote"}

@@ -108,7 +108,7 @@ func (d *driver) until(what string, ok func() bool) {
 	}
 }
 
-// The driver follows the API, says when a pod has left the tables, and reports two claims.
+// The driver follows the API, reports when a pod has left the tables, and reports two claims.
 func TestDriver(t *testing.T) {
 	d := newDriver(t)
 	vip := netip.AddrPortFrom(netip.MustParseAddr(d.ip(1)), 80)
@@ -121,7 +121,7 @@ func TestDriver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go d.proxy.Follow(ctx, func(pod types.UID) { released <- pod })
-	// pod1 is being deleted: it is out as soon as the table says so.
+	// pod1 is being deleted: it is out as soon as the table is written.
 	s := d.slice("a", "pod1", "pod2")
 	s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true),
 		Terminating: new(true)}
@@ -208,7 +208,7 @@ func TestDriverHeals(t *testing.T) {
 				}
 				return nil
 			}))
-			// It is told by the kernel, not by a clock: that it was told ends the wait.
+			// The kernel's notification, not a timer, ends the wait.
 			d.until("healed after "+what, func() bool {
 				_, _, err := d.reach("pod3", "tcp", vip, silence)
 				return err == nil
@@ -311,7 +311,7 @@ func TestFlowsOfTCP(t *testing.T) {
 	}
 }
 
-// answered asks until the right one answers: each question is what keeps a flow alive.
+// answered repeats a message until the right pod responds: each message keeps a flow alive.
 func answered(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	var last string

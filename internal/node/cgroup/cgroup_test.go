@@ -181,7 +181,7 @@ func TestPodGroup(t *testing.T) {
 	}
 }
 
-// The group of a class that somebody removed, and what is left of a pod's group, do not stop the pod.
+// A removed group of a class, and the rest of a pod's group, do not prevent the pod from starting.
 func TestIncompleteGroups(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")

@@ -34,7 +34,7 @@ func (w *world) runs() int {
 	return strings.Count(string(text), "\n")
 }
 
-// asked is what the plugin got last.
+// asked is the last request of the plugin.
 func (w *world) asked() string {
 	text, _ := os.ReadFile(filepath.Join(w.dir, "asked"))
 	return string(text)
@@ -71,8 +71,8 @@ func answer(kind, more string) string {
 var pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod"},
 	Spec: corev1.PodSpec{ServiceAccountName: "sa"}}
 
-// S13.5–S13.7: the plugin gets the image, its arguments, and variables; the longest pattern of its answer comes first;
-// an answer is kept for the image, the registry, or all, as it says, for as long as it says.
+// S13.5–S13.7: the plugin gets the image, its arguments, and variables; the longest pattern of its response comes
+// first; a response is cached for the image, the registry, or all, and for the duration that it specifies.
 func TestPlugin(t *testing.T) {
 	for _, tt := range []struct {
 		kind, more string
@@ -104,7 +104,7 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// Whatever a plugin does wrong, it is left out, and nobody waits for it for ever.
+// A plugin that fails in any way is skipped, and the wait for it is limited.
 func TestBadPlugins(t *testing.T) {
 	ok := answer("Image", "")
 	for name, script := range map[string]string{
@@ -130,7 +130,7 @@ func TestBadPlugins(t *testing.T) {
 	// One whose child keeps its output open ends all the same.
 	w := newWorld(t, answer("Image", "")+"\nsleep 5 &\nexit 0", "")
 	_ = w.plugins.For(t.Context(), pod, "r.example.com/a")
-	// Who does not wait any more gets an error at once; the run itself goes on, and its answer is kept.
+	// A caller that stops waiting gets an error at once; the run itself continues, and its response is cached.
 	w = newWorld(t, "while [ ! -e $0.go ]; do :; done\n"+answer("Image", ""), "")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -144,7 +144,7 @@ func TestBadPlugins(t *testing.T) {
 }
 
 // Equal questions at one time are one run.
-func TestOneRun(t *testing.T) {
+func TestEqualRequestsShareARun(t *testing.T) {
 	w := newWorld(t, "while [ ! -e $0.go ]; do :; done\n"+answer("Image", ""), "")
 	var wg sync.WaitGroup
 	for range 5 {
@@ -178,7 +178,7 @@ func (a *accounts) Token(_ context.Context, _ *corev1.Pod, audience string) (str
 	return a.token + " for " + audience, nil
 }
 
-// S13.9, S13.10: a plugin that wants it gets a token of the pod's service account and its annotations.
+// S13.9, S13.10: a plugin that requires it gets a token of the pod's service account and its annotations.
 func TestServiceAccounts(t *testing.T) {
 	const attributes = `
   tokenAttributes:
@@ -249,7 +249,7 @@ func TestHash(t *testing.T) {
 }
 
 // A configuration that is wrong names what is.
-func TestLoadWrong(t *testing.T) {
+func TestLoadRefusesInvalidConfigurations(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "p"), "", 0o700)
 	write(t, filepath.Join(dir, "plain"), "", 0o600)

@@ -74,8 +74,8 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// What a driver says about a node is checked before it becomes labels.
-func TestRegistrationOfLiars(t *testing.T) {
+// The node information of a driver is validated before it becomes labels.
+func TestHostileNodeInfo(t *testing.T) {
 	w := newWorld(t, csidriver.Config{})
 	d, err := w.Manager.registered(driverOfTests)
 	if err != nil {
@@ -172,7 +172,7 @@ func TestSetUp(t *testing.T) {
 	}
 }
 
-// A pod waits until the node says that a volume is in use and attached, whenever that comes.
+// A pod waits until the Node object lists a volume as in use and attached, at any later time.
 func TestAttached(t *testing.T) {
 	w := newWorld(t, csidriver.Config{})
 	r := w.request("u1", "pv", false)
@@ -221,7 +221,7 @@ func TestAttached(t *testing.T) {
 			t.Errorf("%s without what the driver said when it attached: %v", c.Method, c.Request)
 		}
 	}
-	// After a restart it stays in use because the node said so, and not otherwise.
+	// After a restart it stays in use only if the Node object lists it.
 	w.kill()
 	if n := w.InUse([]corev1.UniqueVolumeName{h.UniqueName()}); len(n) != 1 {
 		t.Fatalf("in use after a restart: %v", n)
@@ -231,7 +231,7 @@ func TestAttached(t *testing.T) {
 	}
 	w.until("it is unstaged", func() bool { return len(w.InUse([]corev1.UniqueVolumeName{h.UniqueName()})) == 0 })
 	w.nothingLeft()
-	// Never: who waits can be stopped.
+	// Never attached: the wait can be cancelled.
 	ctx, cancel := context.WithCancel(t.Context())
 	see(func(s *corev1.NodeStatus) { s.VolumesAttached = nil })
 	go func() {
@@ -251,8 +251,8 @@ func TestAttached(t *testing.T) {
 	}
 }
 
-// A volume that was not attached in time, because its driver says that the node is full, is another error than one that
-// is only late; the driver is called for its limit at once (S4.63).
+// A volume that was not attached in time, because its driver reports that the node is full, is another error than one
+// that is only late; the driver is called for its limit at once (S4.63).
 func TestNodeIsFull(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -358,7 +358,7 @@ func killAt(t *testing.T, block bool, method string, after, comesBack bool) {
 }
 
 // A driver that hangs on one volume does not delay other volumes.
-func TestHangs(t *testing.T) {
+func TestDriverThatHangsDelaysNoOtherVolume(t *testing.T) {
 	w := newWorld(t, csidriver.Config{}, unattached(nil))
 	reached := make(chan struct{}, 16)
 	w.driver.Fault(func(ctx context.Context, method string, req any) error {
@@ -485,7 +485,7 @@ func TestBlock(t *testing.T) {
 	if _, err := w.SetUp(t.Context(), w.request("u1", "raw", true)); err != nil {
 		t.Fatal(err)
 	}
-	// Said once, however often it is set up.
+	// Recorded once, also if it is set up repeatedly.
 	if want := []string{fmt.Sprintf("SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume \"raw\" "+
 		"volumeMapPath %q", filepath.Join(w.root, "pods/u1/volumeDevices/kubernetes.io~csi"))}; !slices.Equal(
 		w.told(), want) {
@@ -495,7 +495,7 @@ func TestBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.nothingLeft()
-	// A driver that lies publishes a file.
+	// A hostile driver publishes a file.
 	w.driver.Fault(func(_ context.Context, method string, req any) error {
 		if p, ok := req.(*csiapi.NodePublishVolumeRequest); ok {
 			p.VolumeCapability = &csiapi.VolumeCapability{}
@@ -552,7 +552,7 @@ func TestExpand(t *testing.T) {
 		len(c.Status.AllocatedResourceStatuses) > 0 {
 		t.Fatalf("%+v", c.Status)
 	}
-	// While it is used, and the driver can't: the claim says so, and the node leaves it alone.
+	// The driver can't enlarge it while it is used: the claim shows it, and the node does not try again.
 	r.Claim = c
 	grow("3Gi")
 	w.driver.Fault(func(_ context.Context, m string, _ any) error {
@@ -634,7 +634,7 @@ func TestRepublish(t *testing.T) {
 	w.nothingLeft()
 }
 
-// Names that lead elsewhere, and records that say nonsense, touch nothing.
+// Names that lead elsewhere, and invalid records, change nothing.
 func TestHostile(t *testing.T) {
 	w := newWorld(t, csidriver.Config{}, unattached(nil))
 	for _, change := range []func(*Request){
@@ -675,7 +675,7 @@ func TestHostile(t *testing.T) {
 	w.nothingLeft()
 }
 
-// answers is a node service that says something of its own about the node.
+// answers is a node service with its own node information.
 type answers struct {
 	csiapi.NodeClient
 	info *csiapi.NodeGetInfoResponse

@@ -128,7 +128,7 @@ func (w *world) begin() {
 	w.registered()
 }
 
-// told are the events so far.
+// told are the recorded events.
 func (w *world) told() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -91,7 +91,7 @@ func startWith(t *testing.T, cfg Config, pods ...*corev1.Pod) *agent {
 	return a
 }
 
-// until waits until ok; what it looks at announces changes, or is looked at again soon.
+// until waits until ok returns true; changes are announced, or found by the next check.
 func (a *agent) until(what string, ok func() bool) {
 	a.Helper()
 	end := time.After(patience)
@@ -338,7 +338,7 @@ func TestPluginWatcher(t *testing.T) {
 	<-next.told
 	next.lists <- dev(pluginapi.Healthy, "d0", "d1", "d2")
 	a.allocatable(3)
-	old.lists <- dev(pluginapi.Healthy, "d0", "d1") // nobody looks at it, but it counts later
+	old.lists <- dev(pluginapi.Healthy, "d0", "d1") // nothing reads it now, but it counts later
 	a.until("the older plugin's list is there", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -350,8 +350,8 @@ func TestPluginWatcher(t *testing.T) {
 	a.allocatable(0)
 }
 
-// S8.2, S8.3: who may register.
-func TestRegisterRefuses(t *testing.T) {
+// S8.2, S8.3: invalid registrations are refused.
+func TestInvalidRegistrations(t *testing.T) {
 	a := start(t, short(t), fake.NewClientset())
 	for _, c := range []struct{ version, endpoint, resource, want string }{
 		{"v1", "p.sock", "example.com/gpu", "requested API version \"v1\" is not supported by kubelet"},
@@ -379,7 +379,7 @@ func TestRegisterRefuses(t *testing.T) {
 }
 
 // A kubelet that serves the directory is not disturbed.
-func TestAnotherKubelet(t *testing.T) {
+func TestSocketOfAnotherKubeletStays(t *testing.T) {
 	root := short(t)
 	theirs := filepath.Join(root, "device-plugins", registrySocket)
 	(&plugin{}).serveOn(t, theirs)

@@ -268,7 +268,7 @@ func TestSlicesOfLostDrivers(t *testing.T) {
 	}
 }
 
-// S9.70: what a driver says about its devices is in the status, until it is old.
+// S9.70: the status shows the health that a driver reports, until the report expires.
 func TestDriverHealth(t *testing.T) {
 	root, client := short(t), fake.NewClientset(claimFor("one", "a"))
 	a := start(t, root, client)

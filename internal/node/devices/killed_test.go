@@ -8,8 +8,8 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// A plugin that is killed while it is asked for devices: the pod has none of them, and gets them from the next one;
-// an answer that comes late, from a plugin that is gone, changes nothing (S8.11).
+// A plugin is killed during Allocate: the pod has no devices, and gets them from the next plugin; a late response of a
+// plugin that is gone changes nothing (S8.11).
 func TestKilledDuringAllocation(t *testing.T) {
 	a := start(t, short(t), fake.NewClientset())
 	p := &plugin{}

@@ -18,7 +18,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// tally is a Meter that notes what it is told.
+// tally is a Meter that records its calls.
 type tally struct {
 	mu   sync.Mutex
 	told map[string]int
@@ -43,7 +43,7 @@ func (c *tally) ClaimsHandled(operation string, err error, _ time.Duration) {
 }
 func (c *tally) PodResourcesAsked(method string, err error) { c.note("%s %t", method, err != nil) }
 
-// has waits for what is told after an answer was sent, and compares.
+// has waits for calls that follow a response, and compares them.
 func (c *tally) has(a *agent, want map[string]int) {
 	a.Helper()
 	all := func() string {
@@ -75,8 +75,8 @@ func (c *tally) has(a *agent, want map[string]int) {
 	}
 }
 
-// S8.65, S9.80, S12.94: the meter hears of each call once, of failed ones as failed, and of no resource whose name is
-// not a valid one: every name is a time series.
+// S8.65, S9.80, S12.94: each call is counted once, failed ones as failed; resources with invalid names are not counted:
+// every name is a time series.
 func TestMeter(t *testing.T) {
 	ctx, count := context.Background(), &tally{}
 	root, client := short(t), fake.NewClientset(claimFor("one", "a"))

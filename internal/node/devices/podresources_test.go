@@ -31,7 +31,7 @@ func (pinned) Allocatable() ([]int64, []*podresources.ContainerMemory) {
 	return []int64{1, 2, 3}, []*podresources.ContainerMemory{{MemoryType: "memory", Size: 1 << 30}}
 }
 
-// The pod resources API says which CPUs containers have for themselves, and which there are (S12.91, S12.92).
+// The pod resources API returns the exclusive CPUs of containers, and the allocatable ones (S12.91, S12.92).
 func TestCPUsOfContainers(t *testing.T) {
 	m, err := New(Config{Root: t.TempDir(), State: t.TempDir() + "/devices.json", Logger: klog.Background(),
 		Pinning: pinned{}})

@@ -19,7 +19,7 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// nodeUID is the UID of the node as far as the recorder knows.
+// nodeUID is the UID of the node for the recorder.
 var nodeUID types.UID
 
 func start(t *testing.T) (*fake.Clientset, *Recorder) {
@@ -88,7 +88,7 @@ func TestEvent(t *testing.T) {
 }
 
 // Nothing is written while what events are about goes on.
-func TestWritesLater(t *testing.T) {
+func TestEventsWaitForABurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, r := start(t)
 		r.Pod(pod, podlife.Event{Type: "Normal", Reason: "Pulled", Message: "m"})
@@ -117,7 +117,7 @@ func TestWritesLater(t *testing.T) {
 }
 
 // While events come without an end, each is written after writeMax, in their order.
-func TestWritesInTheEnd(t *testing.T) {
+func TestEventsAreWrittenAfterWriteMax(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, r := start(t)
 		const apart = writeDelay - time.Millisecond

@@ -232,7 +232,7 @@ func (w *world) look(t *testing.T, pressure string, want ...string) {
 }
 
 // L7.147, L7.149, L7.150, L7.151
-func TestOnePodGoesPerRound(t *testing.T) {
+func TestOnePodIsEvictedPerRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 90, eviction.Settings{})
 		w.add("big", 300)
@@ -259,7 +259,7 @@ func TestOnePodGoesPerRound(t *testing.T) {
 }
 
 // L7.147: what a pod holds is waited for only so long.
-func TestStubbornPodIsNotWaitedForForever(t *testing.T) {
+func TestWaitForAnEvictedPodIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 90, eviction.Settings{Hard: map[string]string{},
 			Soft:      map[string]string{"memory.available": "600Mi"},
@@ -273,13 +273,13 @@ func TestStubbornPodIsNotWaitedForForever(t *testing.T) {
 		w.look(t, "MemoryPressure", "node Warning EvictionThresholdMet: Attempting to reclaim memory",
 			"stop big Evicted grace 20s TerminationByKubelet", "event big Warning Evicted: "+message+"[memory]")
 		time.Sleep(cleanupWait + time.Second)
-		// and nobody is left
+		// and no pod is left
 		w.look(t, "MemoryPressure", "again", "node Warning EvictionThresholdMet: Attempting to reclaim memory")
 	})
 }
 
 // L7.133, L7.147: images go before pods.
-func TestImagesGoFirst(t *testing.T) {
+func TestImagesAreRemovedBeforePods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 50,
 			eviction.Settings{Hard: map[string]string{"imagefs.available": "15%", "nodefs.available": "10%"}})
@@ -330,10 +330,10 @@ func TestImagesGoFirst(t *testing.T) {
 	})
 }
 
-// L10.75: what goes wrong with images is told: a file system without a size, and from
+// L10.75: failures of image garbage collection get events: a file system without a size, and from
 // the second time in a row on that the collection fails; a disk that stays full at the
 // pace of the collection.
-func TestImagesThatCannotGo(t *testing.T) {
+func TestImagesThatCannotBeRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 10, eviction.Settings{Hard: map[string]string{}})
 		const full = "Insufficient free disk space on the node's image filesystem (90% of 100 B used). " +
@@ -360,7 +360,7 @@ func TestImagesThatCannotGo(t *testing.T) {
 }
 
 // L7.152
-func TestPodOverItsLocalLimitGoes(t *testing.T) {
+func TestPodOverItsLocalLimitIsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 90, eviction.Settings{})
 		w.add("free", 1)

@@ -123,7 +123,7 @@ func TestCredentials(t *testing.T) {
 	})
 }
 
-// Without credentials the pull is anonymous; missing secrets are told when it fails (L10.33).
+// Without credentials the pull is anonymous; missing secrets are reported when it fails (L10.33).
 func TestMissingSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &registry{passwords: map[string]string{"docker.io/library/app:latest": "x"}}
@@ -166,7 +166,7 @@ func TestMaxPulls(t *testing.T) {
 	})
 }
 
-// A pull that nobody waits for any more is aborted; the next one begins anew.
+// A pull without waiters is aborted; the next one starts over.
 func TestAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &registry{}

@@ -109,7 +109,7 @@ func TestPulledImageNeedsItsCredentials(t *testing.T) {
 }
 
 // An agent that ends between the end of a pull and its record does not make the image free.
-func TestPullThatNobodyRecorded(t *testing.T) {
+func TestPullWithoutRecord(t *testing.T) {
 	dir := t.TempDir()
 	r, err := openRecords(dir)
 	if err != nil {

@@ -285,7 +285,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Where there are no quotas, a volume says so.
+// Without quotas, the annotation of a volume is "none".
 func TestNoQuota(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "tmpfs")
 	if err := errors.Join(os.Mkdir(base, 0o700), unix.Mount("tmpfs", base, "tmpfs", 0, "size=1m")); err != nil {

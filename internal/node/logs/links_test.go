@@ -142,8 +142,8 @@ func TestDanglingLinks(t *testing.T) {
 	}
 }
 
-// Names that would lead out of the directory make no link and remove nothing: the
-// pods of a runtime are known by labels that anybody may have set.
+// Names that would lead out of the directory make no link and remove nothing: the names of pods come from labels in the
+// runtime, which any client can set.
 func TestHostileLinkNames(t *testing.T) {
 	root := t.TempDir()
 	l := &Links{Dir: filepath.Join(root, "containers"), Logs: filepath.Join(root, "pods")}

@@ -143,7 +143,7 @@ func TestReadRotated(t *testing.T) {
 	}
 }
 
-// syncBuffer tells when its content changes.
+// syncBuffer signals changes of its content.
 type syncBuffer struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
@@ -355,7 +355,7 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-// Growing logs are looked at and rotated; quiet ones are left alone until inotify tells of a write.
+// Growing logs are checked and rotated; quiet ones are not checked until inotify reports a write.
 func TestRotator(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, lines(0, 3))

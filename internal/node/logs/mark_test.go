@@ -64,7 +64,7 @@ func TestMark(t *testing.T) {
 	if text, end := read(Options{}); text != "a\nb\nc\n" || !end.Same(last) {
 		t.Errorf("all: %q", text)
 	}
-	// Rotated: what stands before the mark is told, the rest is in two files.
+	// Rotated: the content before the mark is returned, the rest is in two files.
 	if err := os.Rename(path, path+".20261121-000002"); err != nil {
 		t.Fatal(err)
 	}

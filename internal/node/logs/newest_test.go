@@ -11,7 +11,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// L3.88: the names of log files tell how often a container was started.
+// L3.88: the names of log files contain the restart count of a container.
 func TestNewest(t *testing.T) {
 	root := t.TempDir()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}

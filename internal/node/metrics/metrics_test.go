@@ -56,7 +56,7 @@ func newWorld() *world {
 	return w
 }
 
-// stub answers what the world says.
+// stub returns the values of the test's world.
 type stub struct {
 	runtime.Runtime
 	w *world
@@ -170,7 +170,7 @@ func TestActions(t *testing.T) {
 
 // An end of a container counts once, whichever state shows it; what had happened before
 // the agent started does not.
-func TestEnds(t *testing.T) {
+func TestContainerEndsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, p := newWorld(), pod()
 		before := pod()
@@ -256,7 +256,7 @@ func TestLogShown(t *testing.T) {
 	}
 }
 
-// What is looked at when it is read.
+// The metrics that are computed when they are read.
 func TestFacts(t *testing.T) {
 	w := newWorld()
 	running, static := pod(), pod()

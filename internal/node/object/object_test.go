@@ -240,7 +240,7 @@ func TestImagesChanged(t *testing.T) {
 	})
 }
 
-// A problem is told at once, and its end too (L7.164a).
+// A problem is reported at once, and so is its end (L7.164a).
 func TestNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)
@@ -288,7 +288,7 @@ func TestPressure(t *testing.T) {
 	})
 }
 
-// A node that is there already keeps what others wrote; a new boot is told (L7.80).
+// A node that is there already keeps what others wrote; a new boot ID gets an event (L7.80).
 func TestTakeOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := &corev1.Node{
@@ -317,7 +317,7 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// A node that somebody deletes comes back.
+// A deleted Node object is created again.
 func TestDeletedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)
@@ -351,8 +351,8 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// L10.71: a node that takes no more pods says so, once, and when it takes them again;
-// also one that is found so at the start.
+// L10.71: a node that becomes unschedulable, or schedulable again, gets one event; also a node that is unschedulable at
+// the start.
 func TestCordon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"},
@@ -380,7 +380,7 @@ func TestCordon(t *testing.T) {
 	})
 }
 
-// A laptop that changes its network tells the API server at the next look, and only then.
+// Changed addresses are written at the next check, and only then.
 func TestAddressesFollowTheMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t)

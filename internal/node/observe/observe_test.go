@@ -23,7 +23,7 @@ type scene struct {
 	sandboxes  []*cri.PodSandbox
 	status     map[string]*cri.ContainerStatus
 	items      []*cri.Container
-	gone       map[string]bool // sandboxes that nobody knows any more
+	gone       map[string]bool // sandboxes without a pod
 	mute       error           // of each status call
 	statusRead int
 }
@@ -155,7 +155,7 @@ func TestTerminationMessage(t *testing.T) {
 }
 
 // A picture has everything that Step may look at, in the order it promises.
-func TestPicture(t *testing.T) {
+func TestSnapshotIsComplete(t *testing.T) {
 	s, o, pod, logs := newScene(t)
 	s.sandboxes = []*cri.PodSandbox{
 		{Id: "old", CreatedAt: 1, Metadata: &cri.PodSandboxMetadata{}, State: cri.PodSandboxState_SANDBOX_NOTREADY},
@@ -204,8 +204,8 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// Only what changed is asked for again; what vanished between two calls is left out.
-func TestLooksAreCheap(t *testing.T) {
+// Only changed objects are requested again; those that vanish between two calls are omitted.
+func TestSnapshotsReadOnlyChanges(t *testing.T) {
 	s, o, pod, logs := newScene(t)
 	s.sandboxes = []*cri.PodSandbox{{Id: "s", Metadata: &cri.PodSandboxMetadata{}}}
 	s.add("live", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
@@ -254,7 +254,7 @@ func TestNewestIsByAttempt(t *testing.T) {
 }
 
 // What a list misses once is there as long as its status is; what has no status is gone.
-func TestListWithAGap(t *testing.T) {
+func TestIncompleteList(t *testing.T) {
 	s, o, pod, logs := newScene(t)
 	s.gone = map[string]bool{}
 	s.sandboxes = []*cri.PodSandbox{{Id: "s", CreatedAt: 3, Metadata: &cri.PodSandboxMetadata{Attempt: 4}}}
@@ -292,8 +292,8 @@ func TestListWithAGap(t *testing.T) {
 	}
 }
 
-// A picture with a gap that nobody can explain is none.
-func TestGapThatCannotBeAsked(t *testing.T) {
+// A snapshot with a gap that can't be resolved is an error.
+func TestGapThatCannotBeResolved(t *testing.T) {
 	s, o, pod, _ := newScene(t)
 	s.add("live", "web", cri.ContainerState_CONTAINER_RUNNING, nil)
 	look(t, o, pod)
@@ -327,8 +327,8 @@ func TestGapAfterAStart(t *testing.T) {
 	}
 }
 
-// A new agent asks for what the status of a pod names. It can't tell the sandbox of
-// a container that is not listed, so it looks again.
+// A new agent requests the containers that the status of a pod names. It can't find the sandbox of a container that is
+// not listed, so it takes another snapshot.
 func TestGapAfterARestart(t *testing.T) {
 	s, o, pod, _ := newScene(t)
 	s.add("old", "web", cri.ContainerState_CONTAINER_RUNNING, nil)

@@ -83,8 +83,8 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// Machines that say little or nothing, and files that no kernel writes.
-func TestDiscoverOdd(t *testing.T) {
+// Machines with few or no files in sysfs, and contents that no kernel writes.
+func TestDiscoverUnusualMachines(t *testing.T) {
 	alone := map[string]string{"cpu/online": "0-1"}
 	got, err := Discover(sysfs(t, alone), 7)
 	if err != nil || len(got.CPUs) != 2 || got.CPUs[1].Core != 1 || len(got.Nodes) != 1 || got.Nodes[0].Memory != 7 {
@@ -136,7 +136,7 @@ func FuzzParseCPUs(f *testing.F) {
 	})
 }
 
-// runtime remembers the cpusets it was told to set.
+// runtime records the cpusets that are set.
 type runtime struct {
 	mu   sync.Mutex
 	cpus map[string]string
@@ -197,7 +197,7 @@ func open(t testing.TB, cfg Config) *Manager {
 
 // A restarted agent gives each pod what it had: what was killed between any two calls has lost nothing that a container
 // was started with (S10.11, S10.12, S10.24).
-func TestRemembers(t *testing.T) {
+func TestStateSurvivesARestart(t *testing.T) {
 	dir := memory(t)
 	cfg := config(t, dir)
 	m := open(t, cfg)
@@ -241,7 +241,7 @@ func TestRemembers(t *testing.T) {
 }
 
 // Files of another policy or machine, and damaged ones, end the agent, with what to do about it.
-func TestRememberedWrong(t *testing.T) {
+func TestInvalidStateFiles(t *testing.T) {
 	fresh := func() (Config, string) {
 		dir := memory(t)
 		cfg := config(t, dir)
@@ -304,8 +304,8 @@ func TestRememberedWrong(t *testing.T) {
 	}
 }
 
-// Containers that share CPUs leave those that somebody gets, and come back; what fails is tried again; one that starts
-// meanwhile is not missed (S10.8).
+// Containers that share CPUs leave those that become exclusive, and return later; failures are retried; a container
+// that starts meanwhile is included (S10.8).
 func TestReconcile(t *testing.T) {
 	cfg := config(t, memory(t))
 	r := cfg.Runtime.(*runtime)

@@ -52,7 +52,7 @@ func newPlugin(kind, name string, versions ...string) *plugin {
 		told: make(chan *registration.RegistrationStatus, 10)}
 }
 
-// handler notes what it is asked: "+name" and, when a plugin goes, "-name" with the cause.
+// handler records its calls: "+name" and, when a plugin is gone, "-name" with the cause.
 type handler struct {
 	calls chan string
 	err   error
@@ -124,7 +124,7 @@ func watch(t *testing.T, prepare func(dir string)) watching {
 }
 
 // A plugin that was there before, one that comes later in a new directory, one that restarts: each is registered,
-// told so, and unregistered when its socket goes or the agent ends (S4.1 to S4.5).
+// notified, and unregistered when its socket is removed or the agent ends (S4.1 to S4.5).
 func TestRegistration(t *testing.T) {
 	early := newPlugin("CSIPlugin", "early", "1.0.0")
 	w := watch(t, func(dir string) { early.serve(t, filepath.Join(dir, "early.sock")) })
@@ -161,7 +161,7 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// Plugins that cannot be used are told why, with the kubelet's words, and are asked again.
+// Plugins that cannot be used get the reason, with the kubelet's text, and are called again.
 func TestRefused(t *testing.T) {
 	w := watch(t, nil)
 	for _, c := range []struct{ name, kind, want string }{
@@ -177,7 +177,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 	}
-	// Hidden files are not looked at (S4.1).
+	// Hidden files are ignored (S4.1).
 	hidden, seen := newPlugin("CSIPlugin", "hidden"), newPlugin("CSIPlugin", "seen")
 	hidden.serve(t, filepath.Join(w.dir, ".hidden.sock"))
 	seen.serve(t, filepath.Join(w.dir, "seen.sock"))
@@ -190,7 +190,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What plugins say is checked before it is used: they are not part of carob.
+// The information of plugins is validated: they are not part of carob.
 func TestHostileInfos(t *testing.T) {
 	long := strings.Repeat("x", maxText+1)
 	for name, c := range map[string]struct {

@@ -52,7 +52,7 @@ func TestStatusIsPublishedOnce(t *testing.T) {
 	})
 }
 
-// begins is a Step that begins actions once, and cancels them when the test says so.
+// begins is a Step that begins actions once, and cancels them when the test requests it.
 func begins(cancel *bool, actions ...podlife.Action) func(podlife.Input) podlife.Output {
 	begun := false
 	return func(podlife.Input) podlife.Output {
@@ -70,8 +70,7 @@ func begins(cancel *bool, actions ...podlife.Action) func(podlife.Input) podlife
 	}
 }
 
-// An outcome comes with a picture that is not older. What was cancelled says Aborted,
-// unless it had succeeded.
+// An outcome arrives with a snapshot that is not older. Cancelled actions return Aborted, unless they had succeeded.
 func TestOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
@@ -110,7 +109,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 // A pod that is resized before the first look at the runtime has the resources that it was admitted with.
-func TestResizedBeforeTheFirstLook(t *testing.T) {
+func TestResizedBeforeTheFirstSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
 		var recovered *corev1.Pod
@@ -136,8 +135,8 @@ func TestResizedBeforeTheFirstLook(t *testing.T) {
 	})
 }
 
-// A pod that is being deleted decides again when the data plane has let go of it, also when it says so twice or before
-// the deletion is seen; a pod that goes on is not woken.
+// A pod that is being deleted decides again when the data plane has released it, also if the release is announced twice
+// or before the deletion is seen; other pods are not woken.
 func TestReleasedByTheDataPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -202,7 +201,7 @@ func TestStartsOutliveTheAgent(t *testing.T) {
 	})
 }
 
-// Who waits for an image is told that there are others; nobody else looks for that.
+// Only pods that wait for an image are woken when images change.
 func TestImagesChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -227,7 +226,7 @@ func TestImagesChanged(t *testing.T) {
 
 // A runtime that does not answer is called again, with growing pauses; nothing is decided
 // meanwhile, and the third failure is reported (L8.33).
-func TestLooksThatFail(t *testing.T) {
+func TestFailedSnapshotsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		w.lookErr = errLook
@@ -284,7 +283,7 @@ func TestHealthy(t *testing.T) {
 }
 
 // A pod at rest has no owner; a deletion and a removal give it one again.
-func TestAtRest(t *testing.T) {
+func TestPodAtRestHasNoOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		life := podlife.Finished

@@ -14,8 +14,8 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// Room that pods still hold which the API server does not have any more is waited for, in
-// the order of arrival. Who would not fit beside those that stay is refused at once.
+// New pods wait, in the order of arrival, for the resources of pods that are gone from the API server. A pod that would
+// not fit beside the remaining ones is refused at once.
 func TestRoomOfPodsThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
@@ -97,10 +97,10 @@ func TestPreemptionIsRequestedOnce(t *testing.T) {
 }
 
 // A pod that ends is not admitted again, and pods that were rejected or have ended do not count.
-func TestWhoIsCounted(t *testing.T) {
+func TestEndedPodsAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
-		w.script("refused", func(podlife.Input) podlife.Output { // its status says so later
+		w.script("refused", func(podlife.Input) podlife.Output { // its status shows it later
 			return podlife.Output{Life: podlife.Terminating, Status: corev1.PodStatus{Phase: corev1.PodPending}}
 		})
 		w.Update("api", pod("refused", 3))

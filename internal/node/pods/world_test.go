@@ -22,7 +22,7 @@ import (
 )
 
 // world is a Manager with everything around it by hand: a node with room for so many pods
-// by size, a machine that does what the test says, and actions that end when it says so.
+// by size, a decision that the test controls, and actions that end on request of the test.
 type world struct {
 	*Manager
 	t    *testing.T
@@ -85,8 +85,8 @@ func (w *world) note(list *[]string, format string, args ...any) {
 	*list = append(*list, fmt.Sprintf(format, args...))
 }
 
-// step makes a pod run, unless the test says otherwise. It ends on request,
-// and is Finished when the test says that nothing is left.
+// step makes a pod run, unless the test overrides it. It ends on request, and is Finished when the test declares that
+// nothing is left.
 func (w *world) step(s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {
 	w.mu.Lock()
 	uid := in.Pod.UID
@@ -205,7 +205,7 @@ func (w *world) end(names ...string) {
 	synctest.Wait()
 }
 
-// are says what became of all pods, when nothing moves any more.
+// are returns the states of all pods, when nothing changes any more.
 func (w *world) are(want string) {
 	w.t.Helper()
 	synctest.Wait()

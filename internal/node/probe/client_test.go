@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Servers that answer badly, and what net/http says of them (L5.21–23): the probe's own client says the same.
+// Servers with invalid responses, and the results of net/http (L5.21–23): the probe's own client returns the same.
 func TestAsNetHTTP(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 	answers := map[string]string{

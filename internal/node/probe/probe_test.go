@@ -267,7 +267,7 @@ func TestGRPC(t *testing.T) {
 		t.Errorf("got %s %q, want %s…", verdict, text, want)
 	}
 
-	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts, but says nothing
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts, but sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func TestTrustBundlesOfSigner(t *testing.T) {
 	})
 }
 
-// A request for a certificate says whose it is, and its changes reach that pod alone.
+// A request for a certificate names its pod, and only that pod gets its changes.
 func TestCertificateRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sa",

@@ -44,7 +44,7 @@ func count(client *fake.Clientset, verb string) int {
 
 // One watch for an object, however many pods refer to it; changes reach all of
 // them; it ends a while after the last pod.
-func TestHold(t *testing.T) {
+func TestObjectsAreWatchedWhileHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configMap("cm", "1", "a"))
 		s := New(client)
@@ -99,7 +99,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// An object that does not exist yet is found as soon as it does, and its pods are told.
+// An object that does not exist yet is found as soon as it does, and its pods are notified.
 func TestObjectThatComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()

@@ -9,7 +9,7 @@ import (
 
 // What a stranger sends to get lines of his own into a pod's resolver or hosts file, a second
 // command to the kernel, or a look at the host's /proc: the pod is refused, by the field's name.
-func TestHostileWords(t *testing.T) {
+func TestHostileStrings(t *testing.T) {
 	sandbox := func(in ContainerInput) error {
 		_, _, err := SandboxConfig(SandboxInput{Pod: in.Pod, Node: in.Node})
 		return err

@@ -258,7 +258,7 @@ func TestSecurity(t *testing.T) {
 	}
 }
 
-// Pods that ask for nothing get less than the runtime would give; those that ask get it.
+// Pods that request no capabilities get fewer than the runtime's default; requested ones are granted.
 func TestHardening(t *testing.T) {
 	seccomp := func(kind corev1.SeccompProfileType) *corev1.SecurityContext {
 		return &corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: kind}}
@@ -315,7 +315,7 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// Huge pages and swap: what nobody asked for there is none of (L3.117j, l, n).
+// Huge pages and swap are 0 unless requested (L3.117j, l, n).
 func TestPagesAndSwap(t *testing.T) {
 	page := func(size, amount string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceName(corev1.ResourceHugePagesPrefix +

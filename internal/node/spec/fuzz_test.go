@@ -31,9 +31,9 @@ func FuzzResolver(f *testing.F) {
 	})
 }
 
-// FuzzPodWords: whatever a stranger writes into a pod, a resolver file and a hosts file have
+// FuzzPodStrings: whatever a stranger writes into a pod, a resolver file and a hosts file have
 // the lines that they should, each with its fields, or the pod is refused.
-func FuzzPodWords(f *testing.F) {
+func FuzzPodStrings(f *testing.F) {
 	for _, s := range []string{"a", "x\nnameserver 6.6.6.6", "ndots:5 timeout:1", "1.2.3.4", "fe80::1%eth0",
 		"fe80::1%a\nb", "a b", "#", "a\x00", "\u2028", "", "é"} {
 		f.Add(s, s, s, s)

@@ -7,8 +7,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A pod in a user namespace sees the owners of its volumes and files as they are
-// on disk; the runtime has to be told for each mount (L3.163).
+// A pod in a user namespace sees the owners of its volumes and files as they are on disk; each mount has the mappings
+// (L3.163).
 func TestMountsInUserNamespace(t *testing.T) {
 	ids := []*cri.IDMapping{{HostId: 65536, Length: 65536}}
 	for name, hostUsers := range map[string]*bool{"unset": nil, "host's": new(true), "own": new(false)} {

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// FuzzManifest reads manifests that nobody meant: what is taken for a pod has a
-// name, a UID and its node, and the same text makes the same pod.
+// FuzzManifest reads arbitrary manifests: each accepted pod has a name, a UID, and its node, and the same text makes
+// the same pod.
 func FuzzManifest(f *testing.F) {
 	for _, text := range []string{
 		"apiVersion: v1\nkind: Pod\nmetadata: {name: a, namespace: b, labels: {c: d}}\nspec:\n  containers: [{name: c, image: i, command: [x], ports: [{containerPort: 80, hostPort: 1}]}]\n",

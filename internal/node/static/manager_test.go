@@ -18,7 +18,7 @@ import (
 )
 
 // world is a Manager with an API server, the writer of statuses and the owner of
-// pods beside it, each a list of what it was told.
+// pods beside it, each with a list of its calls.
 type world struct {
 	corev1client.PodInterface // calls that no test makes panic
 	*Manager

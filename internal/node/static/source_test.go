@@ -185,7 +185,7 @@ func TestSecondManifestOfANameIsIgnored(t *testing.T) {
 	}
 }
 
-func TestWakeFindsWhatNoEventTold(t *testing.T) {
+func TestWakeFindsUnreportedChanges(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "real"), []byte(manifest), 0o600); err != nil {
 		t.Fatal(err)

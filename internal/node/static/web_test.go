@@ -46,8 +46,8 @@ const podList = `{"kind":"PodList","apiVersion":"v1","items":[
 {"metadata":{"name":"a"},"spec":{"containers":[{"name":"c","image":"i"}]}},
 {"kind":"Pod","apiVersion":"v1","metadata":{"name":"b","namespace":"n"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`
 
-// S14.10–S14.14: what a URL asks for runs; an answer that is not good changes nothing; after a restart the last good
-// one counts until there is another.
+// S14.10–S14.14: the pods of a URL run; an invalid response changes nothing; after a restart the last valid one counts
+// until there is another.
 func TestWebSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &web{}

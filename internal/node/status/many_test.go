@@ -25,7 +25,7 @@ func (s servers) UpdateStatus(ctx context.Context, pod *corev1.Pod, o metav1.Upd
 	return s.of[pod.Name].UpdateStatus(ctx, pod, o)
 }
 
-// When many pods start at once, few write what they say on the way: a pod that runs within a second needs one write.
+// When many pods start at once, few intermediate statuses are written: a pod that runs within a second needs one write.
 // Nothing settles for longer than settleMax.
 func TestManyPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

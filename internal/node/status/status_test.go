@@ -121,8 +121,7 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// What nobody could act on waits a moment for what comes next; a change of phase
-// or readiness does not.
+// A status on which no client can act waits briefly for further changes; a change of phase or readiness does not.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w, pod := start(t)
@@ -184,8 +183,8 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-// A status that somebody else overwrote is put right (L8.30).
-func TestDrift(t *testing.T) {
+// A status that another writer overwrote is written again (L8.30).
+func TestOverwrittenStatusIsWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w, pod := start(t)
 		w.Set(pod, running("mine"))
@@ -230,7 +229,7 @@ func TestOutage(t *testing.T) {
 }
 
 // A pod that is gone, or whose name another pod has now, is never written (L8.31).
-func TestGone(t *testing.T) {
+func TestStatusOfAGonePodIsNotWritten(t *testing.T) {
 	for name, vanish := range map[string]func(*server){
 		"deleted":   func(s *server) { s.pod = nil },
 		"recreated": func(s *server) { s.set(func(p *corev1.Pod) { p.UID = "another" }) },
@@ -297,9 +296,9 @@ func TestFieldsOfOthers(t *testing.T) {
 	}
 }
 
-// What changed and changed back between two writes has not changed for anybody: its
-// time stays (L1.74). The conditions of a resize tell a new reason by their time (L4.56).
-func TestTransitionTimeOfWhatWasNotSeen(t *testing.T) {
+// A condition that changed and changed back between two writes keeps its time (L1.74). The time of resize conditions
+// changes with their reason (L4.56).
+func TestTransitionTimeOfUnwrittenChanges(t *testing.T) {
 	at := func(s int) metav1.Time { return metav1.NewTime(time.Date(2026, 1, 1, 0, 0, s, 0, time.UTC)) }
 	with := func(ready corev1.ConditionStatus, s int) *corev1.PodStatus {
 		return &corev1.PodStatus{Conditions: []corev1.PodCondition{

@@ -35,7 +35,7 @@ func TestSubresources(t *testing.T) {
 	}
 }
 
-// rbac answers reviews: which token is whose, and who may do what.
+// rbac serves reviews: it authenticates tokens and authorizes users.
 type rbac struct {
 	mu     sync.Mutex
 	asked  []string
@@ -43,7 +43,7 @@ type rbac struct {
 	may    map[string]bool // "user verb subresource"
 }
 
-// client is one of an API that knows reviews only.
+// client is a client of an API that serves only reviews.
 func (r *rbac) client(t *testing.T) kubernetes.Interface {
 	answer := func(w http.ResponseWriter, req *http.Request, review any, fill func()) {
 		if err := json.NewDecoder(req.Body).Decode(review); err != nil {
@@ -84,8 +84,8 @@ func (r *rbac) client(t *testing.T) kubernetes.Interface {
 	return c
 }
 
-// Reachable from outside, the server admits users whom RBAC allows, and no others: no
-// certificate, one of a stranger, no token, a wrong one, one of somebody with other rights.
+// Reachable from outside, the server admits users whom RBAC allows, and no others: no certificate, one of another
+// authority, no token, an invalid one, one of a user with other rights.
 func TestAccess(t *testing.T) {
 	rules := &rbac{
 		tokens: map[string]string{"good": "prometheus", "poor": "nobody"},

@@ -104,8 +104,8 @@ type counterFunc func() runtime.Counters
 
 func (f counterFunc) Counters(context.Context) runtime.Counters { return f() }
 
-// A runtime that has cAdvisor's figures is asked once for a page: it reads no file twice.
-func TestScrapeAsksOnce(t *testing.T) {
+// A runtime with cAdvisor's metrics is called once for a page: it reads no file twice.
+func TestScrapeCallsTheRuntimeOnce(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "carob://id1",
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// L8.27: /healthz says ok, or which check failed; only the path of the check shows the reason.
+// L8.27: /healthz returns ok, or which check failed; only the path of the check shows the reason.
 func TestHealthz(t *testing.T) {
 	w := newWorld(t)
 	ask := func(path, want string, code int) {

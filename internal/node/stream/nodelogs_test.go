@@ -87,7 +87,7 @@ func TestNodeLogFiles(t *testing.T) {
 	}
 }
 
-// What queries say, and what is wrong with them, in upstream's words (S12.31, S12.32).
+// Queries are parsed and validated, with upstream's messages (S12.31, S12.32).
 func TestNodeLogQuery(t *testing.T) {
 	dir, journal := logDir(t)
 	s := &Server{cfg: Config{Logs: &NodeLogs{Dir: dir, Query: true, Journal: journal}}}

@@ -61,7 +61,7 @@ func TestRunningPods(t *testing.T) {
 	}
 }
 
-// /statusz says what runs, which version, and since when.
+// /statusz shows the component, its version, and its start time.
 func TestStatusz(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{cfg: Config{Version: "v1.37.2"}, started: time.Now()}

@@ -383,7 +383,7 @@ func TestContainerLogs(t *testing.T) {
 	}
 }
 
-// Which instance is meant, and what is said when there is none (L1.131, L1.132).
+// Which instance is selected, and the message if there is none (L1.131, L1.132).
 func TestLogSource(t *testing.T) {
 	terminated := func(id string) corev1.ContainerState {
 		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id}}
@@ -587,8 +587,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// A request that is not an upgrade reaches no runtime, from any user and with any method: a link
-// that somebody follows, or a program that fetches addresses for others, runs nothing.
+// A request that is not an upgrade reaches no runtime, from any user and with any method: a link that a user follows,
+// or a program that fetches URLs for others, runs nothing.
 func TestPlainRequestsRunNothing(t *testing.T) {
 	w := newWorld(t)
 	w.run("id1", "")

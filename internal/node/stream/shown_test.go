@@ -48,8 +48,8 @@ func logWorld(t *testing.T) (w *world, path string, get func(Runtime, string) (i
 	}
 }
 
-// A runtime hears that a log is shown before it is read, and again as long as the container
-// writes meanwhile: what is read is what the runtime has dropped.
+// A runtime is notified before a log is read, and again as long as the container writes meanwhile: the server reads
+// what the runtime has dropped.
 func TestLogShown(t *testing.T) {
 	w, path, get := logWorld(t)
 	var told []string
@@ -70,7 +70,7 @@ func TestLogShown(t *testing.T) {
 	if code, text := get(h, ""); code != 200 || text != "a\nb\n" || len(told) != 2 || told[0] != "id1" {
 		t.Errorf("%d %q, told of %q", code, text, told)
 	}
-	told, writes = nil, 100 // it never stops: all is shown, and told of so often
+	told, writes = nil, 100 // it never stops: everything is sent, with this many notifications
 	if code, text := get(h, ""); code != 200 || text != "a\n"+strings.Repeat("b\n", 1+shownTries) ||
 		len(told) != shownTries {
 		t.Errorf("%d %q, told of %q", code, text, told)
@@ -117,12 +117,12 @@ func TestLogShownFails(t *testing.T) {
 	})
 }
 
-// attacher attaches without a streaming server, and says whether the container runs.
+// attacher attaches without a streaming server, and reports whether the container runs.
 type attacher struct {
 	*world
 	attach func(out io.Writer) error
 	state  atomic.Int32 // a cri.ContainerState
-	later  bool         // it is known only after somebody has asked
+	later  bool         // it is known only after a request
 	asked  atomic.Bool
 }
 
@@ -153,9 +153,9 @@ func TestAttachAfterTheLog(t *testing.T) {
 	tests := []struct {
 		name    string
 		log     bool // the log was read before
-		ended   bool // the agent knows of the end
+		ended   bool // the agent has noticed the end
 		state   cri.ContainerState
-		later   bool // the runtime knows of the end a moment later
+		later   bool // the runtime notices the end a moment later
 		attach  func(io.Writer) error
 		out     string
 		refused string
@@ -198,7 +198,7 @@ func TestAttachAfterTheLog(t *testing.T) {
 					t.Fatal(err)
 				}
 				a.state.Store(int32(tc.state))
-				a.asked.Store(false) // the log has asked
+				a.asked.Store(false) // the log has notified
 				a.later = tc.later
 				if tc.ended {
 					w.change(func() { delete(w.running, "c") })

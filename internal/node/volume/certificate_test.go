@@ -152,7 +152,7 @@ func TestCertificateKeys(t *testing.T) {
 }
 
 // A certificate is renewed with a new key when it is due; until the new one is there, and
-// while the API fails, the old one stays. A restart of the agent asks for none.
+// while the API fails, the old one stays. A restart of the agent requests none.
 func TestCertificateRenewal(t *testing.T) {
 	w := newWorld(t)
 	pod := podWithCertificate("ECDSAP256")
@@ -181,7 +181,7 @@ func TestCertificateRenewal(t *testing.T) {
 	if len(w.signer.requests) != 2 || w.read(t, "both.pem") != first || !c.due().Equal(c.overdue()) {
 		t.Fatalf("%d requests, due %v", len(w.signer.requests), c.due())
 	}
-	w.signer.requests[1] = nil // deleted by somebody
+	w.signer.requests[1] = nil // deleted by another client
 	w.refresh(t.Context(), p)
 	if len(w.signer.requests) != 3 {
 		t.Fatalf("%d requests, want a new one for the deleted", len(w.signer.requests))
@@ -213,7 +213,7 @@ func decodedKey(t *testing.T, text string) *ecdsa.PrivateKey {
 	return key.(*ecdsa.PrivateKey)
 }
 
-// What the signer refuses is not asked for again; a certificate in force stays.
+// A refused certificate is not requested again; a certificate in force stays.
 func TestCertificateRefused(t *testing.T) {
 	const want = `PodCertificateRequest was permanently denied: reason="No" message="not you"`
 	t.Run("first", func(t *testing.T) {

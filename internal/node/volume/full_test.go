@@ -21,7 +21,7 @@ func (fullNode) Release(context.Context, types.UID) error                { retur
 func (fullNode) Held(types.UID) bool                                     { return false }
 func (fullNode) Pods() []types.UID                                       { return nil }
 
-// A pod whose driver says that the node is full is rejected, without other events; one whose volume is only late is
+// A pod whose driver reports that the node is full is rejected, without other events; one whose volume is only late is
 // not (L3.36).
 func TestNodeIsFull(t *testing.T) {
 	for _, full := range []bool{false, true} {

@@ -263,7 +263,7 @@ func TestBlockVolume(t *testing.T) {
 			t.Fatalf("device %q after %q", v.Device, device)
 		}
 		device = v.Device
-		for range 2 { // said once, also when the agent starts anew
+		for range 2 { // recorded once, also after a restart of the agent
 			want := fmt.Sprintf("SuccessfulMountVolume MapVolume.MapPodDevice succeeded for volume \"pv\" volumeMapPath %q",
 				filepath.Join(w.root, "pods", uid, "volumeDevices", "kubernetes.io~local-volume"))
 			if n := len(w.events); n != map[string]int{"p1": 1, "p2": 2}[uid] || w.events[n-1] != want {
@@ -323,7 +323,7 @@ func TestFileSystemOnDevice(t *testing.T) {
 	}
 }
 
-// Nothing that a volume says becomes an option of a program.
+// No field of a volume becomes an option of a program.
 func TestMountArguments(t *testing.T) {
 	for _, bad := range [][3]string{{"-o", "/dev/x", ""}, {"ext4", "-oexec", ""}, {"ext4", "", ""},
 		{"ext4", "/dev/x", "-x"}, {"ext4", "/dev/x", "a,b"}, {"ext4", "/dev/x", "a b"}, {"ext4", "a\nb", ""},

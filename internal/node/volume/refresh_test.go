@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Who renders volumes waits for no pod whose volumes are being set up or removed, which a driver may hold up, and
-// forgets none.
+// Rendering does not wait for pods whose volumes are being set up or removed, which a driver may delay, and skips none
+// of them.
 func TestRefreshOfBusyPods(t *testing.T) {
 	w := newWorld(t)
 	w.put("cm", map[string]string{"a": "1"})

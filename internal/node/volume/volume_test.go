@@ -45,7 +45,7 @@ type world struct {
 	events  []string
 	tokens  int
 	life    time.Duration
-	missed  chan struct{} // an object was asked for that does not exist
+	missed  chan struct{} // an object was requested that does not exist
 }
 
 func newWorld(t *testing.T) *world {
@@ -147,7 +147,7 @@ func (w *world) Release(uid types.UID) {
 	delete(w.holders, uid)
 }
 
-// put stores a config map and tells all pods.
+// put stores a config map and notifies all pods.
 func (w *world) put(name string, data map[string]string) {
 	w.mu.Lock()
 	w.maps[name] = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
@@ -450,8 +450,8 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// Files show the resources that a pod may use: not those that it asks for, and again
-// after a resize (L3.135, L3.120).
+// Files show the resources that a pod may use, not those that it requests, and are updated after a resize (L3.135,
+// L3.120).
 func TestFilesFollowResize(t *testing.T) {
 	w := newWorld(t)
 	pod := podWith("u1",
@@ -483,7 +483,7 @@ func TestFilesFollowResize(t *testing.T) {
 	asks.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("200m")
 	asks.Labels["app"] = "new"
 	w.Update(asks)
-	look(1, "cpu 644 100", "l 644 new") // asked for only
+	look(1, "cpu 644 100", "l 644 new") // requested only
 	w.Resized(asks)
 	look(1, "cpu 644 200", "l 644 new")
 	again := asks.DeepCopy()
@@ -631,7 +631,7 @@ func TestEmptyDir(t *testing.T) {
 	}
 }
 
-// hostPath checks and makes what its type says (L10.29).
+// hostPath checks and creates what its type requires (L10.29).
 func TestHostPath(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

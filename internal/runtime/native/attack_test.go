@@ -245,7 +245,7 @@ func attackMounts() {
 	must("the host by a link", reachable("/tmp/up/work"))
 }
 
-// attackOwnUserNS creates a user namespace, which anybody may do, and tries what its root can do.
+// attackOwnUserNS creates a user namespace, which needs no rights, and tries what its root can do.
 func attackOwnUserNS() {
 	err := errnoOf(unix.Syscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0))
 	if err != nil {

@@ -72,14 +72,14 @@ func TestCDIDevices(t *testing.T) {
 	}
 }
 
-// TestCDIHooks: hooks run where and when the OCI runtime-spec says, in order, and with the
+// TestCDIHooks: hooks run where and when the OCI runtime-spec requires, in order, and with the
 // container's state. A hook that fails fails the start, with its output.
 func TestCDIHooks(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.CDIDirs = []string{t.TempDir()}
 	w.r.cfg.CDIDirs = w.cfg.CDIDirs
 	notes := filepath.Join(w.dir, "notes")
-	// The root is where config.json in the bundle says, and writable only there.
+	// The root is at the path in config.json of the bundle, and writable only there.
 	const find = `s=$(cat); b=${s#*'"bundle":"'}; b=${b%%'"'*}; c=$(cat $b/config.json); r=${c#*'"root":{"path":"'}; r=${r%%'"'*}; `
 	note := func(name string) string {
 		return `s=$(cat); x=${s#*'"status":"'}; echo ` + name + ` ${x%%'"'*} $VENDOR >> ` + notes
@@ -335,7 +335,7 @@ func TestOldMonitor(t *testing.T) {
 	buildOldMonitor(t, dir)
 	innerRun(t, dir,
 		"^(TestContainerLife|TestExitCodes|TestStop|TestRestart|TestLostLine|TestSharedProcesses|TestSysctls|TestLogs|TestUserNamespace|TestExecSync|TestStreamExec|TestAttach|TestLogShown|TestStartErrors)$",
-		// It cannot tell the end of a client's input from the end of the container's.
+		// It cannot distinguish the end of a client's input from the end of the container's.
 		"-test.skip", "^TestAttach$/^(one_after_the_other|a_large_input_that_leaves_the_container's_open)$")
 }
 

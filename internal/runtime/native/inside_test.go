@@ -311,8 +311,8 @@ func TestMountPropagationRefused(t *testing.T) {
 	}
 }
 
-// A privileged container starts in a sandbox created before the pod had one if the request says
-// that the pod has one now (kubectl debug --profile=sysadmin), and is rejected otherwise.
+// A privileged container starts in a sandbox created before the pod had one if the request declares that the pod has
+// one now (kubectl debug --profile=sysadmin), and is rejected otherwise.
 func TestPrivilegedLater(t *testing.T) {
 	w := newWorld(t)
 	sb, made := w.sandbox("later")

@@ -103,8 +103,8 @@ func addCaps(names ...string) func(*cri.ContainerConfig) {
 	})
 }
 
-// TestBreakOut runs each attack in a container of its own.
-func TestBreakOut(t *testing.T) {
+// TestAttacksFromContainer runs each attack in a container of its own.
+func TestAttacksFromContainer(t *testing.T) {
 	needAttacker(t)
 	w := newWorld(t)
 	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}

@@ -26,8 +26,8 @@ func needMemory(t *testing.T, w *world) {
 	}
 }
 
-// TestOOM: whichever process the kernel kills because of memory, and whichever limit was reached,
-// the container's status says OOMKilled.
+// TestOOM: for any process that the kernel kills because of memory, and any limit, the reason in the container's status
+// is OOMKilled.
 func TestOOM(t *testing.T) {
 	w := newWorld(t)
 	needMemory(t, w)
@@ -126,7 +126,7 @@ func (w *world) mayNotStart(t *testing.T, starts bool, id string) {
 	}
 }
 
-// TestEmptyParentCpuset: somebody else created the parent cgroup and has not filled it yet, as with
+// TestEmptyParentCpuset: another process created the parent cgroup and has not set its cpuset yet, as with
 // pods that start at the same time.
 func TestEmptyParentCpuset(t *testing.T) {
 	w := newWorld(t)

@@ -40,7 +40,7 @@ func TestPodFilesCount(t *testing.T) {
 	}
 }
 
-// Ping works as decision 12 says: with ICMP echo sockets, which need no capability, for root, for a
+// Ping works as in decision 12: with ICMP echo sockets, which need no capability, for root, for a
 // user, and in a user namespace; with a raw socket, as in BusyBox, for root with the default
 // capabilities. Without CAP_NET_RAW there are no raw and no packet sockets.
 func TestPing(t *testing.T) {

@@ -324,8 +324,8 @@ func TestPreparedHelperNotNeeded(t *testing.T) {
 	}
 }
 
-// TestPreparedHelperLies: what a helper that waits gets but its program ends it, and the pod goes on.
-func TestPreparedHelperLies(t *testing.T) {
+// TestPreparedHelperWithUnexpectedInput: what a helper that waits gets but its program ends it, and the pod goes on.
+func TestPreparedHelperWithUnexpectedInput(t *testing.T) {
 	w := preparedWorld(t)
 	take := string(wire.Encode([]wire.Message{{Code: plan.OpTake}}))
 	noFile := string(binary.LittleEndian.AppendUint32(nil, uint32(len(take)))) + take

@@ -43,7 +43,7 @@ func startBus(t *testing.T) (u *unitManager, stop func()) {
 }
 
 // TestScopes: with the systemd driver, a container runs in a scope that systemd created in its
-// pod's slice, delegated, with limits that systemd knows. The scope is removed with the container.
+// pod's slice, delegated, with its limits set in systemd. The scope is removed with the container.
 func TestScopes(t *testing.T) {
 	u, stopBus := startBus(t)
 	dir := t.TempDir()
@@ -195,7 +195,7 @@ func TestStopSlice(t *testing.T) {
 	}
 }
 
-// unitDir tells a child of TestUnitIsKilled the directory of its world.
+// unitDir is the environment variable with the directory of a child of TestUnitIsKilled.
 const unitDir = "CAROB_TEST_UNIT"
 
 // TestUnitIsKilled: carob is a unit of systemd, and systemd kills all processes in the unit's

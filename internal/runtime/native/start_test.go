@@ -14,7 +14,7 @@ import (
 )
 
 // TestHelperWaitsForItsCgroups: where the helper enters its cgroups by itself it is started while they
-// are made. It waits until they have their limits, and ends when they are not to be had.
+// are made. It waits until they have their limits, and ends if they can't be made.
 func TestHelperWaitsForItsCgroups(t *testing.T) {
 	w, arm := brokenWorld(t)
 	if place := w.r.groups.Entry("/"); !place.Later() {

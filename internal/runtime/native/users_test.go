@@ -53,7 +53,7 @@ func TestStatusOfUser(t *testing.T) {
 // An image does not run if its user is a number that is too large for the kernel and also a name of
 // root in its passwd file: not as root, not at all. The same holds for anything else that is not a
 // valid ID.
-func TestUsersThatAreNoIDs(t *testing.T) {
+func TestInvalidUserIDs(t *testing.T) {
 	w := newWorld(t)
 	images := w.cfg.Images.(*dirImages)
 	for name, text := range map[string]string{

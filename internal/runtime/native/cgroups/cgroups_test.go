@@ -80,8 +80,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestDelegateFromAbove: a cgroup that somebody created a moment ago has no controllers yet; its
-// parent enables them.
+// TestDelegateFromAbove: a cgroup that another process has just created has no controllers yet; its parent enables
+// them.
 func TestDelegateFromAbove(t *testing.T) {
 	h := Hierarchy{Mount: t.TempDir()}
 	for group, has := range map[string]string{"": "cpu memory misc", "/a": "", "/a/b": ""} {

@@ -19,8 +19,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// FuzzHosts parses hosts.toml as an administrator may have written it: the result is an error, or
-// hosts to ask, none of which gets credentials meant for another.
+// FuzzHosts parses hosts.toml as an administrator may have written it: the result is an error, or a list of hosts, none
+// of which gets credentials of another.
 func FuzzHosts(f *testing.F) {
 	for _, text := range []string{
 		"", "server = \"https://registry-1.docker.io\"\n[host.\"http://mirror:5000\"]\n  capabilities = [\"pull\", \"resolve\"]\n",

@@ -425,8 +425,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestDishonestRegistries: wrong answers end the pull with the reason and leave nothing.
-func TestDishonestRegistries(t *testing.T) {
+// TestHostileRegistries: wrong answers end the pull with the reason and leave nothing.
+func TestHostileRegistries(t *testing.T) {
 	layer := archiveOf(file("f", "content"))
 	random := make([]byte, 1<<20)
 	for i := range random {

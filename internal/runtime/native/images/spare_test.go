@@ -111,7 +111,7 @@ func TestSpareLayer(t *testing.T) {
 	}
 }
 
-// TestSpareLayerLost: a spare layer that somebody removed costs nothing but the time to make one.
+// TestSpareLayerLost: a removed spare layer costs only the time to make one.
 func TestSpareLayerLost(t *testing.T) {
 	s := openStore(t, Config{})
 	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))

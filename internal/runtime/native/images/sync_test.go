@@ -123,7 +123,7 @@ func TestSyncNeverEnds(t *testing.T) {
 	testwait.For(t, "compressed layers are gone", func() bool { return leaseCount(t, s) == 0 })
 }
 
-// Layers that the disk refused are never marked, because a second sync may say nothing of it. They stay for the
+// Layers that the disk refused are never marked, because a second sync may not report it. They stay for the
 // containers of this boot.
 func TestSyncFails(t *testing.T) {
 	disk := &syncs{gate: make(chan error, 2)}

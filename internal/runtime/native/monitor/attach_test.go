@@ -16,7 +16,7 @@ import (
 // A connection to a monitor receives the exits of all containers from the beginning. Such an event
 // before the answer to an attach is not the answer: exit code 1 is not an error, and 0 not a
 // success.
-func TestEndBeforeTheAnswer(t *testing.T) {
+func TestContainerEndsBeforeAttachResponds(t *testing.T) {
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(t.TempDir(), "sock")})
 	if err != nil {
 		t.Fatal(err)

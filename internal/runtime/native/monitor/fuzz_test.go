@@ -46,7 +46,7 @@ func (h *harness) run(t *testing.T, script []byte) {
 	h.ask(t, script, 0)
 }
 
-// ask is run for a harness that writes a size before the answer.
+// ask is run for a harness that writes a size before its response.
 func (h *harness) ask(t *testing.T, script []byte, size int) []byte {
 	t.Helper()
 	h.mu.Lock()

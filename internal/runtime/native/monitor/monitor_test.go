@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMonitorDoesNotAnswer: a call about a shown log waits no longer than its caller wants.
+// TestMonitorDoesNotAnswer: a call of Shown waits no longer than its context.
 func TestMonitorDoesNotAnswer(t *testing.T) {
 	conn, theirs := connection(t)
 	m := newMonitor(conn, nil)

@@ -46,7 +46,7 @@ func goroutines(function string) int {
 func exists(pid int) bool { return unix.Kill(pid, 0) == nil } // also a zombie
 
 // TestMonitorCostsOneGoroutine: nothing but the receiver waits for a running monitor, and none that has ended stays a
-// zombie, whether it was closed, killed, or told to quit.
+// zombie, whether it was closed, killed, or received Quit.
 func TestMonitorCostsOneGoroutine(t *testing.T) {
 	bin := filepath.Join("..", "csrc", "bin", runtime.GOARCH)
 	text, err1 := os.ReadFile(filepath.Join(bin, "monitor"))

@@ -115,8 +115,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestSessionGoesOn: a helper goes on after it has asked. It is answered once it has sent its files, and what
-// fails until it takes the answer is told in its own words.
+// TestSessionGoesOn: a helper continues after its question. It gets the answer once it has sent its files, and failures
+// before it reads the answer are reported with its own text.
 func TestSessionGoesOn(t *testing.T) {
 	p := samplePrograms(t)[0]
 	ask := slices.IndexFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpAsk })

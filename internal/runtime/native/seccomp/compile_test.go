@@ -89,7 +89,7 @@ func reference(p *specs.LinuxSeccomp, names map[string]uint32, c call) uint32 {
 	return rest
 }
 
-func TestProfilesMeanWhatTheySay(t *testing.T) {
+func TestProfilesDecideAsWritten(t *testing.T) {
 	names := abis["amd64"][0].numbers()
 	pick := []string{"read", "write", "open", "socket", "clone", "clone3", "personality", "io_uring_setup",
 		"not_a_call", "ptrace", "mount"}

@@ -7,8 +7,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// FuzzProfiles compiles profiles as a user's file may contain them: the result is an error, or a
-// program that runs and does what the profile says.
+// FuzzProfiles compiles profiles as a user's file may contain them: the result is an error, or a program that decides
+// as the profile specifies.
 func FuzzProfiles(f *testing.F) {
 	for _, text := range []string{
 		`{"defaultAction":"SCMP_ACT_ERRNO","architectures":["SCMP_ARCH_X86_64","SCMP_ARCH_X86","SCMP_ARCH_X32"],"syscalls":[{"names":["read","write","socket"],"action":"SCMP_ACT_ALLOW"},{"names":["personality"],"action":"SCMP_ACT_ALLOW","args":[{"index":0,"value":8,"op":"SCMP_CMP_EQ"}]}]}`,

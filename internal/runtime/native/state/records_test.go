@@ -13,7 +13,7 @@ import (
 
 // A new version of a record is written to its second file: the files in the directory keep their
 // sizes, unless the record has outgrown them.
-func TestRecordsChangePlaces(t *testing.T) {
+func TestRecordFilesAreExchanged(t *testing.T) {
 	dir := t.TempDir()
 	rec := Container{ID: "c", Reason: "Created"}
 	if err := Create(dir, &rec); err != nil {
