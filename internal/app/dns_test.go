@@ -12,7 +12,7 @@ import (
 )
 
 // The device of the DNS has its address, also on a kernel without dummy devices and when it is there already. A device
-// of somebody else with its name is left alone.
+// of another program with its name is not changed.
 func TestDeviceOfDNS(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make a network namespace")

@@ -53,7 +53,7 @@ func TestKubeletSettings(t *testing.T) {
 	}
 }
 
-// All flags are shown, as text for people and structured for who asks for that.
+// All flags are shown, as text for people, or structured if the client requests it.
 func TestFlagz(t *testing.T) {
 	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir(), Profiling: true}, "host")
 	if err != nil {
@@ -99,7 +99,7 @@ func TestFlagz(t *testing.T) {
 	}
 }
 
-// A configuration that forbids the host says so.
+// A configuration that forbids the host is an error that names the reason.
 func TestHostFits(t *testing.T) {
 	const header = "Filename Type Size Used Priority\n"
 	forbids := &kubeletconfig.Configuration{FailSwapOn: new(true), FailCgroupV1: new(true)}
@@ -124,7 +124,7 @@ func TestHostFits(t *testing.T) {
 	}
 }
 
-// The health of the node agent is served only where the configuration asks for it.
+// The health of the node agent is served only where the configuration enables it.
 func TestNodeHealth(t *testing.T) {
 	for _, k := range []*kubeletconfig.Configuration{nil, {}, {HealthzPort: new(int32(0))}} {
 		if run, err := nodeHealth(k); run != nil || err != nil {

@@ -22,8 +22,7 @@ import (
 	"carob/internal/base/instance"
 )
 
-// TestBundleHasNoSecrets puts secrets wherever they can be and looks for them in everything that is
-// collected.
+// TestBundleHasNoSecrets puts secrets wherever they can be and searches everything that is collected for them.
 func TestBundleHasNoSecrets(t *testing.T) {
 	const (
 		password = `correct "horse" \battery`

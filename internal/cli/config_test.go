@@ -16,7 +16,7 @@ import (
 	"carob/internal/base/instance"
 )
 
-// recorder remembers the instance that it was asked to start.
+// recorder records the instance that it should start.
 type recorder struct {
 	noEngine
 	got *instance.Instance

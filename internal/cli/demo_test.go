@@ -16,7 +16,7 @@ import (
 	clientgotesting "k8s.io/client-go/testing"
 )
 
-// If no node can run the demo's pod, the demo says why.
+// If no node can run the demo's pod, the demo prints why.
 func TestDemoShowsWhyPodIsPending(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{

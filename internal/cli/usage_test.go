@@ -72,7 +72,7 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	})
 }
 
-// An invalid command line exits with 2, and the message says what is valid.
+// An invalid command line exits with 2, and the message lists what is valid.
 func TestInvalidUseExitsWith2(t *testing.T) {
 	refused := func(t *testing.T, args []string, says ...string) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 			}
 		}
 	}
-	// Flags that take any text: names that only the cluster knows, files that are created.
+	// Flags that take any text: names of objects in the cluster, files that are created.
 	anyText := []string{"namespace", "node", "kubeconfig", "data-dir", "file", "break", "audit-log-path",
 		"container-log-dir", "kubelet-dir", "output-file", "model",
 		// package app checks these

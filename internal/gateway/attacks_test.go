@@ -77,8 +77,8 @@ func (h *h2conn) closed(t *testing.T) {
 	}
 }
 
-// Rapid reset (CVE-2023-44487): who begins requests and takes them back at once gets no more of them to the backend
-// than who lets them run, and the others are served.
+// Rapid reset (CVE-2023-44487): a client that begins requests and cancels them at once gets no more of them to the
+// backend than other clients, and the others are served.
 func TestRapidReset(t *testing.T) {
 	var running, most atomic.Int64
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -354,7 +354,8 @@ func TestSpaceInQuery(t *testing.T) {
 	}
 }
 
-// deviations are what h2spec wants otherwise than Go's server of HTTP/2 does, which refuses all of these requests, too.
+// deviations are cases in which h2spec requires another error than Go's HTTP/2 server returns; it refuses all of these
+// requests, too.
 func deviations() []string {
 	return []string{
 		// It is HTTP/1.1 then, and gets 400.

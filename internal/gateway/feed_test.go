@@ -32,9 +32,9 @@ func watched(c *fake.Clientset) (out []string) {
 	return out
 }
 
-// Without an Ingress of carob's, only Ingresses and their classes are watched and no port is open. The first one brings
-// the rest: it is served, its status says where, and an event what is wrong. When it goes, the port is closed and the
-// other watches end.
+// Without an Ingress of carob's, only Ingresses and their classes are watched and no port is open. The first one starts
+// the rest: it is served, its status has the address, and an event its problem. When it is deleted, the port is closed
+// and the other watches end.
 func TestNothingRunsUnused(t *testing.T) {
 	client := fake.NewClientset(&networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},
 		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}})

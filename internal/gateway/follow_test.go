@@ -20,7 +20,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// change tells the gateway about changed Ingresses and Services only; those without an object have gone.
+// change passes only changed Ingresses and Services to the gateway; those without an object were deleted.
 func (l *lab) change(ingresses map[string]*networkingv1.Ingress, services ...string) {
 	l.t.Helper()
 	s := &snapshot{changed: map[name]bool{}, services: map[name]*corev1.Service{},
@@ -105,8 +105,8 @@ func TestChangesAreFollowed(t *testing.T) {
 	}
 }
 
-// Through the watches, too, a second Ingress and its new status lead to no new plan. A port that somebody else has is
-// opened when it is free.
+// Through the watches, too, a second Ingress and its new status lead to no new plan. A port that another process uses
+// is opened when it is free.
 func TestChangesFromWatchesAreFollowed(t *testing.T) {
 	client := fake.NewClientset(&networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},
 		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}})

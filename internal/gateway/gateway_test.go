@@ -43,7 +43,7 @@ type lab struct {
 
 var loopbacks atomic.Uint32
 
-// freePort is one that nobody listens on. Each is on a loopback address of its own, so that no other socket takes it.
+// freePort is a port without a listener. Each is on a loopback address of its own, so that no other socket takes it.
 func freePort(t testing.TB) netip.AddrPort {
 	t.Helper()
 	n := loopbacks.Add(1)
@@ -455,7 +455,7 @@ func TestRetryOfConnections(t *testing.T) {
 	want(t, "all are dead", status, text, 503)
 }
 
-// A pod that leaves gets no new request; it is routed until its requests have ended, and Follow tells then. No request
+// A deleted pod gets no new request; it is routed until its requests have ended, and then Follow reports it. No request
 // fails meanwhile.
 func TestDeletedPodLosesNoRequest(t *testing.T) {
 	hold, entered := make(chan struct{}), make(chan struct{})
@@ -551,7 +551,7 @@ func TestDeletedPodLosesNoRequest(t *testing.T) {
 	}
 }
 
-// Headers that are too long end at the server, and a client that says nothing is cut off.
+// Headers that are too long are refused by the server, and a silent client is disconnected.
 func TestHeaderBombs(t *testing.T) {
 	l := newLab(t)
 	l.service("a", "", at(echo(t, "a").URL, "pa"))

@@ -13,8 +13,8 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 )
 
-// A line of the access log says which model was asked for, what the server was asked for, the server, the tokens, or
-// why the request was refused; lines of other requests say nothing of that.
+// A line of the access log has the requested model, the model in the server's request, the server, the tokens, or why
+// the request was refused; lines of other requests lack these fields.
 func TestAccessLogOfInference(t *testing.T) {
 	l := newInferenceLab(t)
 	path := filepath.Join(t.TempDir(), "access.log")

@@ -278,8 +278,8 @@ func replaced(body string) (out []*extprocv3.ProcessingResponse) {
 	return out
 }
 
-// A pool's own picker says where requests go, what their bodies are, and which get no server; never outside of the
-// pool.
+// A pool's own picker chooses the endpoints of requests, changes their bodies, and refuses some; it can't choose
+// endpoints outside of the pool.
 func TestExternalPicker(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)

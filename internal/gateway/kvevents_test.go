@@ -17,7 +17,7 @@ import (
 	"carob/internal/inference"
 )
 
-// publisher is the socket of a model server's KV events. It says once that it has a block of 16 tokens, 0 to 15.
+// publisher is the socket of a model server's KV events. It publishes one block of 16 tokens, 0 to 15.
 func publisher(t *testing.T, at netip.AddrPort) {
 	ln, err := net.Listen("tcp", at.String())
 	if err != nil {
@@ -45,8 +45,9 @@ func publisher(t *testing.T, at netip.AddrPort) {
 	}()
 }
 
-// A request goes to the server whose KV events say that it has the prompt, through carob's own Gateway and when another
-// gateway asks. The prompts are tokens already, so that no answer has to come in time (inference.TestTokens asks).
+// A request goes to the server whose KV events contain the prompt, through carob's own Gateway and through another
+// gateway. The prompts are tokens already, so that no call of /tokenize has to end in time (inference.TestTokens covers
+// it).
 func TestRequestsFollowEvents(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)

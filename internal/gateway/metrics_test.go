@@ -206,7 +206,7 @@ func TestAccessLog(t *testing.T) {
 // A log whose file does not take lines costs lines, which are counted, and never a request.
 func TestSlowAccessLog(t *testing.T) {
 	l := newLab(t)
-	l.seen.log = accesslog.New("/nowhere", 2, l.seen.figures.lost.Inc) // nobody writes
+	l.seen.log = accesslog.New("/nowhere", 2, l.seen.figures.lost.Inc) // no writer
 	l.service("web", "", at(echo(t, "web").URL, "p1"))
 	l.ingress("web.example", nil, "/=web")
 	l.update()

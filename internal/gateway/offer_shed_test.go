@@ -15,8 +15,8 @@ import (
 	"carob/internal/gateway/extproc"
 )
 
-// While the servers are full, another gateway hears 429 with its reason for what can be shed, and gets a server for
-// what is critical; what was refused holds no memory.
+// While the servers are full, another gateway gets 429 with its reason for sheddable requests, and a server for
+// critical ones; refused requests hold no memory.
 func TestOfferedSheds(t *testing.T) {
 	l := newInferenceLab(t)
 	l.cfg.Picker = netip.MustParseAddrPort("127.0.0.1:1")

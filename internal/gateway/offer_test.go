@@ -24,8 +24,8 @@ import (
 	"carob/internal/gateway/extproc"
 )
 
-// Another gateway asks about a pool that no route of carob's leads to, with TLS: its model is rewritten, what cannot be
-// served is refused, and nothing is left when the requests have ended.
+// Another gateway calls the picker for a pool without a route in carob, with TLS: the model is rewritten, requests that
+// cannot be served are refused, and nothing is left when the requests have ended.
 func TestAnotherGatewayCallsThePicker(t *testing.T) {
 	l := newInferenceLab(t)
 	l.world.HTTPRoutes = nil
@@ -114,7 +114,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 	if _, _, err := ask("llm.other", "{}"); err == nil {
 		t.Error("a pool that is not there is served")
 	}
-	cancel() // also the first stream, which nobody closed
+	cancel() // also the first stream, which was not closed
 	<-over
 	_, all := p.served.Load().own.Statuses()
 	if all[0].InFlight != 0 || target.requests.Load() != 0 || l.bodies.Load() != 0 {
@@ -182,7 +182,8 @@ func TestOfferedPoolIsFound(t *testing.T) {
 	}
 }
 
-// Pools are watched without a Gateway of carob's only while other gateways may ask, and the API server has the kinds.
+// Without a Gateway of carob's, pools are watched only while other gateways may call the picker, and the API server has
+// the kinds.
 func TestOfferedKinds(t *testing.T) {
 	for _, c := range []struct{ offers, api, pools bool }{{true, true, true}, {false, true, true}, {true, false, true},
 		{true, true, false}} {

@@ -30,7 +30,7 @@ func TestFirstServer(t *testing.T) {
 		}
 		return all[0].Value
 	}
-	// Another pool's autoscaler, and metrics that do not tell what is held, start nothing.
+	// Another pool's autoscaler, and metrics other than the number of held requests, do not make requests wait.
 	for _, metric := range []string{"inference_pool_ready_pods", "inference_pool_average_queue_size"} {
 		read(metric, "llm")
 	}

@@ -11,7 +11,7 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 )
 
-// What `carob explain` gets: which servers have told their metrics, which have not and why, and which models have
+// What `carob explain` gets: which servers have returned their metrics, which have not and why, and which models have
 // rules.
 func TestPoolStates(t *testing.T) {
 	l := newInferenceLab(t)

@@ -75,7 +75,7 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// Who is not in the trusted ranges cannot claim an address.
+// A client outside of the trusted ranges cannot claim an address.
 func TestProxyHeaderOfUntrustedClients(t *testing.T) {
 	l := newLab(t)
 	l.cfg.Proxies = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}

@@ -44,8 +44,8 @@ func secretOf(t *testing.T, version string) (*corev1.Secret, []byte) {
 				Bytes: key})}}, cert.Certificate[0]
 }
 
-// A new certificate in a Secret is served without a new plan, as is a Secret that nobody names. One that cannot be read
-// any more, and one that comes back, are planned.
+// A new certificate in a Secret is served without a new plan, as is a Secret without a reference. One that cannot be
+// read any more, and one that comes back, are planned.
 func TestSecretsAreFollowed(t *testing.T) {
 	client := fake.NewClientset(&networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},
 		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}})

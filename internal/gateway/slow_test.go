@@ -94,7 +94,7 @@ func slowLab(t *testing.T, backend http.HandlerFunc) (front *pipes, stop func())
 func TestSlowClients(t *testing.T) {
 	for what, c := range map[string]struct {
 		client func(c net.Conn)
-		takes  bool          // what the server says, as it comes
+		takes  bool          // what the server sends, as it arrives
 		limit  time.Duration // when the server must have closed
 	}{
 		"no header": {func(net.Conn) {}, true, headerTime},
@@ -141,7 +141,7 @@ func TestSlowClients(t *testing.T) {
 				if !c.takes {
 					c.client(conn)
 					drain()
-				} else { // a pipe has no buffer: what is written waits for who reads
+				} else { // a pipe has no buffer: a write waits for the reader
 					go drain()
 					c.client(conn)
 				}

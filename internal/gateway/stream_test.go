@@ -60,7 +60,7 @@ func tcpRoute(of string, backends ...gatewayv1.BackendRef) *gatewayv1.TCPRoute {
 	return r
 }
 
-// tcpEcho answers, once its client has nothing more to say, with its name and what it got.
+// tcpEcho responds, after its client's half close, with its name and what it received.
 func tcpEcho(t *testing.T, who string) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -137,7 +137,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// What nobody serves is refused, not left open: no route, a backend that is not valid, no endpoint.
+// Connections that are not served are reset, not left open: no route, an invalid backend, no endpoint.
 func TestTCPIsRefused(t *testing.T) {
 	at80 := freePort(t)
 	l := newStreamLab(t, gatewayv1.TCPProtocolType, at80)
@@ -243,7 +243,8 @@ func (l *lab) followed(s *snapshot) {
 	l.Gateway.update(l.t.Context(), s)
 }
 
-// A TLSRoute and its changes: the name that a client asks for decides, and what was read of it comes to the backend.
+// A TLSRoute and its changes: the server name of the client decides, and the bytes that were read already reach the
+// backend.
 func TestTLSRoutes(t *testing.T) {
 	at443 := freePort(t)
 	l := newStreamLab(t, gatewayv1.TLSProtocolType, at443)

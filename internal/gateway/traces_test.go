@@ -192,7 +192,7 @@ func TestSampledTraces(t *testing.T) {
 	}
 }
 
-// TestTracesOfPicks: the span of an inference request says which endpoints were picked, or why none was.
+// TestTracesOfPicks: the span of an inference request has the picked endpoints, or why there are none.
 func TestTracesOfPicks(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)

@@ -70,7 +70,7 @@ func udpClient(t *testing.T, to netip.AddrPort) net.Conn {
 	return c
 }
 
-// ask sends until an answer to this question comes: datagrams may be lost, and answers to earlier ones may come late.
+// ask sends until a reply to this datagram arrives: datagrams may be lost, and replies to earlier ones may arrive late.
 func ask(t *testing.T, c net.Conn, text string) (answer string) {
 	t.Helper()
 	b := make([]byte, 64<<10)
@@ -200,7 +200,8 @@ func TestUDPBackends(t *testing.T) {
 	}
 }
 
-// A port of UDP that somebody else has is told of, and opened when it is free; TCP with the number is no obstacle.
+// A UDP port that another process uses is reported, and opened when it is free; a TCP port with the same number does
+// not matter.
 func TestUDPPortIsTaken(t *testing.T) {
 	to := freePort(t)
 	other, err := net.ListenPacket("udp", to.String())

@@ -91,8 +91,8 @@ func readFrame(r io.Reader) (f frame, err error) {
 	return f, nil
 }
 
-// webSocketEcho sends back each frame as it came. After a close frame, or the client's half close, it says how many
-// frames there were, and ends.
+// webSocketEcho sends back each frame as it came. After a close frame, or the client's half close, it sends the number
+// of frames, and ends.
 func webSocketEcho(t *testing.T, told chan<- string) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "websocket" {
@@ -314,7 +314,7 @@ type halfPipe struct{ net.Conn }
 
 func (halfPipe) CloseWrite() error { return nil }
 
-// webSocketPage opens a WebSocket and tells what came back.
+// webSocketPage opens a WebSocket and shows what came back.
 const webSocketPage = `<!doctype html><title>echo</title><script>
 const s = new WebSocket("ws://" + location.host + "/browser"), got = [], big = "x".repeat(300000)
 s.onopen = () => { s.send("hello"); s.send(big); s.send(new Uint8Array([1, 2, 3]).buffer) }

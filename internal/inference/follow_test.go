@@ -231,7 +231,7 @@ func preciseFleet(t *testing.T, n int) (*Pool, []*twin) {
 	for _, w := range all {
 		testwait.For(t, "the pool follows", func() bool { return w.subscribers() > 0 })
 	}
-	for i := range n { // what is said before it looks is lost
+	for i := range n { // events before the subscription are lost
 		testwait.For(t, "the pool looks", func() bool { return p.cache(i).Following })
 	}
 	return p, all
@@ -255,8 +255,8 @@ func picks(t *testing.T, p *Pool, prompt string) (netip.AddrPort, float64) {
 	return k.Address(), k.Score
 }
 
-// The prompt goes to the server that has said it has it in its cache, over a real socket: after events in the order of
-// the server, a gap, a new start of the server, and something that nobody can read.
+// The prompt goes to the server whose events have it in its cache, over a real socket: after events in the order of the
+// server, a gap, a restart of the server, and an unreadable message.
 func TestFollowEvents(t *testing.T) {
 	p, all := preciseFleet(t, 3)
 	prompt := strings.Repeat("abcdefghijklmnop", 4)
@@ -294,14 +294,14 @@ func TestFollowEvents(t *testing.T) {
 	testwait.For(t, "it connects again", func() bool { return all[2].subscribers() == 1 && p.cache(2).Following })
 	all[2].publish(0, storing(1, codes(prompt)...))
 	testwait.For(t, "the events are taken", func() bool { c := p.cache(2); return c.Blocks == 4 && c.Whole })
-	// Another pool configuration, or none: nobody is connected any more.
+	// Another pool configuration, or none: all connections are closed.
 	p.Configure(routing.DefaultConfig())
 	if p.cache(0) != nil {
 		t.Error("events are followed without a configuration")
 	}
 }
 
-// recorded is a connection whose other end says something and hangs up.
+// recorded is a connection whose other end sends something and closes it.
 type recorded struct {
 	net.Conn
 	says *bytes.Reader
@@ -357,7 +357,7 @@ func TestHostilePublisher(t *testing.T) {
 	}
 }
 
-// The wait for a greeting ends with the context, when nobody says anything.
+// The wait for a greeting ends with the context if nothing arrives.
 func TestSilentPublisher(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()

@@ -68,7 +68,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A configuration can add engines, and say which label names them.
+// A configuration can add engines, and the label that names them.
 func TestOwnEngines(t *testing.T) {
 	c, err := ReadConfig([]byte(`
 apiVersion: inference.networking.x-k8s.io/v1alpha1
@@ -120,7 +120,7 @@ my_adapters{max_lora="2",running_lora_adapters="a"} 1
 	}
 }
 
-// A server that lies or is broken is not believed at all.
+// Impossible metrics of a hostile or broken server are refused as a whole.
 func TestImpossibleMetricsAreRefused(t *testing.T) {
 	for _, lie := range []string{"NaN", "-1", "+Inf", "-Inf", "1e300", "99999999999", "", "x", "0x", "1_0"} {
 		for _, text := range []string{

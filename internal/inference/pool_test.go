@@ -98,7 +98,7 @@ func ask(t *testing.T, p *Pool) *Pick {
 	return k
 }
 
-// Servers are asked often while requests flow, seldom otherwise, and at once when they begin to flow.
+// Servers are scraped often while there are requests, rarely otherwise, and at once when requests begin.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := start(t, "", 2)
@@ -128,7 +128,7 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// A server that does not answer is asked less often, and never stops the others from being asked.
+// A server that does not respond is scraped less often, and never delays scrapes of others.
 func TestDeadServerIsScrapedLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := start(t, "", 2)
@@ -147,7 +147,7 @@ func TestDeadServerIsScrapedLessOften(t *testing.T) {
 	})
 }
 
-// Requests go to the server with the shorter queue, by what it says and by what it was sent since.
+// Requests go to the server with the shorter queue, according to its metrics and to the requests sent since.
 func TestPick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := start(t, "", 2)

@@ -19,8 +19,8 @@ func tokensOf(t *testing.T, p *Pool, path, body string) []uint64 {
 	return r.Blocks
 }
 
-// The server is asked as vLLM wants it: the fields that change the tokens, and the model's name there. What is no
-// prompt is not asked for; tokens in a request are taken as they are.
+// The server is called as vLLM requires: with the fields that affect the tokens, and the server's name of the model.
+// Other bodies cause no call; tokens in a request are used as they are.
 func TestTokens(t *testing.T) {
 	p, all := preciseFleet(t, 1)
 	if tokensOf(t, p, "/v1/completions", `{"prompt": "abcdefghijklmnop"}`) != nil || len(all[0].questions()) > 0 {
@@ -112,7 +112,7 @@ func TestNoTokens(t *testing.T) {
 			t.Errorf("%s: %d servers were asked; %s", c.name, asked(), got)
 		}
 	}
-	// A prompt that the server refuses says nothing about the server.
+	// A prompt that the server refuses does not count as a failure of the server.
 	p.mu.Lock()
 	p.tokens = newTokenizer()
 	p.tokens.patience = time.Minute

@@ -22,8 +22,8 @@ const (
 	table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 )
 
-// api measures writes of pods that nobody schedules, by several clients on one
-// connection, and what watches take that nothing happens to.
+// api measures writes of pods that are not scheduled, by several clients on one connection, and the cost of idle
+// watches.
 func (b *bench) api(ctx context.Context) error {
 	if b.writes == 0 {
 		return nil

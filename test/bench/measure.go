@@ -183,7 +183,7 @@ func pod(name string) *corev1.Pod {
 	}
 }
 
-// times of one pod in milliseconds after its creation was asked for.
+// times of one pod in milliseconds after the request to create it.
 type times struct{ running, ready float64 }
 
 // runOne creates a pod and waits for Ready; times count from start.
@@ -247,7 +247,7 @@ func ready(p *corev1.Pod) bool {
 	return false
 }
 
-// follow calls see for each version of each pod until it says done.
+// follow calls see for each version of each pod until it returns true.
 //
 // An API server ends a watch whose client falls behind, as upstream's does; the
 // next one goes on where it ended.

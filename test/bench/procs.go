@@ -12,7 +12,7 @@ import (
 	"carob/internal/base/instance"
 )
 
-// idleUse looks at carob while nothing happens.
+// idleUse measures an idle carob.
 func (b *bench) idleUse(ctx context.Context) error {
 	pid, err := b.pid()
 	if err != nil {

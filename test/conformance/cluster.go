@@ -44,7 +44,7 @@ func startCluster(ctx context.Context, o options) (*cluster, error) {
 	return c, nil
 }
 
-// freePort is one that nobody listens on now.
+// freePort is a port that is currently free.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {

@@ -6,7 +6,7 @@
 //
 // Tests that wait for parts carob does not have are listed in waiting.txt; they
 // are counted apart and not run. Upstream's own controllers can stand in for the
-// parts that are controllers: what those tests ask of the API is proven with them.
+// parts that are controllers: these tests then prove what they require of the API.
 //
 // It lives in a module of its own because the suite is part of Kubernetes, which
 // carob must never import.

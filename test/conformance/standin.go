@@ -23,7 +23,7 @@ var parts = map[string][]string{
 	"nodes":     nil, // a second node
 }
 
-// standIns reads a list of parts and says which controllers make them up.
+// standIns reads a list of parts and returns the controllers that they consist of.
 func standIns(list string) (names, controllers []string, err error) {
 	for _, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
 		c := parts[name]

@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// What Kubernetes the suite says it is; versions of its parts are in go.mod.
+// The Kubernetes version that the suite reports; versions of its parts are in go.mod.
 const (
 	kubernetes = "v1.37.1"
 	stamps     = "-s -w -X k8s.io/component-base/version.gitVersion=" + kubernetes +
@@ -63,7 +63,7 @@ func buildSuite(ctx context.Context, cache string) (*suite, error) {
 	return s, os.WriteFile(stamp, []byte(want), 0o644)
 }
 
-// names lists the tests that match, as the suite itself knows them.
+// names lists the tests that match, with the suite's names.
 func (s *suite) names(ctx context.Context, among string) ([]string, error) {
 	dir, err := os.MkdirTemp("", "conformance-")
 	if err != nil {

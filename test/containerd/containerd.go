@@ -20,7 +20,7 @@ import (
 	"carob/internal/runtime/remote"
 )
 
-// ErrNotInstalled says which program is missing.
+// ErrNotInstalled is the error of a missing program.
 var ErrNotInstalled = errors.New("not installed")
 
 // Daemon is one containerd.
@@ -63,7 +63,7 @@ const conflist = `{"cniVersion":"1.0.0","name":"%[1]s","plugins":[
  {"type":"portmap","capabilities":{"portMappings":true},"backend":"iptables"}]}
 `
 
-// Options say which containerd and how.
+// Options select a containerd and its settings.
 type Options struct {
 	Dir            string // a new directory is made below it (short: it holds sockets)
 	Bridge, Subnet string // its pod network; Bridge has at most 15 bytes
@@ -188,7 +188,7 @@ func (d *Daemon) ctr(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, d.program("ctr"), args...).CombinedOutput()
 }
 
-// ready asks until CRI answers; the daemon has no other sign of readiness.
+// ready calls CRI until it responds; the daemon has no other sign of readiness.
 func (d *Daemon) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

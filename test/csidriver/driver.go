@@ -1,6 +1,6 @@
 // Package csidriver is a CSI driver for tests. Its volumes are directories and files of this machine, its snapshots
 // copies of them. It runs in the process of the test, registers with the node as node-driver-registrar does, and can be
-// told to hang, to fail, to answer late, and to lie.
+// set to hang, to fail, to respond late, and to return false data.
 package csidriver
 
 import (
@@ -26,7 +26,7 @@ import (
 // TopologyKey is the label that the driver gives to its node.
 const TopologyKey = "topology.test.carob.dev/node"
 
-// Config says where a driver runs and what it can do.
+// Config is the directory and the capabilities of a driver.
 type Config struct {
 	Name       string // of the driver
 	Node       string // what it calls the node
@@ -113,7 +113,7 @@ func (d *Driver) serve(path string, register func(*grpc.Server)) error {
 	}
 	s := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	register(s)
-	// Under another name first: who finds the socket can connect.
+	// Under another name first: a client that finds the socket can connect.
 	l, err := net.Listen("unix", filepath.Join(filepath.Dir(path), "."+filepath.Base(path)))
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -144,7 +144,7 @@ func (d *Driver) After(f func(ctx context.Context, method string, req any) error
 	d.after = f
 }
 
-// Calls are the calls so far of some methods, or of all but those that only ask.
+// Calls are the calls so far of some methods, or of all except read-only ones.
 func (d *Driver) Calls(methods ...string) []Call {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +175,7 @@ func (d *Driver) Names(methods ...string) string {
 	return strings.Join(names, " ")
 }
 
-// Registered returns what the node said about the registration, in order.
+// Registered returns the node's notifications about the registration, in order.
 func (d *Driver) Registered() <-chan *registration.RegistrationStatus { return d.status }
 
 func (d *Driver) intercept(

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// required are the fields that the specification of CSI wants in a request. An empty volume ID would be the directory
-// of all volumes.
+// required are the fields that the specification of CSI requires in a request. An empty volume ID would be the
+// directory of all volumes.
 var required = map[string][]protoreflect.Name{
 	"CreateVolume":               {"name", "volume_capabilities"},
 	"DeleteVolume":               {"volume_id"},
@@ -69,7 +69,7 @@ func (d *Driver) exists(id string) error {
 	return nil
 }
 
-// made remembers what a volume or snapshot was made as: its size or source. A second request must ask for the same.
+// made records the size or source with which a volume or snapshot was made. A second request must have the same.
 func (d *Driver) made(id string, as any) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

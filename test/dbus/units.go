@@ -23,9 +23,8 @@ const (
 	systemdManager = "org.freedesktop.systemd1.Manager"
 )
 
-// Units is a systemd as far as cgroups go: it keeps books of scopes and slices, makes
-// and removes their cgroups in every hierarchy, ends what runs in a unit that is
-// stopped, and tells when a job is over.
+// Units is a fake systemd for cgroups: it records scopes and slices, makes and removes their cgroups in every
+// hierarchy, kills the processes of a unit that is stopped, and signals the end of a job.
 type Units struct {
 	conn  *dbus.Conn
 	trees []string // where hierarchies are mounted
@@ -101,14 +100,14 @@ func (u *Units) Names() []string {
 	return slices.Sorted(maps.Keys(u.units))
 }
 
-// Said are the calls so far, without names.
+// Said returns the calls so far, without names.
 func (u *Units) Said() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.said)
 }
 
-// Property is what was said of a unit; nil if nothing was.
+// Property is a property that was set for a unit; nil if none was.
 func (u *Units) Property(unit, name string) any {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -173,7 +172,7 @@ func (m *manager) StartTransientUnit(name, mode string, props []systemd.Property
 	return u.job(name, "done"), nil
 }
 
-// groupOf is the cgroup of a unit: a-b.slice lies in a.slice.
+// groupOf is the cgroup of a unit: a-b.slice is in a.slice.
 func groupOf(name, slice string) string {
 	if s, ok := strings.CutSuffix(name, ".slice"); ok {
 		var path strings.Builder
@@ -302,7 +301,7 @@ func (m *manager) SetUnitProperties(name string, runtime bool, props []systemd.P
 
 func (m *manager) ResetFailedUnit(name string) *dbus.Error { return noSuchUnit(name) }
 
-// properties answers the version that libraries ask for.
+// properties serves the version that libraries request.
 type properties struct{}
 
 func (properties) Get(_, name string) (dbus.Variant, *dbus.Error) {

@@ -27,13 +27,13 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// Config says where a driver runs.
+// Config has the directories of a driver.
 type Config struct {
 	Name       string // of the driver, a DNS name
 	Node       string
 	Kubeconfig string
 	KubeletDir string   // of the node
-	CDIDir     string   // where the runtime looks for CDI specifications
+	CDIDir     string   // where the runtime finds CDI specifications
 	Devices    []string // names
 }
 
@@ -70,7 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Driver, error) {
 	return d, d.Publish(ctx, nil)
 }
 
-// Publish says which devices there are, and which of them have taints, by name.
+// Publish publishes the devices, and the taints of some of them, by name.
 func (d *Driver) Publish(ctx context.Context, taints map[string][]resourcev1.DeviceTaint) error {
 	var list []resourcev1.Device
 	for _, name := range d.cfg.Devices {
@@ -85,7 +85,7 @@ func (d *Driver) Publish(ctx context.Context, taints map[string][]resourcev1.Dev
 // Stop ends the driver.
 func (d *Driver) Stop() { d.helper.Stop() }
 
-// Calls returns what the node asked for so far: "prepare CLAIM" and "unprepare CLAIM".
+// Calls returns the node's requests so far: "prepare CLAIM" and "unprepare CLAIM".
 func (d *Driver) Calls() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,7 @@ func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplug
 // HandleError implements kubeletplugin.DRAPlugin.
 func (d *Driver) HandleError(context.Context, error, string) {}
 
-// WatchHealthStatus implements kubeletplugin.DRAPlugin: nothing is told.
+// WatchHealthStatus implements kubeletplugin.DRAPlugin: it reports nothing.
 func (d *Driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
 	return kubeletplugin.ErrHealthNotSupported
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// pairs knows which identity or version of one side is which of the other.
+// pairs maps identities and versions of one side to those of the other.
 type pairs struct {
 	there, back map[string]string
 }
 
 func newPairs() *pairs { return &pairs{there: map[string]string{}, back: map[string]string{}} }
 
-// same reports whether two texts with marked values say the same, and remembers what belongs together. A value that
+// same reports whether two texts with marked values are equal, and records which values correspond. A value that
 // has changed its partner is a difference once.
 func (p *pairs) same(a, b string) bool {
 	x, y := marked.FindAllString(a, -1), marked.FindAllString(b, -1)

@@ -55,7 +55,7 @@ spec:
 `
 
 // browser runs a headless Chromium: it takes a picture of a page, and returns its document after all scripts. host is
-// reached at an address, and only the certificate of a key is believed.
+// reached at an address, and only the certificate of one key is trusted.
 func browser(t *testing.T, page, host, at, spki, picture string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

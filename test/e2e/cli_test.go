@@ -14,7 +14,7 @@ import (
 	"carob/test/e2e/host"
 )
 
-// carobFails runs carob, wants one clear line and an exit code other than 0.
+// carobFails runs carob and requires one clear line and an exit code other than 0.
 func carobFails(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

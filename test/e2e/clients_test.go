@@ -42,7 +42,7 @@ import (
 )
 
 // program is a client that is made with client-go, as controllers and operators
-// are. It remembers what it asked for.
+// are. It records its requests.
 type program struct {
 	*testing.T
 	config    *rest.Config
@@ -124,7 +124,7 @@ func (p *program) configMap(name string) *corev1.ConfigMap {
 	return m
 }
 
-// seen is a channel of what an informer tells.
+// seen is a channel of an informer's events.
 func (p *program) seen(i cache.SharedInformer) func(want string) {
 	p.Helper()
 	events := make(chan string, 100)
@@ -309,7 +309,7 @@ func testTypedApply(p *program) {
 		p.Errorf("a field of the first: %v", err)
 	}
 	taken, err := apply("second", "a", "3", true)
-	if err != nil || taken.Data["a"] != "3" || len(taken.Data) != 1 { // what it said before and not now goes
+	if err != nil || taken.Data["a"] != "3" || len(taken.Data) != 1 { // fields that are no longer applied are gone
 		p.Errorf("by force: %v, %v", taken, err)
 	}
 	own, err := corev1apply.ExtractConfigMap(taken, "second")

@@ -29,7 +29,7 @@ func TestKilledCarobKeepsContainers(t *testing.T) {
 	before := c.pod(t, "steady").Status.ContainerStatuses[0]
 
 	c.kill(t)
-	// The exit happens while nobody looks: the monitor alone sees it.
+	// The exit happens while carob does not run: only the monitor notices it.
 	if err := os.WriteFile(filepath.Join(gate, "open"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func (d *database) more(t *testing.T, c *cluster, rows int) {
 	}
 }
 
-// check looks for rows that were acknowledged and are not there, and for rows that nobody has sent.
+// check finds rows that were acknowledged and are missing, and rows that were never sent.
 func (d *database) check(t *testing.T) {
 	t.Helper()
 	rows, err := d.db.QueryContext(t.Context(), "SELECT n, content FROM numbered")
@@ -246,7 +246,7 @@ func TestDatabases(t *testing.T) {
 		switch kind {
 		case 0:
 			c.kill(t)
-			for _, d := range all { // nobody notices
+			for _, d := range all { // without an effect on clients
 				d.more(t, c, 10)
 			}
 			if err := c.up(); err != nil {

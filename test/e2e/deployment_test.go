@@ -50,7 +50,7 @@ func list[T any](r rollouts, kind string) []T {
 	return all.Items
 }
 
-// images are those of the pods that nobody deletes, each once.
+// images are those of the pods that are not being deleted, each once.
 func (r rollouts) images() []string {
 	r.Helper()
 	var out []string
@@ -123,7 +123,7 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// TestDeploymentOverQuota: what can't be created is told, and comes when there is room.
+// TestDeploymentOverQuota: pods that can't be created are reported, and are created when the quota allows it.
 func TestDeploymentOverQuota(t *testing.T) {
 	shared.kubectl(t, "create", "namespace", "tight")
 	defer func() { shared.kubectl(t, "delete", "namespace", "tight") }()

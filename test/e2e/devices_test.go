@@ -13,8 +13,8 @@ import (
 )
 
 // A driver taints devices: a pod whose claim does not tolerate that is evicted, with an event; one that tolerates it
-// stays, and no new pod gets the device. A DeviceTaintRule does the same from outside, and says when it is done (S9.62,
-// S9.63). When the taints go, pods get the devices again.
+// stays, and no new pod gets the device. A DeviceTaintRule does the same from outside, and its status shows when it is
+// done (S9.62, S9.63). When the taints are removed, pods get the devices again.
 func TestDeviceTaints(t *testing.T) {
 	nativeOnly(t, "CDI")
 	c := startCluster(t, "--registry-config", mirrors.dir)

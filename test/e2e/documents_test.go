@@ -195,7 +195,7 @@ func TestDocumentFullManifest(t *testing.T) {
 		c.kubectl(t, "delete", "-f", manifest("doc003-full"), "--grace-period=1", "--ignore-not-found")
 	})
 	c.kubectl(t, "apply", "-f", manifest("doc003-full"))
-	// L2.40: the node selector keeps it waiting, and it says so.
+	// L2.40: the node selector keeps it waiting, and its status shows why.
 	c.waitEvent(t, "full", "FailedScheduling")
 	c.told(t, "full", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")
 	c.kubectl(t, "label", "node", "e2e-node", "disktype=ssd")
@@ -263,7 +263,7 @@ func TestDocumentWordPress(t *testing.T) {
 	contains(t, "get pods,svc -o wide", c.kubectl(t, "get", "pods,svc", "-o", "wide"), "pod/mydb", "pod/wordpress",
 		p.Status.PodIP, "service/mysql", "ClusterIP", "3306/TCP", "app=mysql", "service/wp", "NodePort",
 		"80:"+port+"/TCP", "app=wp")
-	// The database needs a while; until then WordPress says that it can't reach it.
+	// The database needs a while; until then WordPress reports that it can't reach it.
 	testwait.Until(t, "WordPress has a database", func() error {
 		if body := get(t, page+"wp-admin/install.php"); !strings.Contains(body, "WordPress &rsaquo; Installation") {
 			return errors.New(firstWord(strings.TrimSpace(body)))

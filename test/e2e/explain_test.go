@@ -39,7 +39,7 @@ metadata: {name: later}
 spec: {suspend: true, template: {spec: {restartPolicy: Never, containers: [{name: c, image: localhost/none:1}]}}}
 `
 
-// Whatever is stuck says why, asked in the words that a user of kubectl has.
+// carob explain shows why an object is stuck, for kinds and names as users of kubectl write them.
 func TestExplain(t *testing.T) {
 	c := startCluster(t)
 	c.kubectlIn(t, stuck, "apply", "-f", "-")

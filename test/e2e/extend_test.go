@@ -19,8 +19,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// A pod extends the API: its webhooks are asked about objects, convert custom
-// ones, and it serves a group of its own.
+// A pod extends the API: its webhooks admit objects, convert custom ones, and it serves a group of its own.
 
 const extensionNamespace = "extended"
 
@@ -186,7 +185,7 @@ func (e *extender) testWebhooks(t *testing.T) {
 	seen := func(out string, err error) bool { return err == nil && strings.Contains(out, "seen-by: extension") }
 	e.until(t, "a config map is labelled", seen, "create", "configmap", "try", "--dry-run=server", "-o", "yaml")
 
-	// What a webhook adds is filled in as if the user had said it, and runs.
+	// What a webhook adds is defaulted as if the user had specified it, and runs.
 	out := e.apply(t,
 		"{apiVersion: v1, kind: Pod, metadata: {name: attached}, spec: {terminationGracePeriodSeconds: 1, containers: [{name: own, image: 'registry.k8s.io/pause:3.10.2'}]}}")
 	contains(t, "apply", out, "pod/attached created")
@@ -218,7 +217,7 @@ func (e *extender) testWebhooks(t *testing.T) {
 	contains(t, "deleted", e.kubectlFails(t, "--namespace="+extensionNamespace, "delete", "configmap", "made"),
 		"it is locked")
 
-	// Nobody answers: the request fails, unless the configuration says that it may not matter.
+	// The webhook does not respond: the request fails, unless its failure policy is Ignore.
 	e.stop(t)
 	contains(t, "nobody answers", e.kubectlFails(t, "--namespace="+extensionNamespace, "create", "configmap", "late"),
 		"failed calling webhook")
@@ -303,7 +302,7 @@ func (e *extender) testGroup(t *testing.T) {
 	contains(t, "get", e.in(t, "get", "notes"), "NAME", "first")
 	contains(t, "get -o", e.in(t, "get", "nt", "first", "-o", "json"), `"author": "kubernetes-admin"`,
 		`"text": "hello"`)
-	// The foreign server hears who asks, and who may ask is decided here.
+	// The aggregated server gets the user's name, and carob's API server authorizes the user.
 	e.in(t, "create", "serviceaccount", "reader")
 	me := "--as=system:serviceaccount:" + extensionNamespace + ":reader"
 	contains(t, "without a right", e.kubectlFails(t, "--namespace="+extensionNamespace, "get", "notes", me),

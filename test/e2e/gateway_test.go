@@ -26,7 +26,7 @@ spec: {parentRefs: [{name: web}], rules: [{backendRefs: [{name: web, port: 80}]}
 `
 
 // TestNoRequestIsLostThroughTheGateway replaces all pods behind an Ingress and an HTTPRoute under load: no request
-// fails (N8.13). The statuses tell where they are served.
+// fails (N8.13). The statuses have the addresses where they are served.
 func TestNoRequestIsLostThroughTheGateway(t *testing.T) {
 	c := startCluster(t, "--gateway-http", "127.77.9.1:8080", "--gateway-addresses", "127.77.9.2", "--registry-config",
 		mirrors.dir)

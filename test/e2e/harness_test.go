@@ -133,7 +133,7 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 		args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
 }
 
-// freeRange is a range for pods that nobody on this host uses, such as another run of these tests. The search begins
+// freeRange is a range for pods that is unused on this host, such as another run of these tests. The search begins
 // somewhere else for each number.
 func freeRange(begin int) (string, error) {
 	addresses, err := net.InterfaceAddrs()
@@ -254,7 +254,7 @@ func (c *cluster) kubectlIn(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
-// kubectlFails runs kubectl, wants it to fail and gives what it said.
+// kubectlFails runs kubectl, requires it to fail, and returns its output.
 func (c *cluster) kubectlFails(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := c.tryKubectl("", args...)
@@ -341,7 +341,7 @@ func (c *cluster) shows(t *testing.T, wants []string, args ...string) {
 	})
 }
 
-// told waits until there are events about an object that contain what is wanted, as "Type Reason Message".
+// told waits until there are events about an object that contain the wanted texts, as "Type Reason Message".
 func (c *cluster) told(t *testing.T, name string, wants ...string) {
 	t.Helper()
 	c.shows(t, wants, "get", "events", "--field-selector", "involvedObject.name="+name,

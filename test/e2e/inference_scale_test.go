@@ -61,9 +61,8 @@ spec:
       target: {type: AverageValue, averageValue: "1"}
 `
 
-// An autoscaler on what carob's picker measures ends the last model server when nobody asks, and starts servers for
-// requests, which wait for them.
-// INFERENCE_SCALE=1 runs it: autoscalers look every 15 seconds.
+// An autoscaler on the metrics of carob's picker ends the last model server when there are no requests, and starts
+// servers for requests, which wait for them. INFERENCE_SCALE=1 runs it: autoscalers run every 15 seconds.
 func TestInferenceScalesFromZero(t *testing.T) {
 	if os.Getenv("INFERENCE_SCALE") == "" {
 		t.Skip("INFERENCE_SCALE is not set")

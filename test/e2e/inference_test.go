@@ -79,8 +79,8 @@ spec:
     readinessProbe: {httpGet: {path: /health, port: 8000}, periodSeconds: 1}
 `
 
-// TestInferenceDocument applies the document's manifests as they stand (D1 to D5). Its route names a pool that is not
-// there; the status says which one is meant. With that name, requests for the model reach the two versions by their
+// TestInferenceDocument applies the document's manifests as they stand (D1 to D5). Its route refers to a pool that does
+// not exist; the status names the likely one. With that name, requests for the model reach the two versions by their
 // weights, and while the server is full, critical requests are served and sheddable ones are not.
 func TestInferenceDocument(t *testing.T) {
 	const at = "http://127.77.9.3:8080"

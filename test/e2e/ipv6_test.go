@@ -147,7 +147,7 @@ func reached(t *testing.T, host string, port int) {
 	})
 }
 
-// freePort is a port of TCP that nobody on this host listens on.
+// freePort is a free TCP port of this host.
 func freePort(t *testing.T) int {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {

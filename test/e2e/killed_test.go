@@ -18,7 +18,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// killedPod is a container that writes down when it starts, is told to end, and ends. It is ready after its first line.
+// killedPod is a container that records when it starts, gets SIGTERM, and ends. It is ready after its first line.
 const killedPod = `
         image: busybox:1.32.0
         volumeMounts: [{name: story, mountPath: /story}]
@@ -179,7 +179,7 @@ func rolls(t *testing.T, c *cluster) under {
 		},
 		func(int) {
 			status()
-			for _, line := range s.next(t, 9) { // three pods start, three are told to end, and end
+			for _, line := range s.next(t, 9) { // three pods start, three get SIGTERM, and end
 				i := strings.LastIndex(line, "-")
 				switch pod, what := line[:i], line[i+1:]; {
 				case what == "start" && !started[pod]:

@@ -251,7 +251,7 @@ func TestNoRequestIsLost(t *testing.T) {
 }
 
 // TestRequestsAreLostWithoutTheWait is the same without the wait of a deleted pod for the data plane, as upstream: it
-// tells what TestNoRequestIsLost would find, and what the wait gains.
+// shows what TestNoRequestIsLost would find, and the effect of the wait.
 func TestRequestsAreLostWithoutTheWait(t *testing.T) {
 	if os.Getenv("CAROB_ROLLOUTS") == "" {
 		t.Skip("CAROB_ROLLOUTS is not set: `make nightly` does")

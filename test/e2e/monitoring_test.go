@@ -66,7 +66,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: promethe
 subjects: [{kind: ServiceAccount, name: prometheus, namespace: default}]
 `
 
-// prometheusJob scrapes one path of the API server or of the agent. The targets are told, because Debian builds
+// prometheusJob scrapes one path of the API server or of the agent. The targets are static, because Debian builds
 // Prometheus without the discovery of Kubernetes.
 const prometheusJob = `
 - job_name: NAME
@@ -77,7 +77,8 @@ const prometheusJob = `
   static_configs: [{targets: ["TARGET"]}]
 `
 
-// mixinQueries are what the dashboards, rules and alerts of kubernetes-mixin ask, reduced to the series and labels.
+// mixinQueries are the queries of the dashboards, rules and alerts of kubernetes-mixin, reduced to the series and
+// labels.
 var mixinQueries = []string{
 	// pods and namespaces
 	`sum by (namespace, pod, container) (irate(container_cpu_usage_seconds_total{job="cadvisor", image!=""}[1m]))`,
@@ -126,7 +127,7 @@ var mixinQueries = []string{
 }
 
 // TestPrometheus has Prometheus (PROMETHEUS, or one on the path) scrape everything, authorized as in any cluster: all
-// targets are up, and what kubernetes-mixin's dashboards ask has an answer.
+// targets are up, and the queries of kubernetes-mixin's dashboards have results.
 func TestPrometheus(t *testing.T) {
 	program := os.Getenv("PROMETHEUS")
 	if program == "" {
@@ -267,7 +268,7 @@ func TestMetricsServer(t *testing.T) {
 	testwait.Until(t, "the figures of pods", top("pods"))
 	testwait.Until(t, "the figures of the node", top("nodes"))
 
-	// It is not carob that answers: without its pods nobody does.
+	// carob itself does not respond: without the pods there is no response.
 	in := []string{"--namespace=kube-system"}
 	c.kubectl(t, append(in, "scale", "deployment/metrics-server", "--replicas=0")...)
 	testwait.Until(t, "nobody answers", func() error {

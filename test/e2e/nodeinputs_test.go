@@ -48,8 +48,7 @@ spec:
 `, version, version)
 }
 
-// TestStaticPod: a manifest in the directory is a pod whatever the API server is
-// told (L7.110–L7.116).
+// TestStaticPod: a manifest in the directory is a pod, independent of changes in the API server (L7.110–L7.116).
 func TestStaticPod(t *testing.T) {
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	file := filepath.Join(c.DataDir, "manifests", "web.yaml")
@@ -152,8 +151,8 @@ spec:
 	c.waitEvent(t, "big", "Preempting")
 }
 
-// TestEviction: pods that store too much go, and when the node is short of memory
-// one that uses more than it asked for (L7.150–L7.153).
+// TestEviction: pods that store too much are evicted, and when the node is short of memory a pod that uses more than it
+// requests (L7.150–L7.153).
 func TestEviction(t *testing.T) {
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	c.kubectlIn(t, `apiVersion: v1

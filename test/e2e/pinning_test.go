@@ -47,7 +47,7 @@ topologyManagerPolicy: restricted
 	}
 	c := startCluster(t, "--registry-config", mirrors.dir, "--kubelet-config", file)
 	last := fmt.Sprint(cpus - 1)
-	// Of both forms that the kernel may write a list in, "0" and "0-0" say the same only for one CPU.
+	// Of both forms that the kernel may write a list in, "0" and "0-0" are equal only for one CPU.
 	allowed := func(pod, file string) string {
 		t.Helper()
 		out, err := c.tryKubectl("", "exec", pod, "--", "sed", "-n", "s/^"+file+":[ \t]*//p", "/proc/1/status")

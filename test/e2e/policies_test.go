@@ -90,13 +90,13 @@ func TestNetworkPolicies(t *testing.T) {
 		t.Error("there is a table without policies")
 	}
 
-	// Default deny: nobody reaches the pods of x, but for their own node.
+	// Default deny: only their own node reaches the pods of x.
 	p.policy("x", "deny", `{podSelector: {}, policyTypes: [Ingress]}`)
 	p.reaches(false, "x", "friend", server, 80)
 	p.reaches(false, "z", "friend", server, 80)
 	p.reaches(true, "x", "server", server, 80) // itself
 	c.kubectl(t, "exec", "-n", "x", "server", "--", "true")
-	// A pod that begins to run under the policy becomes ready, and nobody reaches it.
+	// A pod that begins to run under the policy becomes ready, and no other pod reaches it.
 	late := p.run("x", "late")
 	p.reaches(false, "z", "friend", late, 80)
 
@@ -135,7 +135,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 	p.reaches(false, "z", "friend", other, 80)
 	p.reaches(true, "z", "friend", server, 80)
-	// Somebody removes the rules: they come back.
+	// Another program removes the rules: they are restored.
 	if out, err := exec.Command("nft", "delete", "table", "ip", table).CombinedOutput(); err != nil {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}

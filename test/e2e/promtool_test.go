@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// lintedNames are what promtool says about names that are upstream's: they can't be changed.
+// lintedNames are promtool's complaints about upstream's names, which can't be changed.
 var lintedNames = map[string]bool{
 	"authenticated_user_requests": true, "authentication_attempts": true,
 	"kubeproxy_sync_proxy_rules_no_local_endpoints_total": true,
 	"kubelet_topology_manager_admission_duration_ms":      true,
 }
 
-// Prometheus' own tool has nothing to say about what carob serves for it, but for names that are upstream's. PROMTOOL
+// Prometheus' own tool finds no problem in carob's metrics, except for upstream's names. PROMTOOL
 // names the tool; without it, or one on the path, the test is skipped.
 func TestPromtool(t *testing.T) {
 	tool := os.Getenv("PROMTOOL")

@@ -8,9 +8,8 @@ import (
 )
 
 // A container's resources change while it runs: the process stays, its cgroup, the
-// pod's status and the events follow (L3.120, L3.122, L3.127). What the node has no
-// room for waits until a pod leaves (L3.121, L3.123). A memory change that the
-// container wants to be restarted for restarts it (L3.126).
+// pod's status and the events follow (L3.120, L3.122, L3.127). A resize for which the node lacks resources waits until
+// a pod ends (L3.121, L3.123). A memory change restarts a container whose resize policy requires it (L3.126).
 func TestResize(t *testing.T) {
 	c := shared
 	c.remove(t, "sized", "beside")

@@ -14,7 +14,7 @@ import (
 // story is what the pods of testdata/sets.yaml wrote, line by line.
 type story struct {
 	file string
-	read int // lines that were looked at
+	read int // lines that were checked
 }
 
 func (s *story) lines(t *testing.T) []string {

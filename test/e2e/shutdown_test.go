@@ -64,8 +64,8 @@ func (l *login) say(t *testing.T, down bool) {
 	}
 }
 
-// TestShutdownOfTheMachine: pods end with a word why, nobody new is taken, and all
-// is well again when the shutdown is called off (L7.156, L3.35).
+// TestShutdownOfTheMachine: pods end with the reason in their status, no new pod is admitted, and pods run again when
+// the shutdown is cancelled (L7.156, L3.35).
 func TestShutdownOfTheMachine(t *testing.T) {
 	logind := startLogin(t)
 	c := startCluster(t, "--registry-config", mirrors.dir, "--shutdown-grace-period", "20s",

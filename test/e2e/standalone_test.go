@@ -15,7 +15,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// agentPods are the pods that a standalone node agent says it has.
+// agentPods are the pods that a standalone node agent lists.
 func (c *cluster) agentPods(path string) ([]corev1.Pod, error) {
 	text, err := c.tryKubectl("", "get", "--raw", path)
 	if err != nil {

@@ -23,8 +23,7 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// statuses watches the pods of a namespace and asks the contract about every status
-// that is published.
+// statuses watches the pods of a namespace and checks every published status against the contract.
 type statuses struct {
 	t    *testing.T
 	last map[types.UID]*corev1.Pod
@@ -55,7 +54,7 @@ func (s *statuses) take(e watch.Event) {
 	}
 }
 
-// follow takes the events of a watch until ctx ends, or done says so.
+// follow handles the events of a watch until ctx ends, or done returns true.
 func (s *statuses) follow(ctx context.Context, c kubernetes.Interface, namespace string,
 	done func(watch.Event) bool) error {
 	list, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})

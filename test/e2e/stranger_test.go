@@ -96,7 +96,7 @@ func TestImageNames(t *testing.T) {
 	c.carob(t, "image", "import", filepath.Join(imageDir, "demo.tar"))
 	contains(t, "tag", c.carob(t, "image", "tag", "carob.local/demo:1", "localhost/other:2"), "localhost/other:2")
 	contains(t, "ls", c.carob(t, "image", "ls"), "localhost/other:2", "carob.local/demo:1")
-	// The name that was asked for, whatever else the image is called.
+	// The requested name, also if the image has other names.
 	contains(t, "pull", c.carob(t, "image", "pull", "carob.local/demo:1"), "pulled carob.local/demo:1")
 	contains(t, "tag of nothing", carobFails(t, "--data-dir", c.DataDir, "image", "tag", "nosuch:1", "a:1"),
 		"there is no image nosuch:1")
@@ -104,7 +104,7 @@ func TestImageNames(t *testing.T) {
 		carobFails(t, "--data-dir", c.DataDir, "image", "tag", "carob.local/demo:1", "A B"), "not a name of an image")
 }
 
-// TestWarnsOfKindsWithoutController: who makes an Ingress is told that nothing serves it.
+// TestWarnsOfKindsWithoutController: the API server warns a user who creates an Ingress that nothing serves it.
 func TestWarnsOfKindsWithoutController(t *testing.T) {
 	cmd := shared.command(t.Context(), "create", "ingress", "idle", "--rule=idle.example/=web:80")
 	out, err := cmd.CombinedOutput()
@@ -119,7 +119,7 @@ func TestWarnsOfKindsWithoutController(t *testing.T) {
 	shared.kubectl(t, "delete", "ingress/idle", "configmap/driven")
 }
 
-// TestSupportBundle: the file has what helps, and no secret that lies about.
+// TestSupportBundle: the file has the diagnostic data, and none of the secrets.
 func TestSupportBundle(t *testing.T) {
 	c := shared
 	const secret, env = "planted-s3cret-value", "planted-environment-value"

@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// use is one call of kubectl and what it must say.
+// use is one call of kubectl and its required output.
 type use struct {
 	args  string // split at blanks
 	stdin string
@@ -245,7 +245,7 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 	}
 }
 
-// subcommands are all that help tells of, as "create" and "create secret tls".
+// subcommands are all that the help lists, as "create" and "create secret tls".
 func subcommands(t *testing.T, kube func(args ...string) *exec.Cmd) []string {
 	t.Helper()
 	name := regexp.MustCompile(`(?m)^  ([a-z-]+)  +[A-Z]`)
@@ -325,7 +325,7 @@ func signingRequest(t *testing.T, name string) string {
 		name, base64.StdEncoding.EncodeToString(body))
 }
 
-// endedToken is a bootstrap token for somebody to remove.
+// endedToken is an expired bootstrap token, which a controller removes.
 func endedToken() string {
 	return fmt.Sprintf(
 		"---\n{apiVersion: v1, kind: Secret, type: bootstrap.kubernetes.io/token, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, "+

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// sweepStep asks for an interruption each so often instead of a few: CAROB_SWEEP=1ms.
+// sweepStep sets the interval of interruptions, instead of only a few: CAROB_SWEEP=1ms.
 const sweepStep = "CAROB_SWEEP"
 
 // sweepPods is the range of all clusters here, one after the other: they are more than there are ranges.
@@ -99,7 +99,7 @@ func sweep(t *testing.T, took time.Duration, try func(*testing.T, time.Duration,
 	}
 }
 
-// timeUp starts a cluster and says how long it took.
+// timeUp starts a cluster and returns how long it took.
 func (c *cluster) timeUp(t *testing.T) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -109,7 +109,7 @@ func (c *cluster) timeUp(t *testing.T) time.Duration {
 	return time.Since(begin)
 }
 
-// interruptedUp ends a start in the foreground by a signal. Asked to end, it does so without an error.
+// interruptedUp ends a start in the foreground by a signal. It must end without an error.
 func (c *cluster) interruptedUp(t *testing.T, after time.Duration, sig syscall.Signal) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -117,7 +117,7 @@ func (c *cluster) interruptedUp(t *testing.T, after time.Duration, sig syscall.S
 	cmd := exec.CommandContext(ctx, carobBin, append([]string{"up"}, c.args...)...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	// Who runs tests in the background may ignore interrupts, and children would, too.
+	// A shell that runs tests in the background may ignore interrupts, and children would, too.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGINT, syscall.SIGTERM)
 	err := cmd.Start()
@@ -130,7 +130,7 @@ func (c *cluster) interruptedUp(t *testing.T, after time.Duration, sig syscall.S
 	err = cmd.Wait()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == sig {
-		err = nil // killed, or asked before it listens to signals
+		err = nil // killed, or signalled before it handles signals
 	}
 	if err != nil || strings.Contains(said.String(), "goroutine ") {
 		t.Errorf("up, ended by %v after %v: %v\n%s", sig, after, err, said.String())

@@ -35,8 +35,8 @@ func TestRunVariants(t *testing.T) {
 	contains(t, "overrides", c.kubectl(t, "logs", "over"), "changed")
 }
 
-// kubectl run reads the log of its container, then attaches to it. Wherever the container
-// ends between the two, what it says is shown, and once.
+// kubectl run reads the log of its container, then attaches to it. If the container ends between the two, its output is
+// shown, and only once.
 func TestRunShowsOutputOnce(t *testing.T) {
 	nativeOnly(t, "containerd holds no output for a client that attaches late")
 	c := shared

@@ -64,7 +64,7 @@ spec:
         resources: {requests: {cpu: 10m, memory: 20Mi}, limits: {cpu: 100m, memory: 40Mi}}
 `, "apply", "-f", "-")
 	c.wait(t, "deployment/busy", "condition=Available")
-	// The autoscaler is looked at when it changes.
+	// The autoscaler is processed when it changes.
 	c.kubectl(t, "patch", "vpa", "busy", "--type=merge", "-p", `{"spec":{"recommenders":[{"name":"default"}]}}`)
 	c.wait(t, "vpa/busy", "condition=RecommendationProvided")
 	name := strings.TrimSpace(c.kubectl(t, "get", "pods", "-l", "app=busy", "-o", "jsonpath={.items[0].metadata.name}"))

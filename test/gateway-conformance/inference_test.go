@@ -14,7 +14,7 @@ import (
 
 var inferenceReport = flag.String("inference-report-output", "", "file for the report of the inference extension's suite")
 
-// The suite of the Gateway API inference extension: pools of model servers, and endpoint pickers asked by ext-proc.
+// The suite of the Gateway API inference extension: pools of model servers, and endpoint pickers called by ext-proc.
 func TestInferenceConformance(t *testing.T) {
 	if one := flag.Lookup("run-test").Value.String(); one != "" && !named(tests.ConformanceTests, one) {
 		t.Skipf("%s is a test of another suite", one)
@@ -30,7 +30,7 @@ func TestInferenceConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not by RunConformanceWithOptions: it asks for the report before the run counts as over.
+	// Not by RunConformanceWithOptions: it requests the report before the run counts as finished.
 	t.Run("Suite", func(t *testing.T) {
 		conformance.SetupConformanceTestSuite(t.Context(), t, s, opts, tests.ConformanceTests)
 		if err := s.Run(t, tests.ConformanceTests); err != nil {

@@ -59,8 +59,8 @@ func (u *user) resource(o *unstructured.Unstructured) dynamic.ResourceInterface 
 	return u.dynamic.Resource(m.Resource).Namespace(u.namespace)
 }
 
-// present checks that the cluster has each object of the release, with each
-// field as the chart says and marked as the release's own.
+// present checks that the cluster has each object of the release, with each field as in the chart and managed by the
+// release.
 func (u *user) present(r *release.Release) {
 	u.Helper()
 	for _, want := range u.manifest(r) {

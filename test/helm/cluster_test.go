@@ -1,6 +1,6 @@
 // Package helm runs Helm, as a library and unchanged, against a carob cluster: a
 // chart with a little of everything is installed, upgraded, rolled back, tested
-// and uninstalled, and after each step the API is asked what is really there.
+// and uninstalled, and after each step the objects in the API are checked.
 //
 // It is a module of its own because Helm's dependencies are none of carob's, and
 // it knows carob by its command line only.

@@ -17,8 +17,8 @@ import (
 )
 
 // TestRelease is the life of a release, once with server-side apply, which is
-// Helm's default, and once with patches that the client makes of what the chart
-// said, what it says now and what the cluster has.
+// Helm's default, and once with patches that the client computes from the old chart, the new chart, and the objects in
+// the cluster.
 func TestRelease(t *testing.T) {
 	for _, serverSide := range []bool{true, false} {
 		name := map[bool]string{true: "server-side", false: "client-side"}[serverSide]
@@ -64,7 +64,7 @@ func life(u *user, serverSide bool) {
 	mode := func(do *action.Upgrade) { do.ServerSideApply = fmt.Sprint(serverSide) }
 	statuses := []string{"superseded", "deployed"}
 	if serverSide {
-		// Server-side apply tells who else wrote a field, and takes it only by force.
+		// Server-side apply reports which other manager owns a field, and takes it over only with force.
 		if _, err := u.upgrade(changed, mode); err == nil || !strings.Contains(err.Error(), "conflict") ||
 			!strings.Contains(err.Error(), ".spec.replicas") {
 			u.Fatalf("an upgrade over somebody's replicas answered: %v", err)
@@ -151,7 +151,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestRefused proves that an installation that fails says why and, with
+// TestRefused proves that an installation that fails prints why and, with
 // --rollback-on-failure, leaves nothing.
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {

@@ -28,7 +28,7 @@ const patience = 2 * time.Minute
 
 type values = map[string]any
 
-// user is somebody with Helm and a namespace, who calls the release "r".
+// user is a user of Helm with a namespace, whose release is named "r".
 type user struct {
 	*testing.T
 	namespace string

@@ -31,7 +31,7 @@ var list string
 // folder holds the sources that are mutated.
 const folder = "internal/core/podlife"
 
-// simulator is asked when the tests of podlife notice nothing.
+// simulator runs if the tests of podlife do not detect a mutant.
 const simulator = "internal/sim"
 
 // mutant is one replacement in one file.

@@ -2,8 +2,8 @@
 // with a scale subresource, children with owner references, a finalizer, events, a validating webhook, and leader
 // election, also while carob is killed and starts again.
 //
-// It is a module of its own, because controller-runtime is not part of carob, and it knows carob only by its command
-// line and API.
+// It is a module of its own, because controller-runtime is not part of carob, and it uses carob only through its
+// command line and API.
 package operator
 
 import (
@@ -48,7 +48,7 @@ func newScheme(t *testing.T) *runtime.Scheme {
 type operator struct {
 	stop func() // returns when it has ended
 	mu   sync.Mutex
-	bye  []string // Websites that it said goodbye to
+	bye  []string // Websites that it has finalized
 }
 
 // start runs a copy that becomes the leader as soon as no other is.
@@ -86,13 +86,13 @@ func start(t *testing.T, cfg *rest.Config) *operator {
 	return o
 }
 
-// user is somebody who makes Websites.
+// user is a user who creates Websites.
 type user struct {
 	*testing.T
 	client.Client
 }
 
-// until asks again and again until ok says that it is so; at most two minutes.
+// until polls until ok returns true, for at most two minutes.
 func (u *user) until(what string, ok func(ctx context.Context) (bool, error)) {
 	u.Helper()
 	ctx, cancel := context.WithTimeout(u.Context(), 2*time.Minute)
@@ -205,7 +205,7 @@ func TestOperator(t *testing.T) {
 		}), err
 	})
 
-	// Somebody scales it by the subresource, as kubectl scale and an autoscaler do.
+	// It is scaled by the subresource, as by kubectl scale and an autoscaler.
 	scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: 3}}
 	if err := u.SubResource("scale").Update(t.Context(), site, client.WithSubResourceBody(scale)); err != nil {
 		t.Fatal(err)
@@ -252,7 +252,8 @@ func TestOperator(t *testing.T) {
 		t.Errorf("11 replicas: %v", err)
 	}
 
-	// Deleted, it goes when the operator has said goodbye, and the garbage collector takes its children.
+	// After its deletion it is removed when the operator has removed its finalizer, and the garbage collector deletes
+	// its children.
 	if err := u.Delete(t.Context(), site); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// finalizer keeps a deleted Website until the operator has said goodbye.
+// finalizer keeps a deleted Website until the operator has finalized it.
 const finalizer = "web.example.com/goodbye"
 
 // reconciler makes a ConfigMap and a Deployment of each Website.

@@ -153,7 +153,7 @@ func table(o options, names []string, results []map[string]float64) error {
 	return w.Flush()
 }
 
-// ratio says how many times better a is than b.
+// ratio is how many times better a is than b.
 func ratio(a, b float64, lessIsBetter bool) string {
 	if a == 0 || b == 0 {
 		return ""

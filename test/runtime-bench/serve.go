@@ -26,7 +26,7 @@ import (
 // serveDir is the environment variable that makes this program the runtime's process.
 const serveDir = "RUNTIME_BENCH_SERVE"
 
-// settings are what the measuring process tells the serving one.
+// settings are what the measuring process sends to the serving one.
 type settings struct {
 	Cgroup, Bridge, Subnet string
 	Archive                string // imported when the store is empty

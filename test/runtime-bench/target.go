@@ -210,7 +210,7 @@ func hierarchies() []string {
 	return dirs
 }
 
-// makeGroups makes the daemon's cgroup; it lies in the one that holds the pods', too.
+// makeGroups makes the daemon's cgroup; it is in the parent of the pods' cgroup.
 func (t *target) makeGroups(weight bool) error {
 	for _, h := range hierarchies() {
 		for _, g := range []string{t.group, t.group + "/daemon"} {

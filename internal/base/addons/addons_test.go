@@ -2,7 +2,7 @@ package addons
 
 import "testing"
 
-// Each object of an add-on says whose it is, and its switch, which is on, comes last.
+// Each object of an add-on has its label, and its switch, which is on, comes last.
 func TestManifests(t *testing.T) {
 	for _, a := range All() {
 		objects, err := a.Manifests()

@@ -29,7 +29,7 @@ func TestGatewayPorts(t *testing.T) {
 	}
 }
 
-// The endpoint picker alone serves no Gateways; plain text must be wanted.
+// The endpoint picker alone serves no Gateways; plain text must be enabled explicitly.
 func TestEndpointPickerFlag(t *testing.T) {
 	for _, c := range []struct {
 		at        string

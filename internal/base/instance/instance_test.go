@@ -111,7 +111,7 @@ func TestServiceRanges(t *testing.T) {
 }
 
 // The order of the pods' ranges is that of their addresses. Services have ranges of the same families unless the flag
-// says otherwise, and DNS answers in all of them.
+// is set, and DNS serves all of them.
 func TestFamilies(t *testing.T) {
 	for _, c := range []struct{ pods, services, wantServices, listen, gateway, dns string }{
 		{"", "", "10.96.0.0/16", "10.88.0.1", "10.88.0.1:6443", "10.96.0.10"},

@@ -219,7 +219,8 @@ podsPerCore: 5
 	}
 }
 
-// /configz is a configuration that a kubelet could read: it decodes strictly, passes the checks, and says what holds.
+// /configz is a configuration that a kubelet could read: it decodes strictly, passes the checks, and has the effective
+// values.
 func TestEffective(t *testing.T) {
 	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir(), MaxPods: 33}, "host")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A file that was renamed is left to who renamed it.
+// A file that was renamed belongs to the program that renamed it.
 func TestRotatedAccessLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "access.log")
 	f := &logFile{path: path}

@@ -25,7 +25,7 @@ import (
 	"carob/internal/gateway/extproc/grpcstream"
 )
 
-// asker is a Request that sends the body back, and tells how it ended.
+// asker is a Request that sends the body back, and records how it ended.
 type asker struct {
 	whole  bool
 	body   []byte
@@ -185,7 +185,7 @@ func TestAnswerPasses(t *testing.T) {
 	}
 }
 
-// Whoever lies about the order, or sends too much, gets an error, and nothing is left of the request.
+// A gateway that sends messages in the wrong order, or too much, gets an error, and nothing is left of the request.
 func TestHostileOrder(t *testing.T) {
 	type list = []*extprocv3.ProcessingRequest
 	buffered := requestHeaders(false)
@@ -286,7 +286,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Streams above the limit are refused; one that ends makes room. A pool that is not known is told.
+// Streams above the limit are refused until one ends. An unknown pool is an error.
 func TestManyStreams(t *testing.T) {
 	a := &asker{whole: true, pick: make(chan struct{})}
 	client := extprocv3.NewExternalProcessorClient(start(t, server(a)))

@@ -22,7 +22,7 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// backend answers requests as a script says, in virtual time.
+// backend responds to requests by a script, in virtual time.
 type backend struct {
 	t       *testing.T
 	answers []func(c net.Conn, r *http.Request) // of each request, in the order in which they come
@@ -64,7 +64,7 @@ func (b *backend) dial(context.Context, string, string) (net.Conn, error) {
 	return near, nil
 }
 
-// says writes a text.
+// says returns a function that writes a text.
 func says(text string) func(net.Conn, *http.Request) {
 	return func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, text) }
 }
@@ -154,7 +154,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// asked is an answer in a line.
+// asked is a response in one line.
 func asked(tr http.RoundTripper, r *http.Request) string {
 	var out strings.Builder
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
@@ -178,7 +178,7 @@ func asked(tr http.RoundTripper, r *http.Request) string {
 	return out.String()
 }
 
-// What comes after an answer would be the answer to somebody else's request.
+// Bytes after a response would be taken for the response to another client's request.
 func TestTwoAnswers(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -201,7 +201,7 @@ func TestTwoAnswers(t *testing.T) {
 	}
 }
 
-// On real sockets an idle connection is looked at before it is used: the backend has closed it, or has said something.
+// On real sockets an idle connection is checked before it is used: the backend has closed it, or has sent something.
 func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -254,7 +254,7 @@ func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 			<-said // closed
 		case 1:
 			said <- struct{}{}
-			<-said // said more
+			<-said // sent more
 		}
 		testwait.For(t, "the connection to be idle", func() bool {
 			c.mu.Lock()
@@ -287,7 +287,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// The end of a request that has been answered does nothing to who uses its connection next.
+// The end of a finished request does not affect the next request on its connection.
 func TestLateCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(fine), says(fine)}}
@@ -330,7 +330,7 @@ func TestBrokenBody(t *testing.T) {
 	})
 }
 
-// pausedBody is a body whose second half comes when a test says so.
+// pausedBody is a body whose second half arrives when a test releases it.
 type pausedBody struct {
 	*strings.Reader
 	open chan struct{}
@@ -420,7 +420,7 @@ func TestClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// Idle connections are closed after their time, each by itself, and at once when nobody waits for them any more. No
+// Idle connections are closed after their time, each by itself, and at once after CloseIdleConnections. No
 // timer is left.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -245,7 +245,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// Who adds a value for a backend does not write into the client's header, whatever room it has.
+// Adding a value for a backend does not write to the client's header, with any capacity of its slice.
 func TestClientHeaderIsNotChanged(t *testing.T) {
 	r := request("GET", "")()
 	values := append(make([]string, 0, 4), "one")

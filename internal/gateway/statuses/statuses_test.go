@@ -29,7 +29,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// server is an API server as the transport of a client: it records writes, and answers as a test says.
+// server is an API server as the transport of a client: it records writes, and responds as the test requires.
 type server struct {
 	mu     sync.Mutex
 	writes []string // path of each request

@@ -109,7 +109,7 @@ func answer(r *bufio.Reader) error {
 	}
 }
 
-// secureOnce opens a TLS connection without a session, and asks for 1 KB.
+// secureOnce opens a TLS connection without a session, and requests 1 KB.
 func secureOnce() (do func() error, end func(), err error) {
 	cfg := &tls.Config{InsecureSkipVerify: true, ServerName: benchHost, MinVersion: tls.VersionTLS13}
 	return func() error {

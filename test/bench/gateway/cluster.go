@@ -27,8 +27,8 @@ import (
 const clusterAt = "127.94.16.3:8080"
 
 // cluster measures a whole carob: from the begin of the request that creates an HTTPRoute to its first answer, among a
-// number of others; after is the part of it that follows the answer of the API server. The routes lead to a Service
-// that is not there: 500 instead of 404 says that one is served.
+// number of others; after is the part of it that follows the answer of the API server. The routes refer to a Service
+// that does not exist: 500 instead of 404 shows that a route is served.
 func cluster(ctx context.Context, program, dir string, routes int) (after, served *result, err error) {
 	in, err := instance.Derive(instance.Flags{DataDir: filepath.Join(dir, "d")}, "bench-node")
 	if err != nil {
@@ -122,7 +122,7 @@ func cluster(ctx context.Context, program, dir string, routes int) (after, serve
 	return after, served, nil
 }
 
-// asked is the status of an answer.
+// asked is the status of a response.
 func asked(ctx context.Context, at, host string) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/1k", nil)
 	if err != nil {

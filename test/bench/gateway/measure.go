@@ -233,8 +233,7 @@ func applied(ctx context.Context, in io.Writer) (*result, error) {
 	return out, nil
 }
 
-// usage is what a process and its children have used: processor time in microseconds, and memory in bytes that nobody
-// else has.
+// usage is what a process and its children have used: processor time in microseconds, and private memory in bytes.
 func usage(pid int) (cpu, mem float64) {
 	all, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {

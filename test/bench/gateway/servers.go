@@ -143,7 +143,7 @@ func carob(ctx context.Context, args []string) error {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}
-		cancel() // who has started this has ended
+		cancel() // the parent has ended
 	}()
 	var group errgroup.Group
 	group.Go(func() error { return gctuning.Follow(ctx, time.Second) }) // as in carob up
@@ -364,7 +364,7 @@ func (l *lab) haproxy(routes int) string {
 		fmt.Fprintf(&hosts, "%s up\n", routeHost(i))
 	}
 	fmt.Fprintf(&hosts, "%s up\n", benchHost)
-	_ = l.write("hosts", []byte(hosts.String())) // the start tells
+	_ = l.write("hosts", []byte(hosts.String())) // the start reports it
 	return fmt.Sprintf(`global
 	maxconn 9000
 	nbthread %d

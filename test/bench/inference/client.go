@@ -69,7 +69,7 @@ func (c *conn) send(req []byte) (*http.Response, error) {
 	return res, err
 }
 
-// ask sends a request and reads its answer.
+// ask sends a request and reads the response.
 func (c *conn) ask(req []byte) (a answer, err error) {
 	began := time.Now()
 	res, err := c.send(req)

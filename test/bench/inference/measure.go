@@ -69,7 +69,7 @@ func picks(_ context.Context, _ *lab) ([]line, error) {
 
 func us(d time.Duration) string { return fmt.Sprintf("%.1f µs", float64(d.Nanoseconds())/1000) }
 
-// nothingYet looks at a carob with a gateway and without a pool.
+// nothingYet measures a carob with a gateway and without a pool.
 func nothingYet(ctx context.Context, l *lab) ([]line, error) {
 	if l.ready {
 		return nil, errors.New("there are pools")
@@ -157,7 +157,7 @@ func latency(ctx context.Context, l *lab) (out []line, err error) {
 	return out, nil
 }
 
-// rate asks with many clients at once.
+// rate sends requests with many clients at once.
 func rate(ctx context.Context, l *lab) (out []line, err error) {
 	if err := l.pools(ctx); err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func rate(ctx context.Context, l *lab) (out []line, err error) {
 	return out, nil
 }
 
-// streams opens answers that do not end, and looks at carob's memory.
+// streams opens responses that do not end, and measures carob's memory.
 func streams(ctx context.Context, l *lab) ([]line, error) {
 	if err := l.pools(ctx); err != nil {
 		return nil, err

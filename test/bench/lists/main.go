@@ -213,7 +213,7 @@ type answer struct {
 	Body   []byte // as it was sent
 }
 
-// key tells apart what is asked.
+// key distinguishes requests.
 func key(r *http.Request) string {
 	return strings.Join([]string{r.URL.RequestURI(), r.Header.Get("Accept"), r.Header.Get("Accept-Encoding")}, " ")
 }
@@ -221,7 +221,7 @@ func key(r *http.Request) string {
 // record keeps the answers that a client gets.
 func record(ctx context.Context, w way, cfg *rest.Config, into map[string]answer) error {
 	cfg = w.config(cfg)
-	cfg.DisableCompression = true // the transport below asks for it
+	cfg.DisableCompression = true // the transport below requests it
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorder{next, w.plain, into} })
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

@@ -110,7 +110,7 @@ type child struct {
 	*exec.Cmd
 }
 
-// start starts a server, and waits until the file exists by which it says that it serves.
+// start starts a server, and waits until the file exists that it creates when it serves.
 func start(which, dir, says string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"carob/test/bench/processor"
 )
 
-// questions asks for the addresses of all Services by turns: first as fast as DNS answers, then at a fixed rate.
+// questions queries the addresses of all Services in turn: first as fast as DNS answers, then at a fixed rate.
 func (n *node) questions(ctx context.Context, values map[string]float64) error {
 	all := n.services[len(n.services)-1]
 	wires := make([][]byte, min(all, 1000))
@@ -50,7 +50,7 @@ func (n *node) questions(ctx context.Context, values map[string]float64) error {
 	return err
 }
 
-// answers tells whether a name has an address.
+// answers reports whether a name has an address.
 func (n *node) answers(wire []byte) (bool, error) {
 	c, err := net.Dial("udp", n.dns)
 	if err != nil {
@@ -101,7 +101,7 @@ func (n *node) flood(wires [][]byte, end time.Time, answered *atomic.Int64) erro
 	return nil
 }
 
-// paced asks 1,000 times a second, one question after the other, and returns how long each answer took.
+// paced sends 1,000 queries per second, one after the other, and returns how long each answer took.
 func (n *node) paced(ctx context.Context, wires [][]byte) (took []time.Duration, err error) {
 	c, err := net.Dial("udp", n.dns)
 	if err != nil {

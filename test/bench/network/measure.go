@@ -56,7 +56,7 @@ func (n *node) pod(name, app string) *corev1.Pod {
 					TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(namePort)}}}}}}}
 }
 
-// ready creates a pod and returns when a watch tells that it is Ready.
+// ready creates a pod and returns when a watch reports that it is Ready.
 func (n *node) ready(ctx context.Context, p *corev1.Pod) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -96,7 +96,7 @@ func (n *node) service(ctx context.Context, name string, selector map[string]str
 	return s.Spec.ClusterIP, nil
 }
 
-// ask opens a connection and reads which pod answers.
+// ask opens a connection and reads which pod responds.
 func ask(to string) (string, error) {
 	c, err := dial(to, time.Second)
 	if err != nil {
@@ -110,7 +110,7 @@ func ask(to string) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// first asks until a pod answers and returns when the question began.
+// first opens connections until a pod responds and returns when the last one began.
 func first(ctx context.Context, to, pod string) (time.Time, error) {
 	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; {
 		began := time.Now()

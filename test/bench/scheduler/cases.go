@@ -14,7 +14,7 @@ type workload struct {
 	pod  func(i int) *corev1.Pod
 	// before are pods that are on nodes before the measurement; nil for none.
 	before func(nodes int) []*corev1.Pod
-	// waits says of a pod that it fits nowhere.
+	// waits marks a pod that fits no node.
 	waits func(i int) bool
 	churn bool // nodes and pods come and go meanwhile
 }

@@ -1,8 +1,7 @@
 // scheduler measures schedulers on many nodes that are objects only: an API server of
-// carob in this process, without agents and controllers, and each scheduler in a process
-// of its own that talks to it by TLS, one after the other, on the same nodes. The pods of
-// a case are there before the scheduler starts, so its pace counts, not that of the
-// clients who make pods.
+// carob in this process, without agents and controllers, and each scheduler in a process of its own that uses TLS, one
+// after the other, on the same nodes. The pods of a case exist before the scheduler starts, so the result is its rate,
+// not that of the clients that create pods.
 //
 //	go run ./test/bench/scheduler [-nodes 5000 -pods 2000 -cases basic,spread] [-upstream KUBE-SCHEDULER]
 //

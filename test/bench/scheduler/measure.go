@@ -112,7 +112,7 @@ func (b *bench) makeNodes(ctx context.Context, n int) error {
 		if err != nil || len(made.Spec.Taints) == 0 {
 			return err
 		}
-		made.Spec.Taints = nil // nobody watches whether it is ready
+		made.Spec.Taints = nil // its readiness is not checked
 		_, err = b.client.CoreV1().Nodes().Update(ctx, made, metav1.UpdateOptions{})
 		return err
 	})
@@ -234,7 +234,7 @@ type progress struct {
 	err         error
 }
 
-// follow watches until so many pods are bound. Nobody has to end pods on their nodes:
+// follow watches until so many pods are bound. No node has to end the pods:
 // their grace period is zero, so a deletion removes them at once.
 func (b *bench) follow(ctx context.Context, want int) (<-chan progress, error) {
 	on := map[string]bool{}

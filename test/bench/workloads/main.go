@@ -178,7 +178,7 @@ func deployment(i, replicas int) *appsv1.Deployment {
 				Containers: []corev1.Container{{Name: "c", Image: "registry.example/none:1"}}}}}}
 }
 
-// available waits until all Deployments say that they are: it watches them, so that looking costs little.
+// available waits until all Deployments report that they are available: it watches them, which costs little.
 func available(ctx context.Context, client kubernetes.Interface, deployments int, replicas int32) error {
 	all, cancel := context.WithCancel(ctx)
 	defer cancel()

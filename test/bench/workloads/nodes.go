@@ -47,7 +47,7 @@ func makeNodes(ctx context.Context, client kubernetes.Interface, n int) (*nodes,
 }
 
 // renew renews the leases as agents do, one after the other, until ctx ends. The node lifecycle controller counts from
-// the last renewal that it has seen, whatever time a lease tells, and makes the pods of a silent node not ready.
+// the last renewal that it has seen, independent of the time in a lease, and makes the pods of a silent node not ready.
 func (n *nodes) renew(ctx context.Context) {
 	every := time.NewTicker(leaseSeconds * time.Second / 4 / time.Duration(max(len(n.names), 1)))
 	defer every.Stop()

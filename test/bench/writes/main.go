@@ -1,7 +1,7 @@
 // writes compares API servers by what they do with pods: in turns, each gets a round
 // of creates, patches, lists of all, lists in pages of 500 and deletions by several clients
-// on one connection. It says what a client sees per second, and what one request (all
-// pages of a list together) takes of the server's processor time and memory.
+// on one connection. It prints a client's requests per second, and the CPU time and memory that one request (all pages
+// of a list together) costs the server.
 //
 //	go run ./test/bench/writes [-n 2000 -rounds 3] NAME=KUBECONFIG:PID[,PID] …
 package main
@@ -136,7 +136,7 @@ func connect(ctx context.Context, arg string) (*server, error) {
 		!apierrors.IsAlreadyExists(err) {
 		return nil, err
 	}
-	// Pods need it, and where no controller runs nobody else makes it.
+	// Pods need it, and without controllers nothing else creates it.
 	if _, err := s.c.CoreV1().ServiceAccounts(namespace).Create(ctx,
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{}); err != nil &&
 		!apierrors.IsAlreadyExists(err) {
@@ -151,7 +151,7 @@ var operations = []string{"create", "patch", "list", "pages", "delete"}
 // Lists of a round, each by one client after the other: their time is what counts.
 const lists, page = 20, 500
 
-// round creates pods that nobody schedules, patches each, lists them and removes them.
+// round creates pods that are not scheduled, patches each, lists them and removes them.
 func (s *server) round(ctx context.Context, n, clients int, profiles string) (map[string]sample, error) {
 	pods := s.c.CoreV1().Pods(namespace)
 	name := func(i int) string { return fmt.Sprint("w-", i) }

@@ -9,15 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Questions from the grammar of fields: for each field of each type, what its name and type say that it holds, in
-// forms that are right, nearly right and hostile.
+// Questions from the grammar of fields: for each field of each type, values that fit its name and type, in valid,
+// nearly valid, and hostile forms.
 
 // question is a change that is asked for its grammar. Its id names type, field and class: equal ones are asked once
 // for all objects that hold the type.
 type question struct {
 	op
 	id string
-	// always says that its line is kept although the same was said to another value.
+	// always keeps its line although another value has the same result.
 	always bool
 }
 
@@ -263,7 +263,7 @@ var podNotes = []map[string]any{
 	{"batch.kubernetes.io/cronjob-scheduled-timestamp": "x"}, {"kubernetes.io/psp": "x"},
 }
 
-// questions returns the changes of an object that its fields' grammar asks for; in the status only those that
+// questions returns the changes of an object from its fields' grammar; in the status only those that
 // only matches.
 func questions(kind string, external any, base map[string]any, only *regexp.Regexp) []question {
 	g := &grammar{kind: kind, only: only}
@@ -283,7 +283,7 @@ func (g *grammar) add(kind, path, id string, value any, always bool) {
 	}
 }
 
-// walk asks about each field of the structs of a value.
+// walk makes questions for each field of the structs of a value.
 func (g *grammar) walk(path string, t reflect.Type, value any) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -335,7 +335,7 @@ func (g *grammar) walk(path string, t reflect.Type, value any) {
 
 var resourceList = reflect.TypeFor[corev1.ResourceList]()
 
-// field asks for the values that a field may hold.
+// field makes questions with values that a field may have.
 func (g *grammar) field(kind, at, id string, f fieldOf) {
 	t := f.t
 	for t.Kind() == reflect.Pointer {

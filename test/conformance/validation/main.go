@@ -1,8 +1,7 @@
-// Command validation writes what upstream's API server says to objects that are
-// nearly valid: one line for each change of one of the objects in a file, with
-// the errors of a create, and what it makes of those it accepts. Nobody but a developer runs it; its
-// output is the corpus of TestUpstreamValidation in internal/apiserver. It must
-// never be a part of the product.
+// Command validation writes the responses of upstream's API server to objects that are nearly valid: one line for each
+// change of one of the objects in a file, with the errors of a create, and the stored form of those that it accepts.
+// Only developers run it; its output is the corpus of TestUpstreamValidation in internal/apiserver. It must never be a
+// part of the product.
 //
 //	go run ./validation ../../internal/apiserver/testdata/validation
 //	go run ./validation -all ../../internal/apiserver/testdata/validation   # all questions of grammar
@@ -38,11 +37,11 @@ type line struct {
 	Sub  string          `json:"sub,omitempty"` // a subresource, of which there are only updates
 	Op   json.RawMessage `json:"op"`            // of a JSON patch
 
-	// Create is said when the changed object is made.
+	// Create is the result of creating the changed object.
 	Create []string `json:"create,omitempty"`
-	// Update is said when the stored object gets the change; the same as of a create if missing.
+	// Update is the result of updating the stored object with the change; the same as Create if missing.
 	Update *[]string `json:"update,omitempty"`
-	// Kept is said when an object that was stored so gets a label; the same as of a create if missing.
+	// Kept is the result of adding a label to an object that was stored with the change; the same as Create if missing.
 	Kept *[]string `json:"kept,omitempty"`
 	// Warnings are those of a create, or of an update if the object can't be made.
 	Warnings []string `json:"warnings,omitempty"`
@@ -227,7 +226,7 @@ func (t *trial) all() error {
 	return nil
 }
 
-// ask asks what is said to a change; false if it can't be decoded. old is the object as it is stored and text as a
+// ask returns the results of a change; false if it can't be decoded. old is the object as it is stored and text as a
 // client gets it.
 func (t *trial) ask(op op, unchanged answer, old runtime.Object, text []byte) (line, bool, error) {
 	l := line{Base: t.name}
@@ -357,11 +356,11 @@ func patched(object []byte, op op) ([]byte, error) {
 type sample struct {
 	seen     map[string]bool
 	accepted int
-	all      bool // keep what grammar asks, whatever the answer
+	all      bool // keep questions of the grammar with any result
 }
 
-// keeps tells whether the answer to a question of grammar is worth a line: the first that is answered so about the
-// field.
+// keeps reports whether the result of a question of the grammar is kept: only the first of equal results for a field
+// is.
 func (s *sample) keeps(q question, l line) bool {
 	at, _, _ := strings.Cut(q.id, "=")
 	answer := []string{"answer", at, l.Sub}
@@ -409,7 +408,7 @@ func (s *sample) isNew(kind string, l line, path string) bool {
 	return s.accepted%3 == 0
 }
 
-// news tells whether one of the errors is the first of its kind.
+// news reports whether one of the errors is the first of its kind.
 func (s *sample) news(prefix string, errs []string) bool {
 	some := false
 	for _, e := range errs {

@@ -180,7 +180,7 @@ var strategies = map[schema.GroupKind]strategy{
 
 var validatingPolicies = validatingadmissionpolicy.NewStrategy(nil, noResources{})
 
-// noResources knows no resource of a kind: it is asked for the sake of what a user may do.
+// noResources has no resource of a kind: it is used only to authorize users.
 type noResources struct{}
 
 func (noResources) Resolve(gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {

@@ -28,12 +28,12 @@ type upstream struct {
 	main strategy
 }
 
-// answer is what is said to a request.
+// answer is the response to a request.
 type answer struct {
 	errs, warnings []string
 	// stored is how what is stored differs from what was sent; only if there are no errors.
 	stored []string
-	// undecodable says that it never came to validation.
+	// undecodable means that it did not reach validation.
 	undecodable bool
 }
 
@@ -225,7 +225,7 @@ func (u upstream) touch(data []byte) (a answer) {
 // longest is how much of a message is kept, in bytes.
 const longest = 120
 
-// told returns what a client is told of an error: field and message of each cause.
+// told returns the parts of an error that a client sees: field and message of each cause.
 func told(err error) []string {
 	if err == nil {
 		return nil

@@ -41,7 +41,7 @@ func (w *writer) change() step {
 	return kinds[w.r.IntN(len(kinds))](name)
 }
 
-// resources are those of the names that a script gives: the first letter tells the kind.
+// resources are those of the names in a script: the first letter is the kind.
 var resources = map[string]string{"d": "deployments", "r": "replicasets", "c": "replicationcontrollers",
 	"s": "statefulsets", "m": "daemonsets"}
 

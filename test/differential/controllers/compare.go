@@ -257,7 +257,7 @@ func deleting(objects map[string]string) bool {
 	return false
 }
 
-// events are what was told, each once: how often something is tried depends on the clock.
+// events are the recorded events, each once: the number of tries depends on the clock.
 func (c *compared) events(ctx context.Context, s *side) (map[string]string, error) {
 	list, err := s.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -311,8 +311,8 @@ func describe(o *unstructured.Unstructured) (string, error) {
 	return shorter.String(), err
 }
 
-// forget drops why a rollout progresses: it tells of the last step that a controller has seen, and a quick one sees
-// fewer of them.
+// forget drops why a rollout progresses: the reason is that of the last step that a controller has seen, and a fast
+// controller sees fewer of them.
 func forget(conditions []any) {
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == "Progressing" && c["status"] == "True" {
@@ -322,7 +322,7 @@ func forget(conditions []any) {
 	}
 }
 
-// dropped are fields that say which of several pods that are alike it is, or when something was.
+// dropped are fields that identify one of several equal pods, or contain times.
 var dropped = map[string]bool{"uid": true, "nodeName": true, "podIP": true, "podIPs": true, "hostIP": true,
 	"hostIPs": true, "resourceVersion": true, "controller-uid": true, "batch.kubernetes.io/controller-uid": true,
 	"clusterIP": true, "clusterIPs": true, "batch.kubernetes.io/cronjob-scheduled-timestamp": true,

@@ -103,7 +103,7 @@ func newKubelet(ctx context.Context, s *side, namespace string, now time.Time) (
 	return k, nil
 }
 
-// class is what tells a pod from others but for its name.
+// class is what distinguishes a pod from others except its name.
 func class(p *corev1.Pod) string {
 	owner, node := "", ""
 	if ref := metav1.GetControllerOf(p); ref != nil {
@@ -160,7 +160,7 @@ func (k *kubelet) start(ready bool) error {
 	return errors.Join(errs...)
 }
 
-// running are those that nobody has told to end.
+// running are those that are not being deleted.
 func (k *kubelet) running() []*corev1.Pod {
 	var out []*corev1.Pod
 	for i := range k.all {

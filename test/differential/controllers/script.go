@@ -26,8 +26,7 @@ type step struct {
 	do   func(ctx context.Context, c api, namespace string) error
 	// kubelet, unless nil, is what nodes do instead.
 	kubelet func(k *kubelet) error
-	// period says that autoscalers are to have looked once more before the sides are compared: they look at times of
-	// their own.
+	// period makes the comparison wait until autoscalers have run once more: they run at times of their own.
 	period bool
 }
 
@@ -47,7 +46,8 @@ func script(r *rand.Rand, requests int) []step {
 	return append(steps, w.run(), w.reap(), w.run())
 }
 
-// autoscaled is a story of an autoscaler. No metric can be had: it keeps the size within its bounds, and says why.
+// autoscaled is a story of an autoscaler. There is no metric: it keeps the size within its bounds, and its status shows
+// why.
 func (w *writer) autoscaled() []step {
 	steps := []step{w.autoscaler(), w.deployment(), w.run(), w.autoscaler()}
 	for i := range steps {
@@ -56,7 +56,7 @@ func (w *writer) autoscaled() []step {
 	return steps
 }
 
-// writer knows which objects there are in the story so far.
+// writer has the objects that the story has created so far.
 type writer struct {
 	r     *rand.Rand
 	there map[string]bool
@@ -125,7 +125,7 @@ func meta(name string) metav1.ObjectMeta {
 // least is for how long a pod must be ready: longer than any history takes, or not at all.
 func (w *writer) least() int32 { return pick[int32](w, 0, 0, 0, 0, 7200) }
 
-// told says of a template that no pod can be made of it.
+// told marks a template of which no pod can be made.
 func told(t corev1.PodTemplateSpec) string {
 	if t.Spec.PriorityClassName != "" {
 		return " refused"
@@ -152,7 +152,7 @@ func (w *writer) remove(name string, do func(ctx context.Context, c api, namespa
 	}}
 }
 
-// store creates an object, or changes the one that is there. The client of its kind is asked by get.
+// store creates an object, or changes the one that is there. get returns the client of its kind.
 func store[T any, P interface {
 	*T
 	metav1.Object
@@ -413,7 +413,7 @@ func (w *writer) autoscaler() step {
 	}, fmt.Sprintf("of %s %d to %d", of, least, most))
 }
 
-// pod is one that nobody owns, and that a controller may adopt.
+// pod is a pod without an owner, which a controller may adopt.
 func (w *writer) pod() step {
 	of, n := pick(w, "r0", "c0", "d0", "s0"), w.r.IntN(1000)
 	t := w.template(of)

@@ -1,6 +1,5 @@
-// Package host looks at what containers leave on a machine: network
-// namespaces, mounts, links, nft tables, cgroups and processes. The end-to-end
-// tests compare a look before with a look after; it changes nothing.
+// Package host lists what containers leave on a machine: network namespaces, mounts, links, nft tables, cgroups and
+// processes. The end-to-end tests compare the lists before and after; it changes nothing.
 package host
 
 import (
@@ -18,7 +17,7 @@ import (
 // Snapshot is one look at the host: kind of thing → its names.
 type Snapshot map[string][]string
 
-// Take looks at the host now. Processes are known by their command lines.
+// Take lists the current state of the host. Processes are identified by their command lines.
 func Take() (Snapshot, error) {
 	s := Snapshot{}
 	var err error
@@ -96,8 +95,8 @@ func cgroups() ([]string, error) {
 	return all, err
 }
 
-// ofContainers says whether a cgroup is one of carob's or another container
-// engine's: sessions and services come and go by themselves.
+// ofContainers reports whether a cgroup is one of carob's or another container engine's: sessions and services come and
+// go by themselves.
 func ofContainers(group string) bool {
 	return strings.Contains(group, "carob") || strings.Contains(group, "kubepods") || strings.Contains(group, "k8s.io")
 }

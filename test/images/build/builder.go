@@ -1,7 +1,7 @@
 // Package build makes the container images that carob's tests, benchmarks and
 // demo run, as OCI archives and from local material only: Debian packages and
 // small programs of ours. Test programs and `go run ./test/images` drive it;
-// nothing of the product may import it. It never asks a container registry.
+// nothing of the product may import it. It never uses a container registry.
 package build
 
 import (
@@ -42,7 +42,7 @@ type layer struct {
 	err    error
 }
 
-// DefaultDir is where `go run ./test/images` puts images unless told otherwise.
+// DefaultDir is where `go run ./test/images` puts images by default.
 func DefaultDir() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// listApplets asks the program itself.
+// listApplets gets the list from the program itself.
 func (b *Builder) listApplets(ctx context.Context, program []byte) ([]string, error) {
 	tmp, err := os.MkdirTemp(b.Dir, ".build-*")
 	if err != nil {

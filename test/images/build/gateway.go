@@ -24,7 +24,7 @@ var gateway = []image{
 	{name: "lwepp", refs: tags("registry.k8s.io/gateway-api-inference-extension/lwepp", "v1.6.0"), make: endpointPicker},
 }
 
-// endpointPicker is the endpoint picker of the inference extension's suite: it picks what the test asks for.
+// endpointPicker is the endpoint picker of the inference extension's suite: it picks the endpoint that the test names.
 func endpointPicker(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	dir, err := moduleDir(ctx, gatewaySuite)
 	if err != nil {
@@ -40,7 +40,7 @@ func endpointPicker(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]
 	return []*layer{{tree: t}}, nil
 }
 
-// coreDNSModule is CoreDNS as hack/bench-network builds it. The suite asks it for one name only.
+// coreDNSModule is CoreDNS as hack/bench-network builds it. The suite queries only one name.
 const coreDNSModule = "github.com/coredns/coredns@v1.15.0"
 
 // coreDNS is the DNS server that the suite's UDPRoutes lead to. Nothing of it is in a module of carob's; a machine

@@ -255,7 +255,7 @@ func nginxAged(age string) func(context.Context, *Builder, *ocispec.ImageConfig)
 	}
 }
 
-// resourceConsumer takes the processor time and memory that tests of autoscalers ask it for.
+// resourceConsumer uses the CPU time and memory that tests of autoscalers request.
 func resourceConsumer(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	base, err := b.busyboxLayer(ctx)
 	if err != nil {
