@@ -123,7 +123,7 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 	stream, err := extprocv3.NewExternalProcessorClient(c.conn).Process(streaming)
 	if err != nil {
 		cancel()
-		return nil, nil, fmt.Errorf("ask the endpoint picker: %w", err)
+		return nil, nil, fmt.Errorf("call the endpoint picker: %w", err)
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() { send(stream, r, body) })
@@ -136,7 +136,7 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("ask the endpoint picker: %w", err)
+		return nil, nil, fmt.Errorf("call the endpoint picker: %w", err)
 	}
 	return &Stream{c, stream, cancel, picked.mode}, picked, nil
 }
