@@ -1,4 +1,4 @@
-# carob's build. `make help` lists the targets; README.md says which two a user needs.
+# carob's build. `make help` lists the targets; README.md names the two that a user needs.
 
 export CGO_ENABLED = 0
 export GOFLAGS = -buildvcs=false -trimpath
