@@ -357,7 +357,7 @@ func fileEnd(name string, most int64) ([]byte, error) {
 // write creates the archive, readable by its owner only, or leaves no file.
 func (b *bundle) write(file string) (err error) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil { // also if the file exists: it may belong to somebody else
+	if err != nil { // also if the file exists: it may belong to another user
 		return err
 	}
 	defer func() {

@@ -78,7 +78,7 @@ func (q *inferring) end() {
 	}
 }
 
-// ended tells the picker once.
+// ended reports the end to the picker, once.
 func (q *inferring) ended(how routing.Outcome) {
 	if q.choice == nil {
 		return

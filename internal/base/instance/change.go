@@ -128,7 +128,7 @@ func changeRules() map[string]changeRule {
 		"LoadBalancerPool":    free("--load-balancer-pool"), // Services outside get another address
 		"LoadBalancerLinks":   free("--load-balancer-interface"),
 		"ServiceProxyHealthz": free("--service-proxy-healthz-bind-address"),
-		"GatewayHTTP":         free("--gateway-http"), // routes are where they are asked for
+		"GatewayHTTP":         free("--gateway-http"), // routes exist only where they are configured
 		"GatewayHTTPS":        free("--gateway-https"),
 		"GatewayAddresses":    free("--gateway-addresses"),
 		"GatewayAccessLog":    free("--gateway-access-log"),

@@ -1,8 +1,8 @@
 // Package keylock provides locks by name: work on one key runs one after the other, work on
 // different keys in parallel.
 //
-// Pod networks lock sandboxes with it, the image store layers. It must never keep memory for a key
-// that nobody holds or waits for.
+// Pod networks lock sandboxes with it, the image store layers. It must never keep memory for a key without a holder and
+// waiters.
 package keylock
 
 import (

@@ -40,8 +40,8 @@ type Following struct {
 	Cancel context.CancelFunc
 }
 
-// Answered shows the answer to the picker and changes it as the picker says: its header, and, while it is read, its
-// body. The client gets what the picker gives back. A picker that has ended the stream without an error is not asked
+// Answered sends the response to the picker and applies the picker's changes: to its header, and, while it is read, to
+// its body. The client gets what the picker returns. A picker that has ended the stream without an error is not asked
 // any more. Errors are ErrPicker.
 //
 // The picker learns of the end of the body with its last part: trailers go to the client as they are, because pickers
@@ -144,8 +144,8 @@ type passing struct {
 	held     int64       // bytes of sent
 	reserved int64       // of held
 	asked    int         // messages since the picker's last one
-	changed  bool        // what the picker gave back is another body: nobody can go on without it
-	opaque   bool        // and sent says nothing any more
+	changed  bool        // the picker has changed the body: the response can't continue without it
+	opaque   bool        // and sent has no meaning any more
 	direct   bool        // without the picker
 	ended    bool        // the server's body
 	broken   error       // why it ended too early
@@ -359,7 +359,7 @@ func (p *passing) release(n int64) {
 	p.changes.Broadcast()
 }
 
-// failed goes on without the picker if its failure mode says so and the client's answer is still the server's.
+// failed continues without the picker if its failure mode allows it and the client's response is still the server's.
 func (p *passing) failed(err error) {
 	p.stream.Close()
 	p.mu.Lock()

@@ -394,8 +394,8 @@ func (n *Network) write(rec *record) error {
 	if err != nil {
 		return err
 	}
-	// Synced: the addresses that a plugin has allocated survive a power failure, and only this file
-	// says which plugin must free them.
+	// Synced: the addresses that a plugin has allocated survive a power failure, and only this file records which
+	// plugin must free them.
 	if err := atomicfile.Write(n.file(rec.Pod.SandboxID), body, 0o600); err != nil {
 		return fmt.Errorf("record network state: %w", err)
 	}

@@ -179,7 +179,7 @@ func (c *answerCache) put(key string, m *dns.Msg) {
 	}
 }
 
-// lifetime says how long an answer is valid, as CoreDNS does.
+// lifetime is how long an answer is valid, as in CoreDNS.
 func (c *answerCache) lifetime(m *dns.Msg) (kind int, ttl time.Duration) {
 	least := func(list ...[]dns.RR) (least time.Duration, some bool) {
 		for _, rrs := range list {

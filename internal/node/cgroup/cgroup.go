@@ -29,7 +29,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Config says where the groups are.
+// Config has the location and the limits of the groups.
 type Config struct {
 	Root    string // parent of kubepods: "/", "/carob"
 	Systemd bool   // the systemd driver; false: cgroupfs

@@ -290,7 +290,7 @@ func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthC
 		if p.waiters--; p.waiters == 0 {
 			p.cancel()
 			if m.pulls[key] == p {
-				delete(m.pulls, key) // nobody may join a cancelled pull
+				delete(m.pulls, key) // a cancelled pull must not be joined
 			}
 		}
 	}()

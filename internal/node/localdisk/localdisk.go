@@ -21,7 +21,7 @@ import (
 	nodevolume "carob/internal/node/volume"
 )
 
-// What keeps a volume to its size, as its annotation carob.dev/size-limit says.
+// How the size of a volume is limited: values of its annotation carob.dev/size-limit.
 const (
 	ByQuota   = "project-quota" // the file system refuses to store more
 	ByFile    = "file"          // the file behind the block device is no larger

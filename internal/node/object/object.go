@@ -223,7 +223,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 				continue
 			}
 		}
-		if apierrors.IsNotFound(err) { // somebody deleted it: register again
+		if apierrors.IsNotFound(err) { // it was deleted: register again
 			r.cfg.Known.node.Store(nil)
 			r.lease = nil
 		}

@@ -38,7 +38,7 @@ const (
 	webTold    = 3 // consecutive failures that are logged
 )
 
-// WebSource asks a URL for static pods, a Pod or a PodList. An invalid response changes nothing.
+// WebSource reads static pods from a URL, a Pod or a PodList. An invalid response changes nothing.
 type WebSource struct {
 	cfg    WebConfig
 	client http.Client

@@ -93,7 +93,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	if err := r.cfg.Network.Sweep(ctx, live); err != nil {
 		return err
 	}
-	// A pod whose network is gone, because its address range changed or somebody removed it, would
+	// A pod whose network is gone, because its address range changed or another program removed it, would
 	// run in a namespace without a connection: it is stopped, and its sandbox is created again.
 	for id := range live {
 		if path := r.sandboxes[id].rec.NetNS; path == "" || netns.Pinned(path) {

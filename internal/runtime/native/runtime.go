@@ -307,7 +307,7 @@ func (r *Runtime) UpdateRuntimeConfig(context.Context,
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 
-// coded gives an error a gRPC code, Unknown if nothing says more. An error with a code keeps it;
+// coded gives an error a gRPC code, Unknown if there is no better one. An error with a code keeps it;
 // its text is cleaned of gRPC's own prefix in the middle.
 func coded(err error) error {
 	if err == nil {

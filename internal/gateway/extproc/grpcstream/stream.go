@@ -57,7 +57,7 @@ func (s *Stream) Authority() string { return s.request.Host }
 func (s *Stream) Metadata(key string) string { return strings.Join(s.request.Header.Values(key), ",") }
 
 // Recv waits for a message, for at most limit; 0: as long as the stream lives. Errors are a status, or io.EOF when the
-// client has said all. The memory of the message counts until Free or the next Recv.
+// client has sent its last message. The memory of the message counts until Free or the next Recv.
 func (s *Stream) Recv(m proto.Message, limit time.Duration) error {
 	s.Free()
 	if s.share.of == nil {
@@ -113,7 +113,7 @@ func (s *Stream) read(length int) ([]byte, error) {
 	return data, nil
 }
 
-// Free says that the message of the last Recv is not used any more.
+// Free releases the message of the last Recv.
 func (s *Stream) Free() {
 	if s.share.of != nil {
 		s.share.free()

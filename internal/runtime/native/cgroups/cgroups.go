@@ -300,7 +300,7 @@ func removeGroup(dir string, kill bool) error {
 				_ = removeGroup(dir+"/"+e.Name(), kill) // if it stays, this one stays, too
 			}
 		}
-		time.Sleep(wait) //nolint:forbidigo // the kernel tells nobody when the last process has left
+		time.Sleep(wait) //nolint:forbidigo // the kernel does not report when the last process has left
 	}
 }
 

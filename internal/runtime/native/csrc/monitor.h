@@ -50,8 +50,8 @@ struct container {
 	uint32_t asked;
 	int in, console, log, dir, oom, once, tty, exited;
 	struct stream out[2]; // stdout (or the terminal), stderr
-	// The last HELD bytes of its output that no client has seen: of an interactive one that nobody attached
-	// to yet (hold), for HOLD_SECONDS after its start or its end, and of one that ended while its client was slow.
+	// The last HELD bytes of its output that no client has seen: of an interactive one without an attached client so
+	// far (hold), for HOLD_SECONDS after its start or its end, and of one that ended while its client was slow.
 	char *held;                  // frames: kind, length in two bytes, data
 	uint32_t held_at, held_len, held_last; // the first, the end of all, the last
 	int hold;

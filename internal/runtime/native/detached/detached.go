@@ -31,7 +31,7 @@ const longestValue = 255
 const mode = 0o755
 
 // Mount mounts the overlay and makes its mount points; a point that cannot be made is left to the helper.
-// With the last descriptor of it that is closed, a mount that nobody attached ends. An error means that
+// A mount that was not attached ends when its last descriptor is closed. An error means that
 // the kernel or the host has no such mounts, or that a path is too long for them.
 func Mount(o Overlay) (*os.File, error) {
 	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
@@ -55,7 +55,7 @@ func Mount(o Overlay) (*os.File, error) {
 		return nil, fmt.Errorf("mounting an overlay: %w", err)
 	}
 	for _, p := range o.Points {
-		_ = makePoint(fd, p) // the helper makes it, or says why it cannot
+		_ = makePoint(fd, p) // the helper makes it, or reports why it can't
 	}
 	return os.NewFile(uintptr(fd), "overlay"), nil
 }

@@ -285,9 +285,8 @@ func (pl *Container) Program() (*Program, error) {
 	if pl.Hooks == nil {
 		whoAmI(p)
 	} else {
-		// Hooks must see the host's files, but users come from the container's: the helper first
-		// waits with a question that asks for nothing but a directory, and asks for the files when
-		// it is inside.
+		// Hooks must see the host's files, but users come from the container's: the helper first waits with a question
+		// that requests only a directory, and requests the files when it is inside.
 		p.Ask(func(p *Program, _ [][]byte) (*Identity, error) {
 			whoAmI(p)
 			return nil, nil
