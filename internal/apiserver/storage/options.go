@@ -208,7 +208,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	root := strings.Trim(prefix, "/")
 	caching := o.caching(c.GroupResource)
 	if caching == Uncached {
-		b := newQueuedEngine(raw, root, o.inProcess, newFunc)
+		b := newQueuedEngine(raw, c.GroupResource, root, o.inProcess, newFunc)
 		b.shared.kind = c.GroupResource
 		return o.withZeroCopy(b, newFunc, newListFunc), func() { b.shared.close(); stored.Close() }, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -15,13 +16,15 @@ type queuedEngine struct {
 	shared    *sharedWatch               // for clients
 }
 
-func newQueuedEngine(engine storage.Interface, root string, inProcess func(context.Context) bool,
-	newObject func() runtime.Object) queuedEngine {
-	return queuedEngine{engine, inProcess,
+func newQueuedEngine(engine storage.Interface, kind schema.GroupResource, root string,
+	inProcess func(context.Context) bool, newObject func() runtime.Object) queuedEngine {
+	q := queuedEngine{engine, inProcess,
 		newSharedWatch(engine, root, 1, nil, newObject,
 			func(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 				return watchEngine(ctx, engine, inProcess(ctx), key, opts)
 			})}
+	q.shared.kind = kind
+	return q
 }
 
 // Watch implements storage.Interface.

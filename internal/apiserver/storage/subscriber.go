@@ -174,6 +174,7 @@ func (m *subscriber) receive(c change) {
 	}
 	m.heard = append(m.heard, c.Event)
 	if m.tooSlow() {
+		cachermetrics.TerminatedWatchersCounter.WithLabelValues(m.shared.kind.Group, m.shared.kind.Resource).Inc()
 		m.cutOff()
 	}
 }
@@ -198,7 +199,6 @@ func (m *subscriber) cutOff() {
 	if !m.cut {
 		m.cut = true
 		close(m.gone)
-		cachermetrics.TerminatedWatchersCounter.WithLabelValues(m.shared.kind.Group, m.shared.kind.Resource).Inc()
 	}
 	m.over, m.heard = true, nil
 	m.finish()

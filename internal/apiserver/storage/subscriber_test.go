@@ -16,11 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	cachermetrics "k8s.io/apiserver/pkg/storage/cacher/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 )
 
 // A slow reader loses nothing while it keeps up with most changes, and is disconnected if it does
 // not; one that waits has no goroutine.
 func TestMemberIsPatient(t *testing.T) {
+	cachermetrics.Register()
 	for name, tc := range map[string]struct {
 		pause time.Duration // between two reads
 		all   bool          // whether everything arrives
@@ -33,6 +36,7 @@ func TestMemberIsPatient(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const events = 10 * watchRoom
 				h, in, ended := fakeSharedWatch(t)
+				h.kind.Resource = "classes-of-" + name
 				m := newSubscriber(t.Context(), h, "", all("10"), false)
 				if !h.join(m, 10) {
 					t.Fatal("not joined")
@@ -61,9 +65,33 @@ func TestMemberIsPatient(t *testing.T) {
 					t.Error("its goroutine goes on")
 				}
 				m.Stop()
+				if n := terminated(t, h.kind.Resource); (n == 0) != tc.all || n > 1 {
+					t.Errorf("%v watches are counted as terminated", n)
+				}
 			})
 		})
 	}
+}
+
+// terminated is what apiserver_terminated_watchers_total says about a resource.
+func terminated(t *testing.T, resource string) float64 {
+	t.Helper()
+	n := 0.0
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == "apiserver_terminated_watchers_total" && l.GetName() == "resource" &&
+					l.GetValue() == resource {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
 }
 
 // A client that wants bookmarks gets the version of the shared watch before its timeout.
