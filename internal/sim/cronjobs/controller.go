@@ -9,44 +9,52 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/core/workload"
 	"carob/internal/core/workload/cronjob"
 	"carob/internal/sim/cluster"
 )
 
-// controller simulates controllers/cronjob: the same writes in the same order for the same plan.
-type controller struct {
-	w              *world
+// Hooks are what a simulator adds to the controller; each may be nil.
+type Hooks struct {
+	Sabotage
+	// Created sees each new Job, by the CronJob that the controller knew, also if its creation got no answer.
+	Created func(known *batchv1.CronJob, j cluster.Object, answered bool)
+}
+
+// Controller simulates controllers/cronjob: the same writes in the same order for the same plan.
+type Controller struct {
+	api            *cluster.API
+	hooks          Hooks
 	client         *cluster.Client
 	cronJobs, jobs *cluster.Watch
 	fresh          *cluster.Tracker
-	unanswered     map[types.UID]bool // Jobs whose creation got no answer
-	dirty          bool               // something woke it
-	due            time.Time          // when it asked to be called again; zero for never
+	dirty          bool      // something woke it
+	due            time.Time // when it asked to be called again; zero for never
 }
 
-// newController starts a process: it lists, and knows of no earlier writes.
-func newController(w *world) *controller {
-	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
-	c.unanswered = map[types.UID]bool{}
-	c.cronJobs, c.jobs = cluster.NewWatch[*batchv1.CronJob](w.API), cluster.NewWatch[*batchv1.Job](w.API)
-	c.cronJobs.Heard = func() { c.dirty = true }
-	c.jobs.Heard = c.cronJobs.Heard
+// NewController starts a process: it lists, and knows of no earlier writes.
+func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
+	heard := func() { c.dirty = true }
+	c.cronJobs, c.jobs = cluster.Shared[*batchv1.CronJob](caches, heard), cluster.Shared[*batchv1.Job](caches, heard)
 	return c
 }
 
-// turn handles the CronJob if something woke the controller.
-func (c *controller) turn() {
-	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
-		return
+// Due returns whether the controller has something to do now, and when it asked to be called;
+// zero for never.
+func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
+
+// Turn handles the CronJobs if something woke the controller. It returns false if its process has ended.
+func (c *Controller) Turn() bool {
+	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
+		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() {
-		return // woken when it is delivered
+		return true // woken when it is delivered
 	}
-	if !c.w.Now.Before(c.due) {
-		c.due = time.Time{}
-	}
+	c.due = time.Time{}
 	for _, cj := range cluster.Seen[*batchv1.CronJob](c.cronJobs) {
-		t := turn{controller: c, in: cronjob.Input{CronJob: cj, Schedule: schedule(cj),
+		t := turn{Controller: c, in: cronjob.Input{CronJob: cj, Schedule: schedule(cj),
 			Deleted: map[types.UID]bool{}, Foreign: map[string]bool{}}}
 		for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
 			if metav1.IsControlledBy(j, cj) {
@@ -56,28 +64,29 @@ func (c *controller) turn() {
 		err := t.all()
 		c.dirty = c.dirty || err != nil
 		if errors.Is(err, cluster.ErrCrash) {
-			c.w.c = newController(c.w)
+			return false
 		}
 	}
+	return true
 }
 
 type turn struct {
-	*controller
+	*Controller
 	in cronjob.Input
 }
 
 // all does everything that is possible now, and records the effects in the input.
 func (t *turn) all() error {
 	for range 100 {
-		t.in.Now = t.w.Now
+		t.in.Now = t.api.Now
 		in := t.in
-		if t.w.sabotage.In != nil {
+		if t.hooks.In != nil {
 			in.CronJob = in.CronJob.DeepCopy()
-			t.w.sabotage.In(&in)
+			t.hooks.In(&in)
 		}
 		out := cronjob.Plan(in)
-		if t.w.sabotage.Out != nil {
-			t.w.sabotage.Out(&in, &out)
+		if t.hooks.Out != nil {
+			t.hooks.Out(&in, &out)
 		}
 		if over, err := t.act(out); over || err != nil {
 			return err
@@ -125,7 +134,7 @@ func (t *turn) act(out cronjob.Output) (over bool, err error) {
 		}
 	}
 	if out.Done() && out.Look > 0 {
-		t.due = t.w.Now.Add(out.Look)
+		t.due = workload.Earlier(t.due, t.api.Now.Add(out.Look))
 	}
 	return out.Done(), nil
 }
@@ -146,14 +155,15 @@ func isJob(o cluster.Object) bool {
 
 func (t *turn) create(j *batchv1.Job) (over bool, err error) {
 	t.client.Done = func(e cluster.Entry, answered bool) {
-		t.unanswered[e.Object.GetUID()] = !answered
-		t.w.created(t.in.CronJob, e.Object)
+		if t.hooks.Created != nil {
+			t.hooks.Created(t.in.CronJob, e.Object, answered)
+		}
 	}
 	e, err := t.client.Create(j, isJob)
 	t.client.Done = func(cluster.Entry, bool) {}
 	switch {
 	case errors.Is(err, cluster.ErrExists):
-		all := cluster.All[*batchv1.Job](t.w.API)
+		all := cluster.All[*batchv1.Job](t.api)
 		i := slices.IndexFunc(all, func(o *batchv1.Job) bool { return o.Name == j.Name })
 		if metav1.IsControlledBy(all[i], t.in.CronJob) {
 			t.in.Jobs = append(t.in.Jobs, all[i])

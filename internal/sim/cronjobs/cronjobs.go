@@ -56,8 +56,9 @@ func schedule(cj *batchv1.CronJob) every {
 type world struct {
 	*cluster.API
 	sabotage Sabotage
-	c        *controller
+	c        *Controller
 	uid      types.UID
+	unheard  map[types.UID]bool   // Jobs whose creation got no answer in this process
 	made     map[string]types.UID // the Job created under each name
 }
 
@@ -67,12 +68,28 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, made: map[string]types.UID{}}
 		w.Stored = w.stored
 		w.uid = w.Create(w.cronJob()).GetUID()
-		w.c = newController(w)
+		w.start()
 		for range steps {
 			w.step()
 		}
 		w.rest()
 	})
+}
+
+// start starts a process with the controller.
+func (w *world) start() {
+	w.unheard = map[types.UID]bool{}
+	created := func(known *batchv1.CronJob, j cluster.Object, answered bool) {
+		w.unheard[j.GetUID()] = !answered
+		w.created(known, j)
+	}
+	w.c = NewController(w.API, w.Client(), cluster.NewCaches(w.API), Hooks{Sabotage: w.sabotage, Created: created})
+}
+
+func (w *world) turn() {
+	if !w.c.Turn() {
+		w.start()
+	}
 }
 
 func (w *world) cronJob() *batchv1.CronJob {
@@ -103,7 +120,7 @@ func (w *world) step() {
 	case n < 45:
 		w.c.jobs.Tell()
 	case n < 75:
-		w.c.turn()
+		w.turn()
 	case n < 90:
 		w.run()
 	case n < 96:
@@ -111,7 +128,7 @@ func (w *world) step() {
 	case n < 98:
 		w.Now = w.Now.Add(time.Duration(w.IntN(40)) * time.Minute) // the controller is not running
 	default:
-		w.c = newController(w)
+		w.start()
 	}
 }
 
@@ -195,11 +212,11 @@ func (w *world) rest() {
 		before := w.Writes()
 		w.c.cronJobs.CatchUp()
 		w.c.jobs.CatchUp()
-		w.c.turn()
+		w.turn()
 		for i := 0; w.c.dirty && i < 20; i++ {
 			w.c.cronJobs.CatchUp()
 			w.c.jobs.CatchUp()
-			w.c.turn()
+			w.turn()
 		}
 		w.run()
 		switch {
@@ -280,7 +297,7 @@ func (w *world) created(known *batchv1.CronJob, j cluster.Object) {
 		return
 	}
 	others := slices.DeleteFunc(cluster.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
-		unseen := w.c.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller could not know of it yet
+		unseen := w.unheard[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller could not know of it yet
 		return o.UID == j.GetUID() || cronjob.FinishedAs(o) != "" || unseen
 	})
 	if len(others) > 0 {

@@ -7,85 +7,102 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/daemonset"
 	"carob/internal/sim/cluster"
 )
 
-// controller simulates controllers/daemonset: the same writes in the same order for the same plan.
-type controller struct {
-	w                 *world
+// Hooks are what a simulator adds to the controller; each may be nil.
+type Hooks struct {
+	Sabotage
+	Planned func(in daemonset.Input, plan *daemonset.Plan) // sees each plan, and what it was made of
+	// Created sees each new pod of a node, also if its creation got no answer.
+	Created func(in daemonset.Input, node string, made cluster.Object, answered bool)
+}
+
+// Controller simulates controllers/daemonset: the same writes in the same order for the same plan.
+type Controller struct {
+	api               *cluster.API
+	hooks             Hooks
 	client            *cluster.Client
 	sets, pods, nodes *cluster.Watch
 	fresh             *cluster.Tracker
-	failures          map[string]daemonset.Failure
-	generation        int64 // of failures
+	failures          map[types.UID]*failures // of each set
 	dirty             bool
 	due               time.Time
 }
 
-// newController starts a process: it lists, and knows of no earlier writes.
-func newController(w *world) *controller {
-	c := &controller{w: w, client: w.Client(), fresh: cluster.NewTracker(), dirty: true}
-	c.sets, c.pods = cluster.NewWatch[*appsv1.DaemonSet](w.API), cluster.NewWatch[*corev1.Pod](w.API)
-	c.nodes = cluster.NewWatch[*corev1.Node](w.API)
-	for _, watch := range []*cluster.Watch{c.sets, c.pods, c.nodes} {
-		watch.Heard = func() { c.dirty = true }
-	}
+// failures are the pods of a set that failed, by node, since it has a new generation.
+type failures struct {
+	generation int64
+	byNode     map[string]daemonset.Failure
+}
+
+// NewController starts a process: it lists, and knows of no earlier writes.
+func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(),
+		failures: map[types.UID]*failures{}, dirty: true}
+	heard := func() { c.dirty = true }
+	c.sets, c.pods = cluster.Shared[*appsv1.DaemonSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	c.nodes = cluster.Shared[*corev1.Node](caches, heard)
 	return c
 }
 
-func (c *controller) catchUp() {
-	for _, watch := range []*cluster.Watch{c.sets, c.pods, c.nodes} {
-		watch.CatchUp()
-	}
-}
+// Due returns whether the controller has something to do now, and when it asked to be called;
+// zero for never.
+func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// turn handles the set if something woke the controller.
-func (c *controller) turn() {
-	if !c.dirty && (c.due.IsZero() || c.w.Now.Before(c.due)) {
-		return
+// Turn handles the sets if something woke the controller. It returns false if its process has ended.
+func (c *Controller) Turn() bool {
+	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
+		return true
 	}
-	if c.dirty = false; !c.fresh.Fresh() && !c.w.sabotage.Stale {
-		return // woken when it is delivered
+	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
+		return true // woken when it is delivered
 	}
 	c.due = time.Time{}
 	for _, d := range cluster.Seen[*appsv1.DaemonSet](c.sets) {
+		if d.DeletionTimestamp != nil {
+			continue // the garbage collector removes its pods
+		}
 		err := c.reconcile(d)
 		c.dirty = c.dirty || err != nil
 		if errors.Is(err, cluster.ErrCrash) {
-			c.w.c = newController(c.w)
+			return false
 		}
 	}
+	return true
 }
 
 func hash(d *appsv1.DaemonSet) string { return d.Spec.Template.Spec.Containers[0].Image }
 
-func (c *controller) reconcile(d *appsv1.DaemonSet) error {
-	if c.generation != d.Status.ObservedGeneration {
-		c.generation, c.failures = d.Status.ObservedGeneration, map[string]daemonset.Failure{}
+func (c *Controller) reconcile(d *appsv1.DaemonSet) error {
+	f := c.failures[d.UID]
+	if f == nil || f.generation != d.Status.ObservedGeneration {
+		f = &failures{d.Status.ObservedGeneration, map[string]daemonset.Failure{}}
+		c.failures[d.UID] = f
 	}
-	daemonset.Forget(c.failures, c.w.Now)
-	in := daemonset.Input{Now: c.w.Now, Set: d, Hash: hash(d), Failures: maps.Clone(c.failures),
-		Pods: cluster.Seen[*corev1.Pod](c.pods), Nodes: cluster.Seen[*corev1.Node](c.nodes)}
+	daemonset.Forget(f.byNode, c.api.Now)
+	in := daemonset.Input{Now: c.api.Now, Set: d, Hash: hash(d), Failures: maps.Clone(f.byNode),
+		Pods: cluster.Owned[*corev1.Pod](c.pods, d.UID), Nodes: cluster.Seen[*corev1.Node](c.nodes)}
 	known := in
-	if c.w.sabotage.In != nil {
+	if c.hooks.In != nil {
 		in.Set = d.DeepCopy()
-		c.w.sabotage.In(&in)
+		c.hooks.In(&in)
 	}
 	plan, err := daemonset.Decide(in)
 	if err != nil {
 		return err
 	}
-	if c.w.sabotage.Plan != nil {
-		c.w.sabotage.Plan(&plan)
+	if c.hooks.Plan != nil {
+		c.hooks.Plan(&plan)
 	}
-	c.w.planned(known, &plan)
-	if c.failures == nil {
-		c.failures = map[string]daemonset.Failure{}
+	if c.hooks.Planned != nil {
+		c.hooks.Planned(known, &plan)
 	}
-	maps.Copy(c.failures, plan.Failures)
+	maps.Copy(f.byNode, plan.Failures)
 	failed := c.create(known, plan.Create)
 	if !errors.Is(failed, cluster.ErrCrash) {
 		failed = errors.Join(failed, c.delete(plan.Delete))
@@ -105,14 +122,12 @@ func (c *controller) reconcile(d *appsv1.DaemonSet) error {
 			failed = errors.Join(failed, err)
 		}
 	}
-	if !plan.Again.IsZero() {
-		c.due = plan.Again
-	}
+	c.due = workload.Earlier(c.due, plan.Again)
 	return failed
 }
 
 // create creates pods in waves; a wave with a failure is the last one.
-func (c *controller) create(in daemonset.Input, nodes []string) error {
+func (c *Controller) create(in daemonset.Input, nodes []string) error {
 	for _, n := range workload.Waves(len(nodes)) {
 		var failed error
 		for _, node := range nodes[:n] {
@@ -122,8 +137,9 @@ func (c *controller) create(in daemonset.Input, nodes []string) error {
 			}
 			p.Status.Phase = corev1.PodPending
 			c.client.Done = func(e cluster.Entry, answered bool) {
-				c.w.unanswered[e.Object.GetUID()] = !answered
-				c.w.created(in, node, e.Object)
+				if c.hooks.Created != nil {
+					c.hooks.Created(in, node, e.Object, answered)
+				}
 			}
 			e, err := c.client.Create(p, func(cluster.Object) bool { return false })
 			c.client.Done = func(cluster.Entry, bool) {}
@@ -143,7 +159,7 @@ func (c *controller) create(in daemonset.Input, nodes []string) error {
 	return nil
 }
 
-func (c *controller) delete(pods []*corev1.Pod) error {
+func (c *Controller) delete(pods []*corev1.Pod) error {
 	var failed error
 	for _, p := range pods {
 		_, err := c.client.Delete(p.UID, 30)

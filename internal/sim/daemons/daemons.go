@@ -41,7 +41,8 @@ var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 type world struct {
 	*cluster.API
 	sabotage   Sabotage
-	c          *controller
+	c          *Controller
+	caches     *cluster.Caches
 	uid        types.UID
 	unanswered map[types.UID]bool // pods whose creation got no answer
 	machines   int
@@ -60,12 +61,28 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 		for range 5 {
 			w.boot()
 		}
-		w.c = newController(w)
+		w.start()
 		for range steps {
 			w.step()
 		}
 		w.rest()
 	})
+}
+
+// start starts a process with the controller.
+func (w *world) start() {
+	w.caches = cluster.NewCaches(w.API)
+	created := func(in daemonset.Input, node string, made cluster.Object, answered bool) {
+		w.unanswered[made.GetUID()] = !answered
+		w.created(in, node, made)
+	}
+	w.c = NewController(w.API, w.Client(), w.caches, Hooks{Sabotage: w.sabotage, Planned: w.planned, Created: created})
+}
+
+func (w *world) turn() {
+	if !w.c.Turn() {
+		w.start()
+	}
 }
 
 func (w *world) set() *appsv1.DaemonSet {
@@ -114,7 +131,7 @@ func (w *world) step() {
 	case n < 48:
 		w.c.nodes.Tell()
 	case n < 74:
-		w.c.turn()
+		w.turn()
 	case n < 92:
 		w.kubelets()
 	case n < 95:
@@ -122,7 +139,7 @@ func (w *world) step() {
 	case n < 99:
 		w.machine()
 	default:
-		w.c = newController(w)
+		w.start()
 	}
 }
 
@@ -224,8 +241,10 @@ func (w *world) rest() {
 	w.Calm, w.breaks = true, 20
 	for last := w.Now.Add(12 * time.Hour); ; {
 		before := w.Writes()
-		w.c.catchUp()
-		w.c.turn()
+		for _, watch := range w.caches.Watches() {
+			watch.CatchUp()
+		}
+		w.turn()
 		w.kubelets()
 		switch {
 		case w.Now.After(last):
@@ -239,7 +258,7 @@ func (w *world) rest() {
 			w.Now = w.Now.Add(24 * time.Hour)
 			for range 3 {
 				w.c.sets.List()
-				w.c.turn()
+				w.turn()
 			}
 			if w.Writes() > before {
 				cluster.Break(Ends, "something is written after the end")

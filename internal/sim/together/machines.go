@@ -53,6 +53,9 @@ const (
 // addNode creates a node with its machine.
 func (w *world) addNode() {
 	m := &machine{w: w, name: fmt.Sprintf("node-%d", len(w.machines)), cpu: int64(10+w.IntN(11)) * unit}
+	if w.kind == Crowded && !w.Calm {
+		m.cpu = int64(5+w.IntN(6)) * unit
+	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU:  *resource.NewMilliQuantity(m.cpu, resource.DecimalSI),
@@ -62,7 +65,7 @@ func (w *world) addNode() {
 		LastTransitionTime: metav1.NewTime(w.Now)})
 	config := sim.MachineConfig{Seed: w.Uint64(), Node: n, Behaviour: w.behaviour, Log: w.options.Log,
 		Break: w.options.Sabotage.Pods, Careless: w.options.Sabotage.Overcommit}
-	if w.kind == Trouble && !w.Calm {
+	if w.kind.fails() && !w.Calm {
 		config.Fault = w.Float64() * 0.2
 	}
 	var err error
@@ -127,7 +130,7 @@ func (w *world) behaviour(r *rand.Rand, c *cri.ContainerConfig) runtimesim.Behav
 		if !w.Calm && r.IntN(5) == 0 {
 			b.Code = 1
 		}
-	} else if w.kind == Trouble && !w.Calm && r.IntN(10) == 0 {
+	} else if w.kind.fails() && !w.Calm && r.IntN(10) == 0 {
 		b.Exit, b.Code = time.Second+time.Duration(r.IntN(600))*time.Second, 1
 	}
 	return b

@@ -18,7 +18,10 @@ import (
 	"carob/internal/core/disruption"
 	"carob/internal/core/garbage"
 	"carob/internal/core/workload"
+	"carob/internal/core/workload/daemonset"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/cronjobs"
+	"carob/internal/sim/daemons"
 	"carob/internal/sim/jobs"
 	"carob/internal/sim/rollout"
 	"carob/internal/sim/sets"
@@ -41,6 +44,15 @@ func (c *process) newParts() []part {
 			}})},
 		c.newLifecycle(),
 		c.newBudgets(),
+	}
+	if w.kind == Crowded {
+		parts = append(parts, daemons.NewController(w.API, c.client, c.caches, daemons.Hooks{Sabotage: s.Daemons,
+			Created: func(_ daemonset.Input, _ string, p cluster.Object, answered bool) {
+				if !answered {
+					w.promises.extra[p.GetUID()] = true
+				}
+			}}), cronjobs.NewController(w.API, c.client, c.caches,
+			cronjobs.Hooks{Sabotage: s.CronJobs, Created: w.checkScheduled}))
 	}
 	if !s.NoGarbage {
 		parts = append(parts, c.newCollector())
@@ -72,6 +84,10 @@ func (c *process) newCollector() *collector {
 		cluster.Shared[*appsv1.ReplicaSet](c.caches, heard), cluster.Shared[*appsv1.StatefulSet](c.caches, heard),
 		cluster.Shared[*appsv1.ControllerRevision](c.caches, heard), cluster.Shared[*batchv1.Job](c.caches, heard),
 		cluster.Shared[*corev1.Pod](c.caches, heard)}
+	if c.w.kind == Crowded {
+		g.all = append(g.all, cluster.Shared[*appsv1.DaemonSet](c.caches, heard),
+			cluster.Shared[*batchv1.CronJob](c.caches, heard))
+	}
 	return g
 }
 
@@ -89,6 +105,10 @@ func kindOf(o cluster.Object) schema.GroupKind {
 		return schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
 	case *appsv1.ControllerRevision:
 		return schema.GroupKind{Group: "apps", Kind: "ControllerRevision"}
+	case *appsv1.DaemonSet:
+		return schema.GroupKind{Group: "apps", Kind: "DaemonSet"}
+	case *batchv1.CronJob:
+		return schema.GroupKind{Group: "batch", Kind: "CronJob"}
 	case *batchv1.Job:
 		return schema.GroupKind{Group: "batch", Kind: "Job"}
 	}

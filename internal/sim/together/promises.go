@@ -23,16 +23,19 @@ import (
 
 // The invariants. Those of the pod lifecycle (sim.Invariants) that are not about time are checked, too.
 const (
-	Fits    cluster.Promise = "what runs on a node fits its allocatable resources (L3.20)"
-	Bound   cluster.Promise = "no more pods are bound to a node than fit (L2.20)"
-	OneNode cluster.Promise = "the containers of a pod run on one node only (L1.80, L1.81)"
-	Surge   cluster.Promise = "never more pods of a Deployment run than its size and surge (W2.41)"
-	Minimum cluster.Promise = "a rollout leaves at least size minus maxUnavailable pods running (W2.42)"
-	Budget  cluster.Promise = "evictions leave as many pods running as a budget says (L1.105)"
-	Ordinal cluster.Promise = "an ordinal never runs twice at once (W3.47)"
-	Index   cluster.Promise = "an index of a Job never runs twice at once, and completes once (W5.41, W5.51)"
-	Orphans cluster.Promise = "when trouble ends, no object is left whose owner is gone (W0.27)"
-	Ends    cluster.Promise = "half an hour after trouble ends, all is as wanted, and nobody writes any more"
+	Fits      cluster.Promise = "what runs on a node fits its allocatable resources (L3.20)"
+	Bound     cluster.Promise = "no more pods are bound to a node than fit (L2.20)"
+	OneNode   cluster.Promise = "the containers of a pod run on one node only (L1.80, L1.81)"
+	Surge     cluster.Promise = "never more pods of a Deployment run than its size and surge (W2.41)"
+	Minimum   cluster.Promise = "a rollout leaves at least size minus maxUnavailable pods running (W2.42)"
+	Budget    cluster.Promise = "evictions leave as many pods running as a budget says (L1.105)"
+	Ordinal   cluster.Promise = "an ordinal never runs twice at once (W3.47)"
+	Index     cluster.Promise = "an index of a Job never runs twice at once, and completes once (W5.41, W5.51)"
+	Daemon    cluster.Promise = "a node never runs two pods of a DaemonSet, or three with surge (W4.36, W4.38)"
+	Scheduled cluster.Promise = "a CronJob makes one Job for a time, and with Forbid none beside another (W6.15, W6.16)"
+	Preempted cluster.Promise = "a pod is preempted only for one of higher priority (L2.50)"
+	Orphans   cluster.Promise = "when trouble ends, no object is left whose owner is gone (W0.27)"
+	Ends      cluster.Promise = "half an hour after trouble ends, all is as wanted, and nobody writes any more"
 )
 
 // Named is an invariant with a short name, and a way to break it.
@@ -59,6 +62,8 @@ type pod struct {
 	cpu        int64     // requested, in thousandths
 	index      string    // of a Job, with the Job
 	set        bool      // of a StatefulSet
+	daemon     types.UID // its DaemonSet
+	most       int       // pods like it that may run on a node
 	active     bool      // exists, is not being deleted, and has not ended
 	completed  bool
 }
@@ -70,13 +75,15 @@ type promises struct {
 	ceiling    map[types.UID]int32  // how many pods of a Deployment may run
 	complete   map[types.UID]int32  // the size of a Deployment that was complete, and has not been scaled since
 	healthy    map[types.UID]bool   // budgets whose pods were all ready once
+	scheduled  map[string]types.UID // Jobs of CronJobs by their names
 	completed  map[string]string    // indexes of Jobs that are complete, and by which pod
 	settled    time.Duration
 }
 
 func newPromises() promises {
 	return promises{unanswered: map[string]time.Time{}, extra: map[types.UID]bool{}, ceiling: map[types.UID]int32{},
-		complete: map[types.UID]int32{}, healthy: map[types.UID]bool{}, completed: map[string]string{}}
+		complete: map[types.UID]int32{}, healthy: map[types.UID]bool{}, scheduled: map[string]types.UID{},
+		completed: map[string]string{}}
 }
 
 func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -98,6 +105,9 @@ func (w *world) note(p *corev1.Pod, gone bool) {
 				}
 			case *appsv1.StatefulSet:
 				known.set = true
+			case *appsv1.DaemonSet:
+				known.daemon = ref.UID
+				known.most = 1 + owner.Spec.UpdateStrategy.RollingUpdate.MaxSurge.IntValue()
 			}
 		}
 		w.pods[p.UID] = known
@@ -152,6 +162,7 @@ func (w *world) checkRunning() {
 			}
 			indexes[p.index] = r.Pod
 		}
+		w.checkDaemons(m)
 		if used > m.cpu {
 			cluster.Break(Fits, "pods with %dm run on %s, which has %dm", used, m.name, m.cpu)
 		}
@@ -315,6 +326,7 @@ func (w *world) rest() {
 	if all := cluster.All[*appsv1.StatefulSet](w.API); len(all) > 0 && w.IntN(2) == 0 {
 		w.discard(all[0])
 	}
+	w.calmCrowd()
 	calm := w.Now
 	var reached time.Time
 	for {
@@ -346,7 +358,8 @@ func (w *world) rest() {
 
 // missing returns what is not as wanted yet, nil for nothing.
 func (w *world) missing() *cluster.Broken {
-	for _, f := range []func() *cluster.Broken{w.orphansEnd, w.deploymentsEnd, w.setsEnd, w.jobsEnd, w.podsEnd} {
+	for _, f := range []func() *cluster.Broken{w.orphansEnd, w.deploymentsEnd, w.setsEnd, w.jobsEnd,
+		w.daemonsEnd, w.schedulesEnd, w.podsEnd} {
 		if b := f(); b != nil {
 			return b
 		}

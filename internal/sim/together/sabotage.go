@@ -1,11 +1,19 @@
 package together
 
 import (
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"carob/internal/core/workload/cronjob"
+	"carob/internal/core/workload/daemonset"
 	"carob/internal/core/workload/deployment"
 	"carob/internal/core/workload/job"
+	"carob/internal/sim/cronjobs"
+	"carob/internal/sim/daemons"
 	"carob/internal/sim/jobs"
 	"carob/internal/sim/rollout"
 	"carob/internal/sim/sets"
@@ -13,9 +21,11 @@ import (
 
 // Sabotage breaks a part of the cluster; the zero value breaks nothing.
 type Sabotage struct {
-	Rollout rollout.Sabotage
-	Sets    sets.Hooks
-	Jobs    jobs.Sabotage
+	Rollout  rollout.Sabotage
+	Sets     sets.Hooks
+	Jobs     jobs.Sabotage
+	Daemons  daemons.Sabotage
+	CronJobs cronjobs.Sabotage
 	// Pods names an invariant of pods that podlife breaks on each node.
 	Pods string
 	// Overcommit makes the scheduler take pods for smaller than they are. Nodes do not ask either.
@@ -23,6 +33,7 @@ type Sabotage struct {
 	Rebind     bool // a pod can be bound again
 	Forget     bool // the scheduler forgets some pods
 	Force      bool // pods of unreachable nodes are removed without waiting for the node
+	Unfair     bool // a pod preempts others that are as important
 	Hasty      bool // evictions do not ask the budget
 	NoGarbage  bool // nobody collects garbage
 }
@@ -52,6 +63,14 @@ func Promises() []Named {
 				in.Job.Status.CompletedIndexes = ""
 			}
 		}}}},
+		{"daemon", Daemon, Sabotage{Daemons: daemons.Sabotage{In: func(in *daemonset.Input) {
+			in.Pods = slices.DeleteFunc(slices.Clone(in.Pods),
+				func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+		}}}},
+		{"scheduled", Scheduled, Sabotage{CronJobs: cronjobs.Sabotage{In: func(in *cronjob.Input) {
+			in.CronJob.Spec.ConcurrencyPolicy = batchv1.AllowConcurrent
+		}}}},
+		{"preempted", Preempted, Sabotage{Unfair: true}},
 		{"orphans", Orphans, Sabotage{NoGarbage: true}},
 		{"ends", Ends, Sabotage{Forget: true}},
 	}

@@ -27,6 +27,7 @@ type scheduler struct {
 	waiting     map[types.UID]*corev1.Pod // without a node
 	assumed     map[types.UID]bool        // bound by a write that the watch has not shown
 	notBefore   map[types.UID]time.Time   // after an error
+	victims     map[types.UID][]types.UID // of a pod that preempts: their deletions were not all shown yet
 	dirty       bool
 	next        int
 }
@@ -34,7 +35,7 @@ type scheduler struct {
 func (c *process) newScheduler() *scheduler {
 	s := &scheduler{c: c, snapshot: placement.NewCluster(), seenNodes: map[string]string{},
 		seenPods: map[types.UID]string{}, waiting: map[types.UID]*corev1.Pod{}, assumed: map[types.UID]bool{},
-		notBefore: map[types.UID]time.Time{}, dirty: true}
+		notBefore: map[types.UID]time.Time{}, victims: map[types.UID][]types.UID{}, dirty: true}
 	s.nodes, s.pods = cluster.NewWatch[*corev1.Node](c.w.API), cluster.NewWatch[*corev1.Pod](c.w.API)
 	s.nodes.Heard = func() { s.dirty = true }
 	s.pods.Heard = func() { s.dirty = true }
@@ -60,7 +61,7 @@ func (s *scheduler) Turn() bool {
 	s.takeNodes()
 	s.takePods()
 	for _, uid := range slices.Sorted(maps.Keys(s.waiting)) {
-		if s.c.w.Now.Before(s.notBefore[uid]) {
+		if s.c.w.Now.Before(s.notBefore[uid]) || s.preempting(uid) {
 			continue
 		}
 		if !s.schedule(s.waiting[uid]) {
@@ -108,6 +109,8 @@ func (s *scheduler) gone(uid types.UID) {
 	delete(s.waiting, uid)
 	delete(s.assumed, uid)
 	delete(s.notBefore, uid)
+	delete(s.victims, uid)
+	s.snapshot.RemoveNomination(uid)
 	s.snapshot.RemovePod(uid)
 }
 
@@ -118,6 +121,7 @@ func (s *scheduler) seen(p *corev1.Pod) {
 	case p.Spec.NodeName != "":
 		delete(s.waiting, p.UID)
 		delete(s.assumed, p.UID)
+		s.snapshot.RemoveNomination(p.UID)
 		s.snapshot.SetPod(s.prepared(p), p.Spec.NodeName)
 		if s.c.w.options.Sabotage.Rebind && s.c.w.One(10) {
 			s.waiting[p.UID] = p
@@ -125,9 +129,13 @@ func (s *scheduler) seen(p *corev1.Pod) {
 	case s.assumed[p.UID]: // its binding is stored, and will be shown
 	case p.DeletionTimestamp != nil:
 		delete(s.waiting, p.UID)
+		s.snapshot.RemoveNomination(p.UID)
 	case s.c.w.options.Sabotage.Forget && strings.HasSuffix(string(p.UID), "7"):
 	default:
 		s.waiting[p.UID] = p
+		if n := p.Status.NominatedNodeName; n != "" {
+			s.snapshot.Nominate(s.prepared(p), n)
+		}
 	}
 }
 
@@ -150,8 +158,9 @@ func (s *scheduler) schedule(p *corev1.Pod) bool {
 	d := s.snapshot.Decide(prepared, s.next)
 	s.next = d.Next
 	if d.Node == "" {
-		return true // an event may help
+		return s.preempt(p, prepared, d)
 	}
+	s.snapshot.RemoveNomination(p.UID)
 	s.snapshot.SetPod(prepared, d.Node)
 	s.assumed[p.UID] = true
 	s.c.client.Done = func(_ cluster.Entry, answered bool) {

@@ -1,10 +1,10 @@
 // Package together runs the parts of a cluster together, in virtual time and from one seed: the plans of
-// Deployments, ReplicaSets, StatefulSets and Jobs, garbage collection, disruption budgets, node health and
-// taint eviction, placement as the scheduler, and on each of several nodes podlife with a simulated
-// runtime. Watches deliver events late, twice, or only with a new list; there are conflicts and lost
-// answers; carob ends between any two writes; nodes come, are drained, are cut off, and go; containers
-// die. The invariants are about the containers that really run. Tests and the command "carob sim" run
-// it; it must never touch a real cluster.
+// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, garbage collection, disruption
+// budgets, node health and taint eviction, placement and preemption as the scheduler, and on each of
+// several nodes podlife with a simulated runtime. Watches deliver events late, twice, or only with a new
+// list; there are conflicts and lost answers; carob ends between any two writes; nodes come, are drained,
+// are cut off, and go; containers die. The invariants are about the containers that really run. Tests and
+// the command "carob sim" run it; it must never touch a real cluster.
 package together
 
 import (
@@ -30,10 +30,21 @@ const (
 	Rollouts Kind = iota // users change workloads; machines are sound
 	Drains               // users drain, remove and add nodes; machines are sound
 	Trouble              // everything, and machines and containers that fail
-	kinds
+	Crowded              // likewise, with DaemonSets, CronJobs, and pods that preempt others
 )
 
-func (k Kind) String() string { return [...]string{"rollouts", "drains", "trouble"}[k] }
+func (k Kind) String() string { return [...]string{"rollouts", "drains", "trouble", "crowded"}[k] }
+
+// kindOfSeed returns the kind of a seed: two of five are crowded, the others one of the first three.
+func kindOfSeed(seed uint64) Kind {
+	if seed/3%5 < 2 {
+		return Crowded
+	}
+	return Kind(seed % 3)
+}
+
+// fails reports whether machines and containers fail.
+func (k Kind) fails() bool { return k == Trouble || k == Crowded }
 
 // Options select a run.
 type Options struct {
@@ -93,7 +104,7 @@ func Run(o Options) (r Result, err error) {
 		o.Hours = 1
 	}
 	w := &world{API: cluster.New(o.Seed, time.Time{}), loop: sim.NewLoop(), options: o,
-		kind: Kind(o.Seed % uint64(kinds)),
+		kind: kindOfSeed(o.Seed),
 		pods: map[types.UID]*pod{}, promises: newPromises()}
 	w.Now = w.loop.Now()
 	begin := w.Now

@@ -37,6 +37,7 @@ func (w *world) populate() {
 		}
 	}
 	w.Create(w.set("db"))
+	w.crowd()
 	if w.kind == Drains {
 		w.budget("db")
 	}
@@ -46,7 +47,7 @@ func (w *world) populate() {
 	w.start()
 	w.after(w.upTo(4*time.Minute), w.crashAgain)
 	w.after(w.upTo(2*time.Minute), w.user)
-	if w.kind == Trouble {
+	if w.kind.fails() {
 		w.after(w.upTo(2*time.Minute), w.misfortune)
 	}
 }
@@ -84,6 +85,9 @@ func (w *world) template(app, container string) corev1.PodTemplateSpec {
 		Containers: []corev1.Container{{Name: container, Image: "v0", ImagePullPolicy: corev1.PullIfNotPresent,
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceCPU: *resource.NewMilliQuantity(int64(1+w.IntN(3))*unit, resource.DecimalSI)}}}}}
+	if w.kind == Crowded {
+		t.Spec.Priority = new(int32(w.IntN(3) * 10)) //nolint:gosec // small
+	}
 	return t
 }
 
@@ -153,6 +157,10 @@ func (w *world) user() {
 
 // change changes a workload, deletes one, or creates one.
 func (w *world) change() {
+	if w.kind == Crowded && w.IntN(3) == 0 {
+		w.changeCrowd()
+		return
+	}
 	switch n := w.IntN(20); {
 	case n < 11:
 		all := cluster.All[*appsv1.Deployment](w.API)
@@ -179,6 +187,7 @@ func (w *world) change() {
 	case n < 18:
 		for _, j := range cluster.All[*batchv1.Job](w.API) {
 			if job.Finished(j) || w.IntN(8) == 0 {
+				delete(w.promises.scheduled, j.Name) // its CronJob may make it again
 				w.discard(j)
 				return
 			}
@@ -186,7 +195,7 @@ func (w *world) change() {
 		if len(cluster.All[*batchv1.Job](w.API)) < 3 {
 			w.Create(w.job(fmt.Sprintf("pi-%d", w.Writes())))
 		}
-	case w.kind == Trouble:
+	case w.kind.fails():
 		if all := cluster.All[*corev1.Pod](w.API); len(all) > 0 {
 			w.Delete(all[w.IntN(len(all))].UID, podGrace)
 		}
@@ -256,7 +265,7 @@ func (w *world) operate() {
 		w.cordon(m, false)
 	case n.Spec.Unschedulable:
 		used := slices.ContainsFunc(cluster.All[*corev1.Pod](w.API),
-			func(p *corev1.Pod) bool { return p.Spec.NodeName == m.name && !workload.Terminal(p) })
+			func(p *corev1.Pod) bool { return p.Spec.NodeName == m.name && !workload.Terminal(p) && !ofDaemonSet(p) })
 		if !used && m != w.machines[0] {
 			m.Off()
 			w.removeNode(m)
@@ -276,7 +285,7 @@ func (w *world) cordon(m *machine, on bool) {
 func (w *world) drain(m *machine, tries int) {
 	left := false
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
-		if p.Spec.NodeName == m.name && p.DeletionTimestamp == nil && !workload.Terminal(p) {
+		if p.Spec.NodeName == m.name && p.DeletionTimestamp == nil && !workload.Terminal(p) && !ofDaemonSet(p) {
 			left = left || !w.evict(p)
 		}
 	}
