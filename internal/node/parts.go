@@ -56,7 +56,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Wake,
 		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Shortage: p.shortage,
 	})
-	p.watcher.Listed(ctx) // so that the first report shows a runtime that responds as healthy
+	p.pods.Found(p.watcher.Found(ctx)) // so that the first report shows a runtime that responds as healthy
 	if cfg.Listener != nil {
 		if p.server, err = p.newServer(ctx); err != nil {
 			return nil, err

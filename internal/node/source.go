@@ -186,6 +186,7 @@ func (p *parts) adopt(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Looking for cgroups of pods that are gone failed")
 	}
 	inRuntime := p.watcher.Listed(ctx)
+	p.pods.Adopt()
 	names := logNames(p.cfg.PodLogDir)
 	all := append(onDisk, groups...)
 	if p.devices != nil {

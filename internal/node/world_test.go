@@ -167,7 +167,9 @@ func (w *world) start() {
 		here = append(here, pod)
 		given[pod] = pod.DeepCopy()
 	}
+	manager.Found(watcher.Found(ctx))
 	manager.Sync("api", here)
+	manager.Adopt()
 	w.api.mu.Unlock()
 	all.Go(func() { manager.Run(ctx) })
 	all.Go(func() { status.Run(ctx) })

@@ -289,7 +289,8 @@ func (e *Executor) sandboxConfig(pod *corev1.Pod, attempt uint32) (*cri.PodSandb
 		cfg.Annotations = map[string]string{}
 	}
 	cfg.Annotations[e.cfg.OwnerKey] = e.cfg.OwnerValue
-	return cfg, warnings, nil
+	cfg.Annotations[spec.AnnotationRequests], err = spec.RequestsText(pod)
+	return cfg, warnings, err
 }
 
 func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife.CreateSandbox) *podlife.Failure {

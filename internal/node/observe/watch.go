@@ -158,19 +158,36 @@ func (w *Watcher) relist(ctx context.Context) error {
 // Listed are the pods that have objects in the runtime; empty if the runtime does not respond.
 func (w *Watcher) Listed(ctx context.Context) map[types.UID]bool {
 	here := map[types.UID]bool{}
-	sandboxes, err := w.Observer.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
-	if err != nil {
-		return here
-	}
-	containers, err := w.Observer.cfg.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
-	if err != nil {
-		return here
-	}
-	w.listed.Store(time.Now().UnixNano())
-	for uid := range group(sandboxes.Items, containers.Containers) {
+	for uid := range w.grouped(ctx) {
 		here[uid] = true
 	}
 	return here
+}
+
+// grouped lists the objects of the runtime by their pods; none if it does not respond.
+func (w *Watcher) grouped(ctx context.Context) map[types.UID]*inRuntime {
+	sandboxes, err := w.Observer.cfg.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return nil
+	}
+	containers, err := w.Observer.cfg.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return nil
+	}
+	w.listed.Store(time.Now().UnixNano())
+	return group(sandboxes.Items, containers.Containers)
+}
+
+// Found returns the pods of this agent that have objects in the runtime, as far as its labels describe them; none if
+// the runtime does not respond.
+func (w *Watcher) Found(ctx context.Context) []*corev1.Pod {
+	var found []*corev1.Pod
+	for _, p := range w.grouped(ctx) {
+		if pod := p.orphan(w.OwnerKey, w.OwnerValue); pod != nil {
+			found = append(found, pod)
+		}
+	}
+	return found
 }
 
 // ListedAt is when the last list succeeded; zero: never.
@@ -230,7 +247,8 @@ func group(sandboxes []*cri.PodSandbox, containers []*cri.Container) map[types.U
 }
 
 // orphan is the pod as far as the runtime's labels describe it; nil if another agent owns it.
-// Its grace is 1 s and it has no hooks (L7.17).
+// Its grace is 1 s and it has no hooks (L7.17). What it occupies on the node is its overhead: which containers
+// requested it does not matter any more.
 func (p *inRuntime) orphan(ownerKey, ownerValue string) *corev1.Pod {
 	if len(p.sandboxes) == 0 || p.sandboxes[0].Annotations[ownerKey] != ownerValue {
 		return nil
@@ -239,7 +257,8 @@ func (p *inRuntime) orphan(ownerKey, ownerValue string) *corev1.Pod {
 	grace := int64(1)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: meta.PodNamespace, Name: meta.PodName, UID: types.UID(meta.PodUID)},
-		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace},
+		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace,
+			Overhead: meta.Requests},
 	}
 	seen := map[string]bool{}
 	for _, c := range p.containers {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +34,9 @@ type Manager struct {
 
 	mu      sync.Mutex
 	entries map[types.UID]*entry
-	pending []*owner      // made, to be started by Run
-	wake    chan struct{} // pending is not empty
+	found   map[types.UID]*corev1.Pod // see Found
+	pending []*owner                  // made, to be started by Run
+	wake    chan struct{}             // pending is not empty
 	closed  bool
 
 	vacated atomic.Int64
@@ -46,6 +48,7 @@ type entry struct {
 	pod       *corev1.Pod
 	source    string
 	published *published
+	found     bool // the runtime had it before: it is admitted before those that wait
 	gone      bool // left its source
 	rejected  *podlife.Rejection
 	victims   []types.UID   // pods that must end to make room for it
@@ -118,8 +121,37 @@ func (m *Manager) Sync(source string, all []*corev1.Pod) {
 			m.remove(uid)
 		}
 	}
+	late := func(pod *corev1.Pod) int {
+		if m.found[pod.UID] == nil {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(all, func(a, b *corev1.Pod) int { return late(a) - late(b) }) // found ones were here before
 	for _, pod := range all {
 		m.update(source, pod)
+	}
+}
+
+// Found brings the pods that the runtime has when the agent starts. Until a source brings such a pod, or Adopt ends
+// it, it uses resources of the node like a pod that is gone from its source: others wait for it.
+func (m *Manager) Found(pods []*corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.found = make(map[types.UID]*corev1.Pod, len(pods))
+	for _, pod := range pods {
+		if m.entries[pod.UID] == nil {
+			m.found[pod.UID] = pod
+		}
+	}
+}
+
+// Adopt announces that all sources have brought their pods: those of Found that none has brought are ended (L7.17).
+func (m *Manager) Adopt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, pod := range m.found {
+		m.orphan(pod)
 	}
 }
 
@@ -135,6 +167,11 @@ func (m *Manager) Remove(uid types.UID) {
 func (m *Manager) Orphan(pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.orphan(pod)
+}
+
+func (m *Manager) orphan(pod *corev1.Pod) {
+	delete(m.found, pod.UID)
 	if m.entries[pod.UID] != nil || m.closed {
 		return
 	}
@@ -272,9 +309,13 @@ func (m *Manager) update(source string, pod *corev1.Pod) {
 	m.cfg.Status.Seen(pod)
 	e := m.entries[pod.UID]
 	if e == nil {
-		e = &entry{pod: pod, source: source, published: &published{}}
+		e = &entry{pod: pod, source: source, published: &published{}, found: m.found[pod.UID] != nil}
 		m.entries[pod.UID] = e
+		delete(m.found, pod.UID)
 		m.admit(e)
+		if e.found {
+			m.makeRoom() // what waited for it has to share with it
+		}
 		return
 	}
 	deleting := pod.DeletionTimestamp != nil && e.pod.DeletionTimestamp == nil
@@ -412,7 +453,7 @@ func (m *Manager) active(but types.UID) []*corev1.Pod {
 			pods = append(pods, e.runs())
 		}
 	}
-	return pods
+	return slices.AppendSeq(pods, maps.Values(m.found))
 }
 
 // holders are the pods that use resources of the node when another pod requests some: those that stay, including those
@@ -420,14 +461,14 @@ func (m *Manager) active(but types.UID) []*corev1.Pod {
 func (m *Manager) holders(of *entry) (staying, leaving []*corev1.Pod) {
 	for _, e := range m.entries {
 		switch {
-		case e == of || !e.holds() || e.hold != nil && of.hold != nil && e.turn > of.turn:
+		case e == of || !e.holds() || e.hold != nil && (of.found || of.hold != nil && e.turn > of.turn):
 		case e.gone:
 			leaving = append(leaving, e.runs())
 		default:
 			staying = append(staying, e.runs())
 		}
 	}
-	return staying, leaving
+	return staying, slices.AppendSeq(leaving, maps.Values(m.found))
 }
 
 // holds reports whether the pod holds resources of the node. A pod that waits for others to end

@@ -34,6 +34,37 @@ func TestRoomOfPodsThatAreGone(t *testing.T) {
 	})
 }
 
+// When the agent starts, pods that the runtime has and the API server not use resources until they have ended: others
+// wait for them, whether these come before or after it is known that they are gone (L7.17).
+func TestRoomAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.Found([]*corev1.Pod{pod("old", 2), pod("a", 1)})
+		w.Sync("api", []*corev1.Pod{pod("a", 1), pod("b", 2)})
+		w.are("a runs; b waits for room of ns/old (old)")
+		w.Adopt()
+		w.are("a runs; b waits for room of ns/old (old); old is gone")
+		w.Orphan(pod("old", 2)) // the runtime is listed once more
+		w.end("old")
+		w.are("a runs; b runs; old is gone")
+	})
+}
+
+// A pod that was found and comes late, here a static pod, stays: who waited for it does not fit.
+func TestFoundPodsComeLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.Found([]*corev1.Pod{pod("static", 2), pod("a", 1)})
+		w.Update("file", pod("early", 1))
+		w.are("early waits for room of ns/a (a), ns/static (static)")
+		w.Sync("api", []*corev1.Pod{pod("a", 1), pod("b", 1)})
+		w.are("a runs; b waits for room of ns/static (static); early waits for room of ns/static (static)")
+		w.Update("file", pod("static", 2))
+		w.Adopt()
+		w.are("a runs; b is refused; early is refused; static runs")
+	})
+}
+
 // A pod that waits has its place: later ones do not take it. When it is deleted, they do.
 func TestWaitingInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

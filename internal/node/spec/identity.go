@@ -3,12 +3,15 @@ package spec
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
 )
 
 // Labels and annotations in the runtime by which an agent recognizes its own sandboxes and containers after a restart
@@ -27,6 +30,8 @@ const (
 	AnnotationPorts                    = "io.kubernetes.container.ports"
 	AnnotationDeletionGrace            = "io.kubernetes.pod.deletionGracePeriod"
 	AnnotationTerminationGrace         = "io.kubernetes.pod.terminationGracePeriod"
+	// AnnotationRequests is for sandboxes: what the pod occupies on the node, as JSON.
+	AnnotationRequests = "carob.dev/requests"
 )
 
 // Find returns the container with that name (regular, init or ephemeral) and the field path for
@@ -123,6 +128,16 @@ type Restored struct {
 	TerminationMessagePolicy            corev1.TerminationMessagePolicy
 	PreStop                             *corev1.LifecycleHandler
 	DeletionGrace, TerminationGrace     *int64 // seconds
+	Requests                            corev1.ResourceList
+}
+
+// RequestsText is the value of AnnotationRequests.
+func RequestsText(pod *corev1.Pod) (string, error) {
+	text, err := json.Marshal(resources.Requests(pod))
+	if err != nil {
+		return "", fmt.Errorf("encoding the requests of pod %s: %w", podRef(pod), err)
+	}
+	return string(text), nil
 }
 
 // Restore reads labels and annotations that containerConfig wrote.
@@ -145,6 +160,13 @@ func Restore(labels, annotations map[string]string) Restored {
 		var h corev1.LifecycleHandler
 		if json.Unmarshal([]byte(text), &h) == nil {
 			r.PreStop = &h
+		}
+	}
+	if text := annotations[AnnotationRequests]; text != "" {
+		var requests corev1.ResourceList
+		if json.Unmarshal([]byte(text), &requests) == nil {
+			maps.DeleteFunc(requests, func(_ corev1.ResourceName, q resource.Quantity) bool { return q.Sign() <= 0 })
+			r.Requests = requests
 		}
 	}
 	return r
