@@ -16,7 +16,7 @@ func TestPrintRoutes(t *testing.T) {
 		{Address: "127.0.0.1:80", Protocol: "HTTP", Kind: "Ingress", Namespace: "shop", Name: "old",
 			Host: "x.example\x1b[31m", Path: "=/\tx", Answer: "308"},
 	}, Problems: []routeapi.Problem{{Kind: "HTTPRoute", Namespace: "shop", Name: "bad", Reason: "BackendNotFound",
-		Message: "ResolvedRefs: Service shop/c is not there"}}}
+		Message: "ResolvedRefs: Service shop/c does not exist"}}}
 	var b strings.Builder
 	if err := printRoutes(&b, list, false, true); err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestPrintRoutes(t *testing.T) {
 		"127.0.0.1:80 HTTP x.example\uFFFD[31m =/\uFFFDx ingress/old answers 308 - - - -",
 		"",
 		"PROBLEM OF REASON MESSAGE",
-		"httproute/bad BackendNotFound ResolvedRefs: Service shop/c is not there",
+		"httproute/bad BackendNotFound ResolvedRefs: Service shop/c does not exist",
 	}
 	if len(lines) != len(want) {
 		t.Fatalf("%q", lines)

@@ -11,10 +11,10 @@ import (
 	"carob/internal/controllers/vpa"
 )
 
-// addon is a controller that runs only while it is enabled. Otherwise it costs nothing.
+// addon is a controller that runs only while it is enabled. A disabled one uses no resources.
 type addon struct {
 	make func() (controller, error)
-	set  func(PodAutoscaler) // gets the controller that runs
+	set  func(PodAutoscaler) // called with the running controller
 
 	mu     sync.Mutex
 	wanted bool
@@ -23,7 +23,7 @@ type addon struct {
 	ended  chan struct{} // closed when the last controller has ended; nil before the first
 }
 
-// want sets whether the controller is to run. It does not wait for its start or end.
+// want sets whether the controller should run. It does not wait for its start or end.
 func (a *addon) want(on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -36,8 +36,8 @@ func (a *addon) want(on bool) {
 	}
 }
 
-// open has the controller run until ctx ends whenever it is wanted. The function that it returns
-// waits until it has ended.
+// open runs the controller while it is enabled, until ctx ends. The returned function waits until
+// the controller has ended.
 func (a *addon) open(ctx context.Context) (wait func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,7 +56,7 @@ func (a *addon) open(ctx context.Context) (wait func()) {
 	}
 }
 
-// run starts the controller when the one before it has ended. The lock is held.
+// run starts the controller after the previous one has ended. The lock is held.
 func (a *addon) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	before, ended := a.ended, make(chan struct{})

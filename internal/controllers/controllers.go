@@ -1,6 +1,6 @@
-// Package controllers runs the controllers of the cluster in one process, on one
-// set of watches. app runs it; each controller lives in a folder of its own and
-// talks to the others through the API only.
+// Package controllers runs the controllers of the cluster in one process, on one set of watches.
+// app runs it; each controller has its own package and communicates with the others only through
+// the API.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package controllers
@@ -63,48 +63,47 @@ import (
 // Options are what controllers need in addition to the API.
 type Options struct {
 	RootCA []byte // PEM of the API server's certificate authority, published in every namespace
-	// Signer signs approved certificate requests; nil leaves that to another controller.
+	// Signer signs approved certificate requests; nil: another controller signs them.
 	Signer certificates.Signer
-	// SecretToken makes the tokens that Secrets hold; nil leaves such Secrets empty.
+	// SecretToken makes the tokens that Secrets hold; nil: these Secrets stay empty.
 	SecretToken accounttokens.Signer
-	// DefaultStatefulSet fills in what a set leaves out, as the API server does.
+	// DefaultStatefulSet sets the defaults of a StatefulSet like the API server.
 	DefaultStatefulSet func(*appsv1.StatefulSet)
-	// Node is where LocalDisk keeps the volumes of the class local-path; nil leaves them to
-	// another provisioner.
+	// Node is where LocalDisk keeps the volumes of the class local-path; nil: another provisioner
+	// handles them.
 	Node      string
 	LocalDisk localpath.Disk
-	// PodAutoscaler, optional, is called with the controller that sizes new pods, and with nil
-	// when there is none.
+	// PodAutoscaler, optional, is called with the controller that sizes new pods, and with nil when
+	// it stops.
 	PodAutoscaler func(PodAutoscaler)
-	// As returns the way to the API as another user. Each controller acts as its own
-	// service account, system:serviceaccount:kube-system:NAME, which has the rights
-	// that it needs and no others. nil: all act as the user of the manager's config.
+	// As returns a client configuration for another user. Each controller acts as its own service
+	// account, system:serviceaccount:kube-system:NAME, which has only the permissions that it
+	// needs. nil: all act as the user of the manager's config.
 	As func(user string, groups ...string) *rest.Config
 }
 
-// PodAutoscaler gives a pod that is created what is recommended for it.
+// PodAutoscaler sets the recommended requests of a pod that is being created.
 type PodAutoscaler interface {
 	AdmitPod(ctx context.Context, pod *corev1.Pod, ranges []*corev1.LimitRange)
 }
 
-// Clients are the ways to the API.
+// Clients are the clients of the API.
 type Clients struct {
 	Kubernetes kubernetes.Interface
 	Metadata   metadata.Interface
-	// Dynamic makes the one for custom resources, which only add-ons use; nil without add-ons.
+	// Dynamic makes the client for custom resources, which only add-ons use; nil without add-ons.
 	Dynamic func() (dynamic.Interface, error)
 }
 
-// controller is one of the parts; it ends with its context.
+// controller is one of the controllers; it ends with its context.
 type controller interface{ Run(ctx context.Context) }
 
-// idle is a controller that is not wanted.
+// idle is a disabled controller.
 type idle struct{}
 
 func (idle) Run(context.Context) {}
 
-// Measure updates the metrics that are not counted as things happen. Call it before they are
-// read.
+// Measure updates the metrics that are not updated by events. Call it before they are read.
 func Measure() { metrics.Update() }
 
 // Manager runs all controllers. Make it with New and Run it once.
@@ -118,7 +117,7 @@ type Manager struct {
 	vpa         addon
 }
 
-// New returns a manager that watches through the API of cfg and writes as o.As says.
+// New returns a manager that watches through the API of cfg and writes with the clients of o.As.
 // The client-side rate limit is lifted.
 func New(cfg *rest.Config, o Options) (*Manager, error) {
 	metrics.Register()
@@ -139,7 +138,7 @@ func New(cfg *rest.Config, o Options) (*Manager, error) {
 func connect(cfg *rest.Config) (Clients, error) {
 	c := rest.CopyConfig(cfg)
 	c.QPS = -1
-	c.WarningHandler = rest.NoWarnings{} // deletion looks into deprecated kinds, too
+	c.WarningHandler = rest.NoWarnings{} // the deletion of namespaces also lists deprecated kinds
 	rest.AddUserAgent(c, "carob-controllers")
 	var clients Clients
 	var err error
@@ -158,10 +157,11 @@ func connect(cfg *rest.Config) (Clients, error) {
 	return clients, nil
 }
 
-// inventoryAfter leaves the first seconds to the first pods: what hangs on owners can wait.
+// inventoryAfter delays the inventory, so that it does not slow down the first pods: garbage
+// collection can wait.
 const inventoryAfter = 3 * time.Second
 
-// newManager builds the controllers on shared watches; as gives each its own way to write.
+// newManager builds the controllers on shared watches; as returns the client of each controller.
 func newManager(clients Clients, as func(name string) (Clients, error), o Options) (*Manager, error) {
 	watcher := clients.Kubernetes
 	namespaces, pods, nodes := source.Namespaces(watcher), source.Pods(watcher), source.Nodes(watcher)
@@ -175,8 +175,8 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		source.ReplicationControllers(watcher)
 	services, endpointSlices, legacyEndpoints := source.Services(watcher), source.EndpointSlices(watcher),
 		source.Endpoints(watcher)
-	persistent, classes := source.Volumes(watcher), source.StorageClasses(watcher) // the binder runs them
-	deviceClaims := source.ResourceClaims(watcher)                                 // the first user runs it
+	persistent, classes := source.Volumes(watcher), source.StorageClasses(watcher) // run by the binder
+	deviceClaims := source.ResourceClaims(watcher)                                 // run by its first user
 	m := &Manager{
 		inventory: inventory.New(watcher.Discovery(), clients.Metadata, inventoryAfter),
 		watches: []*source.Watch{namespaces, pods, nodes, accounts, configMaps, leases, budgets,
@@ -328,7 +328,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		m.controllers = append(m.controllers, c)
 	}
 	if o.SecretToken != nil {
-		// The manager itself may write secrets, no controller of its own may.
+		// The manager's own user may write Secrets; the controllers' service accounts may not.
 		m.controllers = append(m.controllers, accounttokens.New(watcher, m.inventory, o.SecretToken, o.RootCA))
 	}
 	return m, nil
@@ -338,7 +338,7 @@ func (m *Manager) recorder(component string) record.EventRecorder {
 	return m.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 }
 
-// Synced is closed once the watches delivered their first lists and the controllers work.
+// Synced is closed once the watches delivered their first lists and the controllers run.
 func (m *Manager) Synced() <-chan struct{} { return m.synced }
 
 // Run runs the controllers until ctx ends, and returns when all of them have ended.

@@ -30,7 +30,7 @@ import (
 type world struct {
 	*testing.T
 	client  *fake.Clientset
-	objects *metadatafake.FakeMetadataClient // what a namespace holds, for its deletion
+	objects *metadatafake.FakeMetadataClient // the objects of a namespace, for its deletion
 }
 
 func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, test func(w *world)) {
@@ -69,7 +69,7 @@ func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, 
 	})
 }
 
-// onFinalize does what the API server does when the last finalizer goes.
+// onFinalize acts like the API server when the last finalizer is removed.
 func (w *world) onFinalize(a ktesting.Action) (bool, runtime.Object, error) {
 	if a.GetSubresource() != "finalize" {
 		return false, nil, nil
@@ -137,7 +137,7 @@ func TestNamespaceGetsAccountAndAuthority(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			w.Errorf("took %v of virtual time", took)
 		}
-		// Both come back when somebody deletes or changes them.
+		// Both come back when a user deletes or changes them.
 		if err := w.client.CoreV1().ServiceAccounts("new").Delete(w.Context(), serviceaccount.Name,
 			metav1.DeleteOptions{}); err != nil {
 			w.Fatal(err)
@@ -165,7 +165,7 @@ func content(kind, name string, finalizers ...string) *metav1.PartialObjectMetad
 	}
 }
 
-func TestNamespaceIsEmptiedAndGoes(t *testing.T) {
+func TestNamespaceIsEmptiedAndDeleted(t *testing.T) {
 	inWorld(t, []runtime.Object{ns("x", true), ns("kept", false)}, []runtime.Object{content("Secret", "s")},
 		func(w *world) {
 			gone := !w.exists(func() error {
@@ -184,9 +184,9 @@ func TestNamespaceIsEmptiedAndGoes(t *testing.T) {
 		})
 }
 
-// TestPodsGoFirst proves that nothing else is deleted while pods end, that the
-// status says what is waited for, and that the last pod's end sets things going.
-func TestPodsGoFirst(t *testing.T) {
+// TestPodsAreDeletedFirst: nothing else is deleted while pods terminate, the status reports the
+// wait, and the end of the last pod continues the deletion.
+func TestPodsAreDeletedFirst(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}
 	inWorld(t, []runtime.Object{ns("x", true), pod},
 		[]runtime.Object{content("Pod", "p", "slow"), content("Secret", "s")}, func(w *world) {
@@ -266,9 +266,9 @@ func (w *world) renew(node string, n int32) {
 	}
 }
 
-// TestSilentNode follows a node that is ready, says nothing more, loses its pods
-// after their time, and comes back (L7.160–L7.163).
-func TestSilentNode(t *testing.T) {
+// TestNodeWithoutHeartbeats follows a node that is ready, stops sending heartbeats, loses its pods
+// after their tolerationSeconds, and becomes ready again (L7.160–L7.163).
+func TestNodeWithoutHeartbeats(t *testing.T) {
 	five := int64(5)
 	pod := func(name, node string) *corev1.Pod {
 		return &corev1.Pod{
@@ -285,7 +285,7 @@ func TestSilentNode(t *testing.T) {
 		if got := w.taints("n1"); len(got) != 0 {
 			w.Errorf("a ready node keeps %v", got)
 		}
-		for i := range int32(5) { // n1 is heard of, n2 is too; then only n2
+		for i := range int32(5) { // heartbeats of n1 and n2, then only of n2
 			w.renew("n1", i)
 			w.renew("n2", i)
 			time.Sleep(10 * time.Second)
@@ -295,14 +295,14 @@ func TestSilentNode(t *testing.T) {
 			time.Sleep(10*time.Second + time.Millisecond)
 		}
 		if got := w.taints("n1"); len(got) != 2 {
-			w.Errorf("a silent node has %v", got)
+			w.Errorf("a node without heartbeats has %v", got)
 		}
 		if got := w.taints("n2"); len(got) != 0 {
-			w.Errorf("a node that speaks has %v", got)
+			w.Errorf("a node with heartbeats has %v", got)
 		}
 		a, err := w.client.CoreV1().Pods("default").Get(w.Context(), "a", metav1.GetOptions{})
 		if err != nil || a.Status.Conditions[0].Status != corev1.ConditionFalse || a.Status.Phase != corev1.PodRunning {
-			w.Errorf("pod of the silent node: %v %v", a, err)
+			w.Errorf("pod of the node without heartbeats: %v %v", a, err)
 		}
 		time.Sleep(6 * time.Second)
 		get := func(name string) func() error {
@@ -312,10 +312,10 @@ func TestSilentNode(t *testing.T) {
 			}
 		}
 		if w.exists(get("a")) {
-			w.Error("the pod outstayed its toleration")
+			w.Error("the pod runs longer than its toleration")
 		}
 		if !w.exists(get("b")) {
-			w.Error("evicted from a good node")
+			w.Error("evicted from a healthy node")
 		}
 		n, err := w.client.CoreV1().Nodes().Get(w.Context(), "n1", metav1.GetOptions{})
 		if err != nil {
@@ -353,8 +353,8 @@ func TestPodsOfLostNode(t *testing.T) { // L7.166 c
 	})
 }
 
-// L7.166 b: a deleted pod that never had a node goes. The API server removes most by itself, a
-// moment after it has said that they are deleted: nobody else writes to those.
+// L7.166 b: a deleted pod that never had a node is removed. The API server itself removes most of
+// these just after their deletion: the controller does not write to them.
 func TestDeletedPodsWithoutNode(t *testing.T) {
 	inWorld(t, nil, nil, func(w *world) {
 		pods := w.client.CoreV1().Pods("default")
@@ -389,9 +389,9 @@ func TestDeletedPodsWithoutNode(t *testing.T) {
 	})
 }
 
-// An object whose owner is not there goes; one with an owner, or with an owner of a
-// kind that nobody knows, stays.
-func TestGarbageGoes(t *testing.T) {
+// An object whose owner does not exist is deleted; one with an existing owner, or with an owner of
+// an unknown kind, stays.
+func TestObjectsWithoutOwnerAreDeleted(t *testing.T) {
 	configMap := func(name string, owners ...metav1.OwnerReference) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners}}
@@ -417,7 +417,7 @@ func TestGarbageGoes(t *testing.T) {
 	})
 }
 
-// L10.68: what the disruption controller finds out about budgets and their pods is told once.
+// L10.68: each event of the disruption controller about budgets and their pods is recorded once.
 func TestBudgetEvents(t *testing.T) {
 	one := intstr.FromInt32(1)
 	budget := func(name, app string) *policyv1.PodDisruptionBudget {
@@ -469,7 +469,7 @@ func TestBudgetEvents(t *testing.T) {
 	})
 }
 
-// L0.6: who marks a pod before it is deleted says which generation of it that was.
+// L0.6: the condition of a pod that is about to be deleted has the observed generation.
 func TestGenerationOfDisruption(t *testing.T) {
 	tainted := readyNode("tainted")
 	tainted.Spec.Taints = []corev1.Taint{{Key: "example.com/away", Effect: corev1.TaintEffectNoExecute}}

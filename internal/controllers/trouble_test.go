@@ -28,9 +28,9 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// beside runs a Deployment of ten beside so many Jobs whose pods a quota refuses. It returns how long the
-// Deployment took to have its pods, how often the controllers of Deployments and ReplicaSets were asked to look,
-// and how often a pod of a Job was refused within two seconds.
+// beside runs a Deployment of ten pods beside the given number of Jobs whose pods a quota rejects. It returns
+// the time until the Deployment had its pods, the number of reconciliations of Deployments and ReplicaSets, and
+// how often a pod of a Job was rejected within two seconds.
 func beside(t *testing.T, failing int) (took time.Duration, asked float64, refused int) {
 	t.Helper()
 	before := controllertest.Metrics(t)
@@ -54,7 +54,7 @@ func beside(t *testing.T, failing int) (took time.Duration, asked float64, refus
 			refused++
 			return apierrors.NewForbidden(gvr.GroupResource(), o.GetName(), errors.New("exceeded quota: q"))
 		}
-		events := &record.FakeRecorder{} // nobody reads them
+		events := &record.FakeRecorder{} // not read
 		jobs, deployments, sets := source.Jobs(api), source.Deployments(api), source.ReplicaSets(api)
 		pods := source.Pods(api)
 		a, err := job.New(api, events, jobs, pods)
@@ -103,14 +103,14 @@ func (a all) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Ten thousand Jobs that a quota refuses retry ever more slowly, and cost a healthy Deployment nothing: its
-// controllers are asked as often as without them, and its pods are there as soon.
+// Ten thousand Jobs that a quota rejects retry with growing back-off, and do not affect a healthy
+// Deployment: its controllers reconcile as often as without them, and its pods are created as fast.
 func TestFailingJobsBesideADeployment(t *testing.T) {
 	metrics.Register()
 	alone, calm, none := beside(t, 0)
 	const jobs = 10_000
 	together, asked, refused := beside(t, jobs)
-	// Events that come at once may be merged, or not: a few looks more or less.
+	// Events that come at once may be merged, or not: a few reconciliations more or less.
 	if alone != together || asked > calm+5 || calm == 0 || none != 0 {
 		t.Errorf("with failing Jobs the pods took %v and %v looks, without them %v and %v", together, asked, alone, calm)
 	}
@@ -120,8 +120,8 @@ func TestFailingJobsBesideADeployment(t *testing.T) {
 	}
 }
 
-// What is refused is said in upstream's words: by an event of the owner, and a condition where the kind has one;
-// both go when it is allowed (W0.40, W1.23, W2.56).
+// A rejected pod is reported with upstream's message: by an event of the owner, and by a condition if the kind
+// has one; both end when it is allowed (W0.40, W1.23, W2.56).
 func TestRefusedTemplates(t *testing.T) {
 	gvr := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	for name, refusal := range map[string]error{

@@ -175,7 +175,7 @@ func TestTCPIsRefused(t *testing.T) {
 		problems = append(problems, line.Problem)
 	}
 	slices.Sort(problems)
-	if !slices.Equal(problems, []string{"Service default/none is not there", "no endpoint is ready"}) {
+	if !slices.Equal(problems, []string{"Service default/none does not exist", "no endpoint is ready"}) {
 		t.Errorf("%q", problems)
 	}
 }

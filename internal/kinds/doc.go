@@ -11,6 +11,6 @@
 // fields), table, defaulting, pods (pods and pod templates), volumes (volumes, claims, and volume
 // sources), and what upstream generates from the types: declarative, mergeschema, openapi. Package
 // apiserver drives it: it builds the storages from the descriptors here and installs them. Nothing
-// here listens, authenticates, or starts a goroutine, and nothing here may import apiserver: what a
-// kind needs from a running server is passed in as a function.
+// here listens, authenticates, or starts a goroutine, and nothing here may import apiserver:
+// functions of a running server that a kind needs are passed in.
 package kinds

@@ -15,8 +15,8 @@ import (
 	"carob/internal/kinds/pods"
 )
 
-// FuzzKinds gives the validation objects that no client would send: whatever can be decoded is
-// validated without a panic, as a new object and as an update of itself.
+// FuzzKinds validates arbitrary objects: every object that can be decoded is validated without a
+// panic, as a new object and as an update of itself.
 func FuzzKinds(f *testing.F) {
 	text, err := os.ReadFile("../apiserver/testdata/validation/bases.yaml")
 	if err != nil {

@@ -25,7 +25,8 @@ import (
 )
 
 // BuiltIn returns the kinds of all groups except pods and services. may checks the permissions that
-// a request needs besides the write itself, and checks provides what writes of device claims need.
+// a request needs besides the write itself, and checks has the dependencies of writes of device
+// claims.
 func BuiltIn(may authorizer.UnconditionalAuthorizer, checks devices.DeviceChecks) []*registry.Resource {
 	return slices.Concat(core.Kinds(), volumes.Kinds(), apps.Kinds(), batch.Kinds(), coordination.Kinds(),
 		discovery.Kinds(), node.Kinds(), policy.Kinds(), scheduling.Kinds(), rbac.Kinds(), networking.Kinds(),

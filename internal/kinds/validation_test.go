@@ -14,8 +14,8 @@ import (
 	"carob/internal/kinds/scheme"
 )
 
-// decode reads a manifest and defaults it like the server. Tests give only kind, apiVersion, and
-// the fields that matter.
+// decode reads a manifest and defaults it like the server. Tests set only kind, apiVersion, and the
+// relevant fields.
 func decode(t *testing.T, set *scheme.Set, manifest string) runtime.Object {
 	t.Helper()
 	text, err := yaml.YAMLToJSON([]byte(manifest))

@@ -4,12 +4,12 @@ import "sync"
 
 // callQueue runs API calls in the background: calls for one key in order, so that an older status
 // cannot overwrite a newer one, calls for different keys in parallel up to a limit. A burst of pods
-// costs as many goroutines as there are calls in flight, not one for each pod.
+// needs only as many goroutines as there are calls in flight, not one per pod.
 type callQueue[K comparable] struct {
 	limit   int
 	mu      sync.Mutex
 	ready   []call[K]      // at most one for a key, oldest first
-	tails   map[K][]func() // what follows; a key is present while it has a call that is ready or runs
+	tails   map[K][]func() // following calls; a key is present while it has a call that is ready or running
 	workers int
 	done    sync.WaitGroup
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // TestCallQueue: calls of one key run in order and one at a time, those of other keys meanwhile up to the limit, and a
-// burst makes no goroutine for each.
+// burst does not create a goroutine per call.
 func TestCallQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys, each = 8, 1000, 3

@@ -24,10 +24,10 @@ func truncated(note string) string {
 	return strings.ToValidUTF8(note[:maxNote-len(suffix)], "") + suffix
 }
 
-// nomination is what to do about a pod's status.nominatedNodeName.
+// nomination is the change of a pod's status.nominatedNodeName.
 type nomination struct {
 	change bool
-	node   string // empty: none any more
+	node   string // empty: removed
 }
 
 func (n nomination) changes(pod *corev1.Pod) bool {
@@ -46,7 +46,7 @@ func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, me
 	s.patchStatus(ctx, pod, statusPatch(pod, &condition, n, time.Now()))
 }
 
-// patchStatus writes to a pod's status in the background. A pod that is gone needs nothing.
+// patchStatus writes to a pod's status in the background. A deleted pod is ignored.
 func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, patch []byte) {
 	s.calls.Do(pod.UID, func() {
 		_, err := s.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
@@ -73,9 +73,9 @@ func conditionOf(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodConditio
 	return nil
 }
 
-// statusPatch is a strategic merge patch that sets a condition, unless it is nil, and
-// the nominated node if that changes. It holds for this very pod only, not for a
-// later one of the same name. The transition time stays when the status does.
+// statusPatch is a strategic merge patch that sets a condition, unless it is nil, and the nominated
+// node if that changes. It applies only to this pod, not to a later one of the same name. The
+// transition time stays when the status does.
 func statusPatch(pod *corev1.Pod, c *corev1.PodCondition, n nomination, now time.Time) []byte {
 	status := map[string]any{}
 	if c != nil {

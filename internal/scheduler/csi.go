@@ -10,10 +10,10 @@ import (
 	"carob/internal/core/volume"
 )
 
-// csiWatches is what the scheduler knows of CSI drivers. Nothing is watched before the first
-// volume or class of a driver; then pods with claims are held until all lists were delivered.
+// csiWatches is the scheduler's state of CSI drivers. Nothing is watched before the first volume or
+// class of a driver; then pods with claims are held until all lists were delivered.
 type csiWatches struct {
-	start       func() // starts the watches; nil: they run, or those of volumes do not yet
+	start       func() // starts the watches; nil: they run already, or the watches of volumes do not run yet
 	watched     bool
 	drivers     map[string]*storagev1.CSIDriver
 	nodes       map[string]*storagev1.CSINode
@@ -26,7 +26,7 @@ func newCSIWatches() csiWatches {
 		capacities: map[string]*storagev1.CSIStorageCapacity{}, attachments: map[string]*storagev1.VolumeAttachment{}}
 }
 
-// watchDrivers begins to watch what CSI drivers say, once.
+// watchDrivers starts the watches of CSI drivers, once.
 func (s *Scheduler) watchDrivers() {
 	w := s.volumes
 	if w.csi.start == nil || w.csi.watched {
@@ -40,7 +40,7 @@ func (s *Scheduler) watchDrivers() {
 	w.csi.start = nil
 }
 
-// startDrivers returns what starts the watches.
+// startDrivers returns a function that starts the watches.
 func (s *Scheduler) startDrivers(ctx context.Context, run func(func())) func() {
 	return func() {
 		api, w := s.client.StorageV1(), &s.volumes.csi
@@ -57,7 +57,7 @@ func (s *Scheduler) startDrivers(ctx context.Context, run func(func())) func() {
 	}
 }
 
-// csiFeed keeps the objects of a kind in a map. A change may make room for pods (S2.30, S2.31).
+// csiFeed keeps the objects of a kind in a map. A change may make pods schedulable (S2.30, S2.31).
 func csiFeed[T metav1.Object](s *Scheduler, kind string, known map[string]T) cache.ReflectorStore {
 	key := func(o T) string { return o.GetNamespace() + "/" + o.GetName() }
 	return kindFeed(s, s.volumes.missing, kind, func(o T) { known[key(o)] = o; s.requeueForVolumes() },

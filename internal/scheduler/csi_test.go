@@ -42,7 +42,8 @@ func (w *world) says(pod, want string) {
 	}
 }
 
-// S2.50, S2.31: a node takes as many volumes as its driver says, each once; who waits goes on when there is room.
+// S2.50, S2.31: a node takes as many volumes as its driver allows, each counted once; waiting pods continue when
+// there is room.
 func TestVolumeLimits(t *testing.T) {
 	v1, c1 := csiVolume("one")
 	v2, c2 := csiVolume("two")
@@ -56,7 +57,7 @@ func TestVolumeLimits(t *testing.T) {
 			w.on("a", "n1")
 			w.create(mounting(pod("same", "1"), "one")) // a volume counts once
 			w.on("same", "n1")
-			w.create(mounting(pod("b", "1"), "two")) // the third is attached still
+			w.create(mounting(pod("b", "1"), "two")) // the third is still attached
 			w.says("b", "0/1 nodes are available: 1 node(s) exceed max volume count.")
 			if err := w.client.StorageV1().VolumeAttachments().Delete(w.Context(), "a",
 				metav1.DeleteOptions{}); err != nil {
@@ -77,7 +78,7 @@ func TestVolumeLimits(t *testing.T) {
 		})
 }
 
-// S2.53: a driver may ask that pods go only to nodes where it is.
+// S2.53: a driver may require that pods run only on nodes with the driver.
 func TestMissingDriver(t *testing.T) {
 	v, c := csiVolume("one")
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiDriver, UID: "d"},
@@ -95,7 +96,7 @@ func TestMissingDriver(t *testing.T) {
 	})
 }
 
-// S2.14: a claim is provisioned where its driver has room for it.
+// S2.14: a claim is provisioned where its driver has storage for it.
 func TestStorageCapacity(t *testing.T) {
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiDriver, UID: "d"},
 		Spec: storagev1.CSIDriverSpec{StorageCapacity: new(true)}}

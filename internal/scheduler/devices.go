@@ -18,14 +18,14 @@ import (
 	"carob/internal/scheduler/devices"
 )
 
-// deviceWatches is what the scheduler knows of devices. Nothing is watched before the first pod
-// that may need some; such pods are held until all lists were delivered.
+// deviceWatches is the scheduler's state of devices. Nothing is watched before the first pod that
+// may need devices; these pods are held until all lists were delivered.
 type deviceWatches struct {
 	index   *devices.Index
 	start   func() // starts the watches; nil: they run
 	missing map[string]bool
-	held    map[types.UID]*item        // that wait for claims, without an event (S9.20)
-	ready   map[types.UID]*readyWaiter // whose devices are being made ready (S9.28)
+	held    map[types.UID]*item        // pods that wait for claims, without an event (S9.20)
+	ready   map[types.UID]*readyWaiter // pods whose devices are being prepared (S9.28)
 }
 
 // readyWaiter is a pod whose claims are stored, and whose devices are not ready yet.
@@ -45,7 +45,7 @@ func newDeviceWatches() *deviceWatches {
 
 // needsDevices reports whether devices may have to be allocated for a pod.
 func needsDevices(p *placement.Pod) bool {
-	return p.Profile().Asks(placement.DynamicResources) &&
+	return p.Profile().Enables(placement.DynamicResources) &&
 		(len(p.Object.Spec.ResourceClaims) > 0 || podclaims.MayBeDevices(p.Object))
 }
 
@@ -66,7 +66,7 @@ func (s *Scheduler) holds(p *placement.Pod) bool {
 	return why != ""
 }
 
-// watchDevices returns what starts the watches of all that devices are allocated from.
+// watchDevices returns a function that starts the watches of all kinds that allocations need.
 func (s *Scheduler) watchDevices(ctx context.Context, run func(func())) func() {
 	return func() {
 		api := s.client.ResourceV1()
@@ -91,7 +91,7 @@ func (s *Scheduler) watchDevices(ctx context.Context, run func(func())) func() {
 	}
 }
 
-// claimSeen takes a version of a claim, from the watch or from a write of the scheduler's.
+// claimSeen handles a version of a claim, from the watch or from a write of the scheduler.
 func (s *Scheduler) claimSeen(c *resourcev1.ResourceClaim) {
 	before, taken := s.devices.index.SetClaim(c)
 	if !taken {
@@ -127,13 +127,13 @@ func (s *Scheduler) release() {
 	}
 }
 
-// requeueForDevices wakes all pods that found no devices.
+// requeueForDevices re-queues all pods that found no devices.
 func (s *Scheduler) requeueForDevices() {
 	s.queue.Requeue(func(it *item) bool { return slices.Contains(it.refused, placement.DynamicResources) }, time.Now())
 	s.considerClasses()
 }
 
-// considerClasses wakes pods that found too little of a resource which a class serves now.
+// considerClasses re-queues pods that lacked a resource that a class now serves.
 func (s *Scheduler) considerClasses() {
 	s.queue.Requeue(func(it *item) bool {
 		return slices.Contains(it.refused, placement.NodeResourcesFit) && needsDevices(it.pod) &&
@@ -141,7 +141,7 @@ func (s *Scheduler) considerClasses() {
 	}, time.Now())
 }
 
-// requeueUsers wakes the pods that use a claim.
+// requeueUsers re-queues the pods that use a claim.
 func (s *Scheduler) requeueUsers(c *resourcev1.ResourceClaim) {
 	s.queue.Requeue(func(it *item) bool {
 		pod := it.pod.Object
@@ -150,8 +150,8 @@ func (s *Scheduler) requeueUsers(c *resourcev1.ResourceClaim) {
 	}, time.Now())
 }
 
-// beginDevices starts the allocation for a popped pod. done means that the pod needs nothing
-// more: it can't get any.
+// beginDevices starts the allocation for a popped pod. done means that the attempt is over: the pod
+// cannot get any.
 func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time) (a *devices.Attempt, done bool) {
 	p := it.pod.Profile()
 	it.pod.ServeByClass(s.devices.index.ByClass(it.pod.Object))
@@ -169,7 +169,7 @@ func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time)
 	return a, false
 }
 
-// askDevices requests devices on the nodes, until enough have them.
+// askDevices requests devices on the nodes, until enough nodes have them.
 func askDevices(ctx context.Context, a *devices.Attempt, nodes []*corev1.Node, enough int, answers *placement.Answers) (
 	[]*corev1.Node, error) {
 	var have []*corev1.Node
@@ -190,7 +190,7 @@ func askDevices(ctx context.Context, a *devices.Attempt, nodes []*corev1.Node, e
 	return have, nil
 }
 
-// reserveDevices keeps what was found from other pods while it is written.
+// reserveDevices reserves the found devices while they are written.
 func (s *Scheduler) reserveDevices(it *item, node string) {
 	if it.devices != nil {
 		s.devices.index.Reserve(it.devices, node)
@@ -198,7 +198,7 @@ func (s *Scheduler) reserveDevices(it *item, node string) {
 }
 
 // storeDevices writes the allocations of a pod that has its node, and binds it when its devices are ready. It runs in
-// the background; stored is what was written.
+// the background; stored holds the writes.
 func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bind func()) {
 	a := it.devices
 	stored, err := a.Store(ctx, s.client, node)
@@ -210,13 +210,14 @@ func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bin
 		s.devices.index.Release(pod.UID)
 		it.stored = stored
 		fail := func(err error) {
-			// Its kind is not passed on: that a claim is not found does not say that the pod is gone.
+			// The error's kind is not passed on: a claim that is not found does not mean that the pod
+			// is gone.
 			s.bindingEnded(ctx, it, node, errors.New("running PreBind plugin \"DynamicResources\": "+err.Error()))
 		}
 		switch {
 		case err != nil:
 			fail(err)
-		case s.assumed[pod.UID] != it: // deleted meanwhile: the controller of claims takes its reservations away
+		case s.assumed[pod.UID] != it: // deleted meanwhile: the resourceclaim controller removes its reservations
 		default:
 			w := &readyWaiter{it: it, stored: stored, bind: bind, fail: fail}
 			s.devices.ready[pod.UID] = w
@@ -228,8 +229,8 @@ func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bin
 	})
 }
 
-// bindWhenReady binds a pod whose devices are ready, or gives it back to the queue if they never will be. It reports
-// whether the wait is over.
+// bindWhenReady binds a pod whose devices are ready, or re-queues it if they never will be. It reports whether the
+// wait is over.
 func (s *Scheduler) bindWhenReady(w *readyWaiter) bool {
 	pod := w.it.pod.Object
 	ready, until, err := w.stored.Ready(s.devices.index, time.Now(), w.it.pod.Profile().DeviceBinding)
@@ -261,7 +262,7 @@ func (s *Scheduler) forgetReady(pod types.UID) {
 	delete(s.devices.ready, pod)
 }
 
-// lookReady looks again at the pods that wait for devices of a claim.
+// lookReady checks the pods that wait for devices of a claim.
 func (s *Scheduler) lookReady(c *resourcev1.ResourceClaim) {
 	for uid, w := range s.devices.ready {
 		if s.assumed[uid] != w.it {
@@ -273,7 +274,7 @@ func (s *Scheduler) lookReady(c *resourcev1.ResourceClaim) {
 	}
 }
 
-// undoDevices takes the reservations back of a pod that is not bound.
+// undoDevices removes the reservations of a pod that is not bound.
 func (s *Scheduler) undoDevices(ctx context.Context, it *item) {
 	stored, a := it.stored, it.devices
 	it.stored = nil

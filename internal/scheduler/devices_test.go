@@ -112,7 +112,7 @@ func TestDevices(t *testing.T) {
 		if !strings.HasPrefix(c.Message, "0/2 nodes are available: 2 cannot allocate all claims.") {
 			w.Errorf("condition %+v", c)
 		}
-		// What the controller of claims does when the first pod has ended.
+		// The action of the resourceclaim controller when the first pod has ended.
 		one := w.claim("one")
 		one.Status = resourcev1.ResourceClaimStatus{}
 		w.updateClaimStatus(one)
@@ -129,14 +129,15 @@ func TestHeldForClaim(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if c := w.condition("a", corev1.PodScheduled); c.Type != "" || len(w.events("FailedScheduling")) != 0 {
-			w.Errorf("it was told: %+v", c)
+			w.Errorf("it has events: %+v", c)
 		}
 		w.createClaim(resourceClaim("late", exactly("gpu", 1)))
 		w.on("a", "n1")
 	})
 }
 
-// A pod from a template waits for its status to name the claim, and for no claim of another pod.
+// A pod from a template waits for its status to name the claim, and does not use a claim of another
+// pod.
 func TestHeldForTemplate(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), slice("n1", "gpu"), deviceClass("gpu")}, func(w *world) {
 		p := pod("a", "1")
@@ -146,7 +147,7 @@ func TestHeldForTemplate(t *testing.T) {
 		p = w.pod("a")
 		p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "r", ResourceClaimName: new("made")}}
 		w.update(p)
-		w.on("a", "") // it is not the pod's
+		w.on("a", "") // the claim is not the pod's
 		c := w.claim("made")
 		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "a", UID: p.UID,
 			Controller: new(true)}}
@@ -159,7 +160,7 @@ func TestHeldForTemplate(t *testing.T) {
 	})
 }
 
-// S9.21: a class that is created later wakes the pod.
+// S9.21: a class that is created later re-queues the pod.
 func TestClassComesLater(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), slice("n1", "gpu"), resourceClaim("one", exactly("gpu", 1))},
 		func(w *world) {
@@ -179,7 +180,7 @@ func TestClassComesLater(t *testing.T) {
 }
 
 // While no pod needs devices, their kinds are not watched.
-func TestDevicesCostNothing(t *testing.T) {
+func TestDevicesAreNotWatchedWithoutNeed(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
 		w.create(pod("a", "1"))
 		w.on("a", "n1")
@@ -252,7 +253,7 @@ func TestExtendedResources(t *testing.T) {
 			c := a.(ktesting.CreateAction).GetObject().(*resourcev1.ResourceClaim)
 			made++
 			c.Name, c.UID = fmt.Sprintf("%s%d", c.GenerateName, made), types.UID(fmt.Sprintf("made-%d", made))
-			return false, nil, nil // the fake API does not know generated names
+			return false, nil, nil // the fake API does not support generated names
 		})
 		w.create(wants("a", "n1", "example.com/gpu"))
 		w.on("a", "n1")
@@ -283,7 +284,8 @@ func TestExtendedResources(t *testing.T) {
 	})
 }
 
-// S9.60: a class that begins to serve a resource wakes the pods that lack it; a name without a class fits nowhere.
+// S9.60: a class that begins to serve a resource re-queues the pods that lack it; a resource without a class fits
+// on no node.
 func TestExtendedResourceLater(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), slice("n1", "a")}, func(w *world) {
 		p := pod("a", "1")
@@ -308,7 +310,7 @@ func bound(name string) *resourcev1.ResourceSlice {
 	return s
 }
 
-// tell is what a driver says about the device of a claim.
+// tell sets the driver's status of the device of a claim.
 func (w *world) tell(name, condition string) {
 	w.Helper()
 	c := w.claim(name)
@@ -355,7 +357,7 @@ func TestBindingConditions(t *testing.T) {
 			if c := w.condition("a", corev1.PodScheduled); c.Status != corev1.ConditionFalse {
 				w.Errorf("condition %+v", c)
 			}
-			// It is allocated again, and this time the driver is fine.
+			// It is allocated again, and this time the driver succeeds.
 			for range 100 {
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
@@ -369,7 +371,7 @@ func TestBindingConditions(t *testing.T) {
 	}
 }
 
-// A binding that fails takes back the reservation, and another attempt reserves again.
+// A failed binding removes the reservation, and another attempt reserves again.
 func TestReservationIsTakenBack(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), slice("n1", "gpu"), deviceClass("gpu"),
 		resourceClaim("one", exactly("gpu", 1))}, func(w *world) {
@@ -395,7 +397,7 @@ func TestReservationIsTakenBack(t *testing.T) {
 	})
 }
 
-// S9.62: a rule keeps pods off a device, until it goes.
+// S9.62: a rule keeps pods off a device until it is deleted.
 func TestTaintRule(t *testing.T) {
 	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "rule"},
 		Spec: resourcev1.DeviceTaintRuleSpec{DeviceSelector: &resourcev1.DeviceTaintSelector{Device: new("gpu")},
@@ -416,7 +418,7 @@ func TestTaintRule(t *testing.T) {
 	})
 }
 
-// No device is given twice, whatever fails meanwhile, and in the end every pod that can run is bound.
+// No device is allocated twice, with random failures, and in the end every pod that can run is bound.
 func TestNoDeviceTwice(t *testing.T) {
 	for seed := range uint64(3) {
 		r := rand.New(rand.NewPCG(seed, 0))

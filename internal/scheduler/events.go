@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// writeDelay is how long the event of a binding waits: its write would take processor time and
-	// the disk from the start of the pod.
+	// writeDelay is the delay of the event of a binding: its write would compete with the start of
+	// the pod for CPU and disk.
 	writeDelay = 50 * time.Millisecond
-	// maxWriteDelay is how long it waits at most while other pods are being bound: its write takes
-	// the API server as long as another binding.
+	// maxWriteDelay is the maximum delay while other pods are being bound: the write costs the API
+	// server as much as another binding.
 	maxWriteDelay = 5 * time.Second
-	// eventWriters is how many events are written at once.
+	// eventWriters is the maximum number of parallel writes of events.
 	eventWriters = 4
-	// retryDelay and maxTries are what client-go's recorder does when the API cannot be reached.
+	// retryDelay and maxTries are those of client-go's recorder if the API cannot be reached.
 	retryDelay = 10 * time.Second
 	maxTries   = 12
 )
 
 const reasonScheduled = "Scheduled"
 
-// placed is an event of a binding that is still to be written (L2.43).
+// placed is an event of a binding that is not written yet (L2.43).
 type placed struct {
 	regarding       corev1.ObjectReference
 	scheduler, node string
@@ -47,7 +47,7 @@ func newPlaced(pod *corev1.Pod, scheduler, node string, at time.Time) placed {
 			UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
 }
 
-// event is the form of client-go's recorder.
+// event returns the event in the form of client-go's recorder.
 func (p placed) event(host string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.regarding.Namespace,
@@ -60,8 +60,8 @@ func (p placed) event(host string) *eventsv1.Event {
 }
 
 // bindingEvents writes the events of bindings, after the bindings: writeDelay after each happened,
-// and while others are in flight up to maxWriteDelay. A pod is bound once, so that there is nothing
-// to count or to compare, and an event that waits is a few strings and no goroutine.
+// and while others are in flight up to maxWriteDelay. A pod is bound once, so events need no
+// aggregation, and a waiting event is a few strings without a goroutine.
 type bindingEvents struct {
 	client kubernetes.Interface
 	host   string
@@ -70,7 +70,7 @@ type bindingEvents struct {
 	inFlight int           // bindings
 	waiting  []placed      // oldest first
 	writers  int           // goroutines
-	quiet    chan struct{} // closed when no binding is in flight any more; made by a writer that waits
+	quiet    chan struct{} // closed when no binding is in flight; created by a waiting writer
 	done     sync.WaitGroup
 }
 
@@ -79,7 +79,7 @@ func newBindingEvents(client kubernetes.Interface) *bindingEvents {
 	return &bindingEvents{client: client, host: host}
 }
 
-// begin and end enclose a binding, from its decision to the answer of the API.
+// begin and end enclose a binding, from its decision to the API server's response.
 func (b *bindingEvents) begin() {
 	b.mu.Lock()
 	b.inFlight++
@@ -95,7 +95,7 @@ func (b *bindingEvents) end() {
 	}
 }
 
-// add has an event written later, unless ctx ends before.
+// add queues an event, which is written later unless ctx ends before.
 func (b *bindingEvents) add(ctx context.Context, p placed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,7 +130,7 @@ func (b *bindingEvents) write(ctx context.Context) {
 	}
 }
 
-// due is when the first event is to be written. mu is held.
+// due returns when the first event must be written. mu is held.
 func (b *bindingEvents) due() time.Time {
 	delay := writeDelay
 	if b.inFlight > 0 {
@@ -144,7 +144,7 @@ func (b *bindingEvents) due() time.Time {
 }
 
 // sleep returns after a time, or when no binding is in flight any more, and false when ctx has
-// ended. mu is held, but not meanwhile.
+// ended. mu is held, but released during the wait.
 func (b *bindingEvents) sleep(ctx context.Context, d time.Duration) bool {
 	var quiet chan struct{}
 	if b.inFlight > 0 {
@@ -166,8 +166,8 @@ func (b *bindingEvents) sleep(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// try writes an event, and reports whether another try may help: as client-go's recorder, it gives
-// up when the API server has answered.
+// try writes an event, and reports whether a retry may help: like client-go's recorder, it gives up
+// when the API server has responded.
 func (b *bindingEvents) try(ctx context.Context, p placed) bool {
 	_, err := b.client.EventsV1().Events(p.regarding.Namespace).Create(ctx, p.event(b.host), metav1.CreateOptions{})
 	if err == nil || ctx.Err() != nil {

@@ -59,9 +59,9 @@ func TestEventsWaitForBindings(t *testing.T) {
 	}
 }
 
-// TestEventsAreTriedAgain: an event is written again when the API could not be reached, and given up
-// when it answered.
-func TestEventsAreTriedAgain(t *testing.T) {
+// TestEventsAreRetried: the write of an event is retried if the API could not be reached, and given
+// up if it responded with an error.
+func TestEventsAreRetried(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
 		tries := map[string]int{}
 		w.client.PrependReactor("create", "events", func(a ktesting.Action) (bool, runtime.Object, error) {

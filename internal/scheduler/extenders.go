@@ -17,10 +17,10 @@ import (
 	"carob/internal/scheduler/extender"
 )
 
-// scoreUnit makes a score of an extender, 0 to 10, one of a node, 0 to 100.
+// scoreUnit converts a score of an extender, 0 to 10, to a score of a node, 0 to 100.
 const scoreUnit = 10
 
-// interested are the extenders that are asked about a pod.
+// interested returns the extenders to call for a pod.
 func (s *Scheduler) interested(pod *corev1.Pod) []*extender.Client {
 	var list []*extender.Client
 	for _, e := range s.extenders {
@@ -31,13 +31,13 @@ func (s *Scheduler) interested(pod *corev1.Pod) []*extender.Client {
 	return list
 }
 
-// asksFurther reports whether nodes that fit are asked about: by extenders, or for devices.
+// asksFurther reports whether nodes that fit need further checks: by extenders, or for devices.
 func (s *Scheduler) asksFurther(p *placement.Pod) bool {
 	return len(s.interested(p.Object)) > 0 || needsDevices(p) || needsVolumes(p)
 }
 
-// consult asks the extenders about a popped pod, one pod at a time: an extender may count on having heard of
-// the last one's node before it is asked about the next. Pods that no extender is interested in go on.
+// consult calls the extenders for a popped pod, one pod at a time: an extender may rely on knowing the node
+// of the last pod before the call for the next one. Pods without an interested extender continue.
 func (s *Scheduler) consult(ctx context.Context, it *item) {
 	if s.consulting {
 		s.toConsult = append(s.toConsult, it)
@@ -111,7 +111,7 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 	})
 }
 
-// answered continues with a pod after the extenders were asked about it.
+// answered continues with a pod after the calls of extenders.
 func (s *Scheduler) answered(ctx context.Context, it *item, answers placement.Answers, err error, began time.Time) {
 	if s.queue.items[it.pod.Object.UID] != it {
 		return // deleted meanwhile
@@ -125,15 +125,15 @@ func (s *Scheduler) answered(ctx context.Context, it *item, answers placement.An
 	case d.Node != "":
 		s.assume(ctx, it, d.Node, began)
 	case again:
-		s.toConsult = append(s.toConsult, it) // what they accepted is taken by now
+		s.toConsult = append(s.toConsult, it) // the accepted nodes are full by now
 	default:
 		it.answers = &answers
 		s.noNode(ctx, it, d, began)
 	}
 }
 
-// ask has the filters of extenders called one after the other, each about what the ones before it accepted,
-// then all of them for their scores. It reads the snapshot of nodes only.
+// ask calls the filters of extenders one after the other, each with the nodes that the previous ones
+// accepted, then all of them for their scores. It reads the snapshot of nodes only.
 func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nodes []*corev1.Node,
 	a *placement.Answers) error {
 	for _, e := range extenders {
@@ -168,7 +168,7 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 		all.Go(func() {
 			scores, err := e.Scores(ctx, pod, nodes)
 			if err != nil {
-				// Pods that do not run are not worth a question.
+				// A failed score call must not keep pods from running.
 				klog.FromContext(ctx).Info("Going on without the scores of an extender", "extender", e.Name(), "err", err)
 			}
 			mu.Lock()
@@ -182,15 +182,15 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 	return nil
 }
 
-// refusedBy adds the reason of an extender; what cannot be cured stays so.
+// refusedBy adds the reason of an extender; an unresolvable refusal stays unresolvable.
 func refusedBy(before placement.Refusal, why string, curable bool) placement.Refusal {
 	r := placement.Refusal{Filter: placement.Extender, Curable: curable && (before.Filter == "" || before.Curable)}
 	r.Reasons = append(append(r.Reasons, before.Reasons...), why)
 	return r
 }
 
-// decideAgain decides about a pod for which no node was found, with the answers of extenders, if
-// they gave some. ask means that they must be asked before any node is taken.
+// decideAgain decides about a pod for which no node was found, with the results of extenders, if
+// any. ask means that they must be called before a node is chosen.
 func (s *Scheduler) decideAgain(it *item) (d placement.Decision, ask bool) {
 	if it.answers != nil {
 		return s.cluster.Choose(it.pod, *it.answers)
@@ -230,7 +230,7 @@ func (s *Scheduler) preemptWith(ctx context.Context, it *item, d placement.Decis
 	return true
 }
 
-// changeVictims has extenders change who must leave which node, one after the other.
+// changeVictims lets extenders change the victims on each node, one after the other.
 func changeVictims(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, list []placement.Victims) (
 	[]placement.Victims, error) {
 	for _, e := range extenders {
@@ -261,7 +261,7 @@ func changeVictims(ctx context.Context, extenders []*extender.Client, pod *corev
 	return list, nil
 }
 
-// narrow takes an extender's answer, which may leave out nodes and victims, and add none.
+// narrow applies an extender's response, which may remove nodes and victims, but not add any.
 func narrow(name string, list []placement.Victims, answer map[string]*extenderv1.MetaVictims) ([]placement.Victims,
 	error) {
 	var left []placement.Victims
@@ -293,7 +293,7 @@ func narrow(name string, list []placement.Victims, answer map[string]*extenderv1
 	return left, nil
 }
 
-// bind binds a pod, by an extender if one does that for it.
+// bind binds a pod, by an extender if one binds it.
 func (s *Scheduler) bindBy(ctx context.Context, b *corev1.Binding, pod *corev1.Pod) (done bool, err error) {
 	for _, e := range s.interested(pod) {
 		if !e.Binds() {

@@ -129,14 +129,14 @@ func equal(t *testing.T, what string, got []string, want ...string) {
 const whole = "{urlPrefix: 'http://x/scheduler', filterVerb: filter, prioritizeVerb: rate, weight: 5, bindVerb: bind, " +
 	"nodeCacheCapable: true, httpTimeout: 20s, managedResources: [{name: example.com/slice, ignoredByScheduler: true}]}"
 
-// managed makes a pod ask for what the extender manages.
+// managed adds a request for the extender's resource to a pod.
 func managed(p *corev1.Pod) *corev1.Pod {
 	p.Spec.Containers[0].Resources.Requests["example.com/slice"] = resource.MustParse("1")
 	return p
 }
 
-// An extender refuses and rates the nodes of the pods whose resources it manages, and binds them; of other pods
-// it hears nothing. It is asked about one pod after the other, while other pods go on.
+// An extender refuses and rates the nodes of the pods whose resources it manages, and binds them; it is not
+// called for other pods. It is called for one pod after the other, while other pods continue.
 func TestExtender(t *testing.T) {
 	objects := []runtime.Object{node("a", "8"), node("b", "8"), node("c", "1")}
 	inConfiguredWorld(t, withExtenders(t, whole), objects, func(w *world) {
@@ -169,14 +169,14 @@ func TestExtender(t *testing.T) {
 		if x.most > 2 { // the binding of one, the filter of the next
 			t.Errorf("%d calls at once", x.most)
 		}
-		// What it accepted is taken while it answers: it is asked again.
+		// The accepted node becomes full during the call: it is called again.
 		x.answer["filter"] = accept(false, "a")
 		w.create(managed(pod("late", "6")))
 		w.create(func() *corev1.Pod { p := pod("first", "6"); p.Spec.NodeName = "a"; return p }())
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if got := w.pod("late").Spec.NodeName; got != "" {
-			t.Errorf("late is on %q, beside what took the room", got)
+			t.Errorf("late is on %q, beside the pod that filled it", got)
 		}
 		if c := w.condition("late", corev1.PodScheduled); !strings.Contains(c.Message, "Insufficient cpu") {
 			t.Errorf("condition %q", c.Message)
@@ -184,7 +184,8 @@ func TestExtender(t *testing.T) {
 	})
 }
 
-// Refused everywhere: the reasons are told, and the next event of the cluster makes it ask again.
+// Refused on all nodes: the reasons are reported, and the next event of the cluster causes another
+// call.
 func TestExtenderRefuses(t *testing.T) {
 	inConfiguredWorld(t, withExtenders(t, whole), []runtime.Object{node("a", "8"), node("c", "1")}, func(w *world) {
 		x := &program{answer: map[string]func(map[string]any) any{"filter": accept(true)}}
@@ -198,7 +199,7 @@ func TestExtenderRefuses(t *testing.T) {
 		n := len(x.seen())
 		time.Sleep(2 * time.Minute)
 		if again := x.seen(); len(again) > 0 || n != 1 {
-			t.Errorf("asked %d times, and %q without a reason", n, again)
+			t.Errorf("%d calls, and %q without a reason", n, again)
 		}
 		w.create(func() *corev1.Pod { p := pod("other", "1"); p.Spec.NodeName = "a"; return p }())
 		time.Sleep(time.Minute)
@@ -206,8 +207,8 @@ func TestExtenderRefuses(t *testing.T) {
 	})
 }
 
-// One that does not answer stops its pods, unless it may be ignored; no answer is believed that names a node
-// which was not asked about.
+// An extender that does not respond blocks its pods, unless it is ignorable; a response with a node that was
+// not in the request is rejected.
 func TestExtenderFails(t *testing.T) {
 	ignorable := strings.Replace(whole, "bindVerb: bind,", "bindVerb: bind, ignorable: true,", 1)
 	invents := map[string]func(map[string]any) any{"filter": func(map[string]any) any {
@@ -245,7 +246,7 @@ func TestExtenderFails(t *testing.T) {
 				}
 				if x, ok := test.program.(*program); ok {
 					if n := len(x.seen()); test.message != "" && (n < 10 || n > 400) {
-						t.Errorf("asked %d times in an hour", n)
+						t.Errorf("%d calls in an hour", n)
 					}
 				}
 			})
@@ -253,7 +254,7 @@ func TestExtenderFails(t *testing.T) {
 	}
 }
 
-// An extender takes nodes and victims from a preemption; what it adds is an error.
+// An extender may remove nodes and victims from a preemption; additions are errors.
 func TestExtenderChangesPreemption(t *testing.T) {
 	const text = "{urlPrefix: 'http://x', preemptVerb: preempt, nodeCacheCapable: true}"
 	for name, test := range map[string]struct {
@@ -274,7 +275,7 @@ func TestExtenderChangesPreemption(t *testing.T) {
 				p.Spec.NodeName, p.UID = node, types.UID(name)
 				return p
 			}
-			a, b := victim("on-a", "a", 1), victim("on-b", "b", 2) // without the extender the one on a goes
+			a, b := victim("on-a", "a", 1), victim("on-b", "b", 2) // without the extender the one on a is the victim
 			inConfiguredWorld(t, withExtenders(t, text), []runtime.Object{node("a", "8"), node("b", "8"), a, b},
 				func(w *world) {
 					x := &program{answer: map[string]func(map[string]any) any{"preempt": func(map[string]any) any {

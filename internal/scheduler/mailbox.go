@@ -37,8 +37,8 @@ func (m *mailbox) run() {
 	}
 }
 
-// feed lets a reflector post what it sees instead of storing it: the cluster and
-// the queue are the only copies. T is the object's type, P what the loop needs of it.
+// feed posts a reflector's objects instead of storing them: the cluster and the queue have the only
+// copies. T is the type of the object, P the data that the loop needs.
 type feed[T, P any] struct {
 	box     *mailbox
 	prepare func(T) P // runs in the reflector's goroutine

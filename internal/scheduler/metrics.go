@@ -10,8 +10,9 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// The metrics of kube-scheduler, under its names, labels and buckets: dashboards and alerts made for it work. They
-// appear at /metrics of the API server, which runs in the same process. Nothing is counted before RegisterMetrics.
+// The metrics of kube-scheduler, under its names, labels and buckets, so that dashboards and alerts for it work.
+// They appear at /metrics of the API server, which runs in the same process. Nothing is counted before
+// RegisterMetrics.
 
 const metricsSubsystem = "scheduler"
 
@@ -92,13 +93,13 @@ func (s *Scheduler) attempted(it *item, result string) {
 // queueNames are the areas of the queue in which pods are pending.
 var queueNames = [...]string{gated: "gated", active: "active", waiting: "backoff", unschedulable: "unschedulable"}
 
-// shownSizes are what the gauges show of the queue and the caches.
+// shownSizes are the values of the gauges of the queue and the caches.
 type shownSizes struct {
 	areas                [len(queueNames)]int
 	nodes, pods, assumed int
 }
 
-// showSizes sets the gauges that have changed since the loop looked last.
+// showSizes sets the gauges that have changed since the last call.
 func (s *Scheduler) showSizes() {
 	for a, name := range queueNames {
 		showSize(pendingPods, name, &s.shown.areas[a], s.queue.sizes[a])

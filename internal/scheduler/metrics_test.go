@@ -15,10 +15,10 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// What kube-scheduler counts is counted under its names: attempts by their result, pods by the area of the queue.
+// The metrics of kube-scheduler exist under its names: attempts by their result, pods by the area of the queue.
 func TestMetrics(t *testing.T) {
 	RegisterMetrics()
-	pendingPods.Reset() // what schedulers of other tests left
+	pendingPods.Reset() // values of schedulers in other tests
 	cacheSize.Reset()
 	before := figures(t)
 	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
@@ -78,7 +78,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// figures are the families of the scheduler with the values of their labels: values, and of histograms their counts.
+// figures returns the families of the scheduler with the values of their labels: values, and of histograms their
+// counts.
 func figures(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()

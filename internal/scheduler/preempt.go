@@ -70,8 +70,8 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 	})
 }
 
-// giveWay takes the room on the node back that was reserved for pods of lower
-// priority: they may not fit beside p any more, and look for another node (L2.52).
+// giveWay removes the nominations of pods of lower priority to the node: they may no longer fit
+// beside p, and need another node (L2.52).
 func (s *Scheduler) giveWay(ctx context.Context, p *placement.Pod, node string) {
 	for _, o := range s.cluster.NominatedBelow(p, node) {
 		s.cluster.RemoveNomination(o.Object.UID)
@@ -113,7 +113,7 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or another pod of that name
+		return nil // deleted, or another pod of that name
 	}
 	if err != nil {
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)

@@ -30,7 +30,7 @@ const (
 	gated         area = iota // has scheduling gates, or lacks claims: blocked until that changes
 	active                    // to be tried, by priority, then by age
 	waiting                   // in back-off
-	unschedulable             // no node fits; waits for a change that may help
+	unschedulable             // no node fits; waits for an event that may help
 	away                      // popped: being bound, or its victims are being deleted
 )
 
@@ -41,11 +41,11 @@ type item struct {
 	queued   time.Time          // start of the wait for this attempt
 	attempts int                // decisions without a fitting node
 	errors   int                // consecutive errors, which have their own back-off
-	refused  []placement.Filter // by the last decision
-	answers  *placement.Answers // of extenders, while a preemption is looked for
+	refused  []placement.Filter // filters of the last decision
+	answers  *placement.Answers // of extenders, during a search for a preemption
 	devices  *devices.Attempt   // of the last decision; nil if the pod needs none
-	stored   *devices.Stored    // what was written of devices
-	retry    bool               // while away, there was a change that may help
+	stored   *devices.Stored    // the writes for devices
+	retry    bool               // while away, there was an event that may help
 
 	first time.Time // when it could be tried for the first time
 	began time.Time // of this attempt
@@ -59,7 +59,7 @@ type item struct {
 type queue struct {
 	items  map[types.UID]*item
 	active ranking
-	eager  ranking                 // those that back off after finding no node, to be tried when nothing else is
+	eager  ranking                 // those in back-off because no node fitted, tried when the scheduler is idle
 	parked map[types.UID]*item     // those that an event may help: unschedulable, or away for a preemption
 	wait   delayq.Queue[types.UID] // end of the back-off
 	flush  delayq.Queue[types.UID] // end of the time in unschedulable
@@ -76,8 +76,8 @@ func newQueue(initial, most time.Duration) *queue {
 		parked: map[types.UID]*item{}, held: (*placement.Pod).Gated, holds: func(*item) {}}
 }
 
-// Add takes a pod that has no node, or a newer version of one. A change of its own
-// is worth an attempt if it concerns what refused the pod.
+// Add adds a pod without a node, or updates it. A change of the pod itself causes an attempt if it
+// concerns the filters that refused it.
 func (q *queue) Add(p *placement.Pod, now time.Time) {
 	it, ok := q.items[p.Object.UID]
 	if !ok {
@@ -137,7 +137,7 @@ func (q *queue) Pop() *item {
 	return it
 }
 
-// Watch makes events count that happen while a popped pod waits for a preemption.
+// Watch records events that happen while a popped pod waits for a preemption.
 func (q *queue) Watch(it *item, refused []placement.Filter) {
 	if q.items[it.pod.Object.UID] == it {
 		it.refused = refused
@@ -145,8 +145,8 @@ func (q *queue) Watch(it *item, refused []placement.Filter) {
 	}
 }
 
-// Park sets a popped pod aside until a change concerns the filters that rejected it; no filters
-// means any change.
+// Park sets a popped pod aside until a change concerns the filters that rejected it; no filters:
+// any change.
 func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 	if q.items[it.pod.Object.UID] != it {
 		return // deleted meanwhile
@@ -189,7 +189,7 @@ func (q *queue) Requeue(helps func(*item) bool, now time.Time) {
 	}
 }
 
-// Retry makes a parked pod worth another attempt, after its back-off.
+// Retry schedules another attempt of a parked pod, after its back-off.
 func (q *queue) Retry(it *item, now time.Time) {
 	switch it.area {
 	case away:
@@ -200,7 +200,7 @@ func (q *queue) Retry(it *item, now time.Time) {
 	}
 }
 
-// Expire moves the pods whose time is over.
+// Expire moves the pods whose time has expired.
 func (q *queue) Expire(now time.Time) {
 	for uid, ok := q.wait.Due(now); ok; uid, ok = q.wait.Due(now) {
 		q.activate(q.items[uid], now)

@@ -34,7 +34,7 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 	s.noNode(ctx, it, d, began)
 }
 
-// decide asks where a pod fits, and counts how long that took.
+// decide decides where a pod fits, and measures the time.
 func (s *Scheduler) decide(it *item) placement.Decision {
 	began := time.Now()
 	d := s.cluster.Decide(it.pod, s.start)
@@ -42,7 +42,7 @@ func (s *Scheduler) decide(it *item) placement.Decision {
 	return d
 }
 
-// noNode looks whether a preemption may help a pod that fits nowhere.
+// noNode checks whether a preemption may help a pod that fits nowhere.
 func (s *Scheduler) noNode(ctx context.Context, it *item, d placement.Decision, began time.Time) {
 	p := s.cluster.MayPreempt(it.pod, d)
 	if p.Node == "" {
@@ -160,8 +160,8 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 	s.queue.Fail(it, time.Now())
 }
 
-// reject parks a pod that fits nowhere and reports why (L2.40–L2.42). If even a preemption can't
-// help, the resources reserved for it are released.
+// reject parks a pod that fits nowhere and reports why (L2.40–L2.42). If a preemption cannot help
+// either, the resources reserved for it are released.
 func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
 	began time.Time) {
 	s.attempted(it, noRoom)

@@ -1,11 +1,11 @@
 // Package scheduler assigns pods to nodes. It watches the API, calls core/placement, and writes
-// bindings, conditions, and events. app runs it; it must never decide by itself which node is right.
+// bindings, conditions, and events. app runs it; it must never choose a node itself.
 //
 // Goroutines: one reflector each for pods, nodes, namespaces, and the four kinds whose pods are
 // spread by default; the loop, the sole owner of the cluster snapshot and the queue; at most maxCalls
 // API calls. The others send their results to the loop as closures through a mailbox, so a decision
-// sees everything that happened before it and takes no lock. There is no periodic work: the loop
-// sleeps until something is posted or the time of a waiting pod is over.
+// includes all earlier events and needs no lock. There is no periodic work: the loop sleeps until a
+// closure is posted or the time of a waiting pod expires.
 //
 // Contract: section L2 of docs/spec/pod-lifecycle.md.
 package scheduler
@@ -54,7 +54,7 @@ type Scheduler struct {
 	placed    *bindingEvents
 	config    *config.Config
 	extenders []*extender.Client
-	others    *placement.Profile // of pods that another scheduler places
+	others    *placement.Profile // of pods of other schedulers
 	synced    chan struct{}      // closed when all watches have delivered their first list
 
 	// Owned by the loop.
@@ -73,8 +73,8 @@ type Scheduler struct {
 	volumes *volumeWatches
 	shown   shownSizes
 
-	consulting bool    // extenders or devices are being asked about a pod
-	toConsult  []*item // pods that wait for that
+	consulting bool    // a pod is being checked by extenders or for devices
+	toConsult  []*item // pods that wait for this
 }
 
 // New returns a scheduler that uses the API of cfg, without a client-side rate limit.
@@ -143,7 +143,7 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 	return s, nil
 }
 
-// profileOf is the profile of a pod; nil when another scheduler is to place it (L2.1).
+// profileOf returns the profile of a pod; nil if it belongs to another scheduler (L2.1).
 func (s *Scheduler) profileOf(pod *corev1.Pod) *placement.Profile {
 	name := pod.Spec.SchedulerName
 	if name == "" {
@@ -159,7 +159,8 @@ func (s *Scheduler) eventf(pod *corev1.Pod, kind, reason, action, note string, a
 	}
 }
 
-// Synced is closed when the scheduler knows all pods and nodes and starts to schedule.
+// Synced returns a channel that is closed when the scheduler has all pods and nodes and starts to
+// schedule.
 func (s *Scheduler) Synced() <-chan struct{} { return s.synced }
 
 // Run schedules pods until ctx is done; then it finishes the calls in flight and returns nil.

@@ -32,13 +32,13 @@ type world struct {
 	client *fake.Clientset
 	log    *recorder
 	stop   func()
-	// bind, if set, answers a binding instead of the fake API.
+	// bind, if set, handles a binding instead of the fake API.
 	bind func(pod, node string) error
-	// extender, if set, answers calls to extenders.
+	// extender, if set, handles calls to extenders.
 	extender http.Handler
 }
 
-// RoundTrip carries a call to an extender without a network, which virtual time does not know.
+// RoundTrip carries a call to an extender without a network, which does not work in virtual time.
 func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	if w.extender == nil {
 		return nil, errors.New("connection refused")
@@ -93,7 +93,7 @@ func inConfiguredWorld(t *testing.T, c *config.Config, objects []runtime.Object,
 	})
 }
 
-// api is the fake API with working bindings: the fake knows the call only as a name, and would hold
+// api is the fake API with working bindings: the fake does not implement the call, and would hold
 // its lock while a test delays a binding.
 type api struct {
 	*fake.Clientset
@@ -249,7 +249,7 @@ func TestBindsAtOnce(t *testing.T) { // L2.43
 	})
 }
 
-func TestLeavesOthersAlone(t *testing.T) { // L2.1
+func TestPodsOfOtherSchedulersAreIgnored(t *testing.T) { // L2.1
 	other := pod("other", "1")
 	other.Spec.SchedulerName = "somebody-else"
 	inWorld(t, []runtime.Object{node("n1", "4"), other}, func(w *world) { w.on("other", "") })
@@ -280,7 +280,7 @@ func TestUnschedulable(t *testing.T) { // L2.40–L2.42, L2.5
 		}
 		synctest.Wait()
 		if got := len(w.log.entries); got != 1 {
-			w.Errorf("a label woke a pod that needs cpu: %d attempts", got)
+			w.Errorf("a label re-queued a pod that needs cpu: %d attempts", got)
 		}
 		if _, err := w.client.CoreV1().Nodes().Create(w.Context(), node("n2", "4"),
 			metav1.CreateOptions{}); err != nil {
@@ -306,7 +306,7 @@ func TestNoNodes(t *testing.T) { // L2.41
 	})
 }
 
-func TestFreedRoomIsUsed(t *testing.T) { // L2.5
+func TestFreedResourcesAreUsed(t *testing.T) { // L2.5
 	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
 		w.create(pod("a", "2"), pod("b", "2"))
 		w.on("b", "")
@@ -315,7 +315,7 @@ func TestFreedRoomIsUsed(t *testing.T) { // L2.5
 	})
 }
 
-func TestFinishedPodsHoldNothing(t *testing.T) {
+func TestFinishedPodsUseNoResources(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
 		w.create(pod("a", "2"), pod("b", "2"))
 		a := w.pod("a")
@@ -381,7 +381,7 @@ func TestBindingFailureBacksOff(t *testing.T) { // L2.3, L2.42
 	})
 }
 
-func TestAssumedPodsHoldTheirRoom(t *testing.T) {
+func TestAssumedPodsUseResources(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "2")}, func(w *world) {
 		release := make(chan struct{})
 		w.bind = func(pod, _ string) error {
@@ -454,7 +454,7 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 			w.Errorf("events %+v", e)
 		}
 		if got := len(w.events("FailedScheduling")); got != 1 {
-			w.Errorf("%d failures recorded, want 1: marking the victim is no reason for a retry", got)
+			w.Errorf("%d failures recorded, want 1: marking the victim does not cause a retry", got)
 		}
 		// A new pod of lower priority must not take the resources that the victim will free.
 		w.create(withPriority(pod("between", "1"), 5))
@@ -521,9 +521,9 @@ func TestDeletedBeforePlaced(t *testing.T) {
 	})
 }
 
-// L2.5: an event wakes only the pods that it may help: a pod without room stays where
-// it is when another pod leaves a node that can't take it.
-func TestEventsWakeWhomTheyHelp(t *testing.T) {
+// L2.5: an event re-queues only the pods that it may help: an unschedulable pod stays parked when
+// another pod is deleted from a node that cannot run it.
+func TestEventsRequeueOnlyPodsTheyHelp(t *testing.T) {
 	filler := pod("filler", "2")
 	filler.Spec.NodeName = "n1"
 	tainted := node("n2", "8")
@@ -536,14 +536,14 @@ func TestEventsWakeWhomTheyHelp(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := len(w.log.entries); got != 1 {
-			w.Errorf("%d attempts, want 1: room on a tainted node is no room", got)
+			w.Errorf("%d attempts, want 1: free resources on a tainted node do not help", got)
 		}
 		w.delete("filler")
 		w.on("waits", "n1")
 	})
 }
 
-// L2.10: pods of a Service are spread although they ask for nothing.
+// L2.10: pods of a Service are spread by default, without constraints.
 func TestServicePodsAreSpread(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}}
@@ -552,7 +552,7 @@ func TestServicePodsAreSpread(t *testing.T) {
 			p := pod(fmt.Sprint("web", i), "8")
 			p.Labels = map[string]string{"app": "web"}
 			w.create(p)
-			w.create(pod(fmt.Sprint("other", i), "8")) // goes where there is more room
+			w.create(pod(fmt.Sprint("other", i), "8")) // placed on the emptier node
 		}
 		on := map[string]int{}
 		for i := range 4 {
@@ -565,7 +565,7 @@ func TestServicePodsAreSpread(t *testing.T) {
 	})
 }
 
-// L2.30: the needs of a pod are read before what no decision reads is dropped.
+// L2.30: the feature requirements of a pod are computed before unused fields are dropped.
 func TestNodeDeclaresFeatures(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4")}, func(w *world) {
 		p := pod("a", "1")
@@ -588,8 +588,8 @@ func TestNodeDeclaresFeatures(t *testing.T) {
 	})
 }
 
-// L2.52: a pod whose node was reserved loses the reservation to a more important one,
-// and when no preemption can help it any more.
+// L2.52: a nominated pod loses its nomination to a more important one, and when no preemption can
+// help it any more.
 func TestNominationIsTakenBack(t *testing.T) {
 	low := withPriority(pod("low", "2"), 1)
 	low.Spec.NodeName = "n1"
@@ -597,11 +597,11 @@ func TestNominationIsTakenBack(t *testing.T) {
 		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 			obj, err := w.client.Tracker().Get(a.GetResource(), "default", "low")
 			if err != nil || a.(ktesting.DeleteAction).GetName() != "low" {
-				return false, nil, nil //nolint:nilerr // the tracker answers it
+				return false, nil, nil //nolint:nilerr // the tracker handles it
 			}
 			p := obj.(*corev1.Pod).DeepCopy()
 			if p.DeletionTimestamp != nil {
-				return true, nil, nil // it takes its time
+				return true, nil, nil // graceful deletion
 			}
 			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 			return true, nil, w.client.Tracker().Update(a.GetResource(), p, "default")
@@ -615,9 +615,9 @@ func TestNominationIsTakenBack(t *testing.T) {
 			w.Errorf("high is nominated to %q", got)
 		}
 		if got := w.pod("middle").Status.NominatedNodeName; got != "" {
-			w.Errorf("middle keeps the nomination to %q that high took", got)
+			w.Errorf("middle keeps the nomination to %q that now belongs to high", got)
 		}
-		// The node shrinks: no preemption helps high any more.
+		// The node's capacity shrinks: no preemption helps high any more.
 		if _, err := w.client.CoreV1().Nodes().Update(w.Context(), node("n1", "1"),
 			metav1.UpdateOptions{}); err != nil {
 			w.Fatal(err)
@@ -635,7 +635,7 @@ func TestNominationIsTakenBack(t *testing.T) {
 	})
 }
 
-// A deleted pod gives the room back that was reserved for it.
+// The resources reserved for a pod are freed when it is deleted.
 func TestReservationEndsWithItsPod(t *testing.T) {
 	first := withPriority(pod("first", "2"), 9)
 	first.Status.NominatedNodeName = "n1"
@@ -687,7 +687,7 @@ profiles:
 		gatedPod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
 		w.create(gatedPod)
 		if w.pod("gated").Spec.NodeName == "" {
-			w.Error("a gate holds a pod back though its profile has no gates")
+			w.Error("a gate blocks a pod although its profile disables gates")
 		}
 		w.create(packed("elsewhere", "60"))
 		w.create(withPriority(packed("important", "60"), 1000))

@@ -16,19 +16,19 @@ import (
 	"carob/internal/core/volume"
 )
 
-// volumeTimeout is how long a pod waits for its volumes before it is tried again (S0.34).
+// volumeTimeout is the maximum wait of a pod for its volumes before it is tried again (S0.34).
 const volumeTimeout = 10 * time.Minute
 
-// volumeWatches is what the scheduler knows of persistent volumes. Nothing is watched before the
-// first pod that uses a claim; such pods are held until all lists were delivered.
+// volumeWatches is the scheduler's state of persistent volumes. Nothing is watched before the first
+// pod that uses a claim; these pods are held until all lists were delivered.
 type volumeWatches struct {
 	start   func() // starts the watches; nil: they run
 	missing map[string]bool
 	claims  map[string]*corev1.PersistentVolumeClaim // by namespace/name
 	volumes map[string]*corev1.PersistentVolume
-	sorted  []*corev1.PersistentVolume // nil: to be made
+	sorted  []*corev1.PersistentVolume // nil: not computed
 	classes map[string]*storagev1.StorageClass
-	// assumed are volumes and claims as they will be once what was decided for a pod is written.
+	// assumed holds volumes and claims with the decided, unwritten changes for a pod.
 	assumedVolumes map[string]*corev1.PersistentVolume
 	assumedClaims  map[string]*corev1.PersistentVolumeClaim
 	plans          map[types.UID]*volume.Plan
@@ -56,7 +56,7 @@ func newVolumeWatches() *volumeWatches {
 	}
 }
 
-// The methods of volume.View: what is there, or was decided.
+// The methods of volume.View, which include decided changes.
 
 func (w *volumeWatches) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
 	key := namespace + "/" + name
@@ -93,7 +93,7 @@ func (w *volumeWatches) Classes() []*storagev1.StorageClass {
 	return out
 }
 
-// actual is the same without what was decided and is not written yet.
+// actual is the same without decided changes that are not written yet.
 type actual struct{ *volumeWatches }
 
 func (a actual) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
@@ -101,9 +101,9 @@ func (a actual) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
 }
 func (a actual) Volume(name string) *corev1.PersistentVolume { return a.volumes[name] }
 
-// needsVolumes reports whether claims of a pod are looked at.
+// needsVolumes reports whether the claims of a pod must be checked.
 func needsVolumes(p *placement.Pod) bool {
-	return len(p.Claims) > 0 && p.Profile().Asks(placement.VolumeBinding)
+	return len(p.Claims) > 0 && p.Profile().Enables(placement.VolumeBinding)
 }
 
 // holdsForVolumes reports whether a pod must not be tried because the first lists are still missing.
@@ -118,7 +118,7 @@ func (s *Scheduler) holdsForVolumes(p *placement.Pod) bool {
 	return len(s.volumes.missing) > 0
 }
 
-// watchVolumes returns what starts the watches of claims, volumes, and classes.
+// watchVolumes returns a function that starts the watches of claims, volumes, and classes.
 func (s *Scheduler) watchVolumes(ctx context.Context, run func(func())) func() {
 	return func() {
 		core, w := s.client.CoreV1(), s.volumes
@@ -153,7 +153,7 @@ func (s *Scheduler) watchVolumes(ctx context.Context, run func(func())) func() {
 
 func values[T any](m map[string]T) []T {
 	out := make([]T, 0, len(m))
-	for _, v := range m { // any order: all of them are looked at
+	for _, v := range m { // any order: all are processed
 		out = append(out, v)
 	}
 	return out
@@ -166,7 +166,7 @@ func older(a, b metav1.Object) bool {
 	return errX == nil && errY == nil && x < y && a.GetUID() == b.GetUID()
 }
 
-// volumeClaimSeen takes a version of a claim, from the watch or from a write of the scheduler's.
+// volumeClaimSeen handles a version of a claim, from the watch or from a write of the scheduler.
 func (s *Scheduler) volumeClaimSeen(c *corev1.PersistentVolumeClaim) {
 	key := c.Namespace + "/" + c.Name
 	if before := s.volumes.claims[key]; before != nil && older(c, before) {
@@ -176,7 +176,7 @@ func (s *Scheduler) volumeClaimSeen(c *corev1.PersistentVolumeClaim) {
 	s.claimStirs(c)
 }
 
-// claimStirs looks at the pods that a change of a claim concerns.
+// claimStirs re-queues the pods that a change of a claim concerns.
 func (s *Scheduler) claimStirs(c *corev1.PersistentVolumeClaim) {
 	s.queue.Requeue(func(it *item) bool {
 		return refusedForVolumes(it) && it.pod.Object.Namespace == c.Namespace &&
@@ -204,10 +204,11 @@ func refusedForVolumes(it *item) bool {
 		slices.Contains(it.refused, placement.VolumeZone) || slices.Contains(it.refused, placement.NodeVolumeLimits)
 }
 
-// requeueForVolumes wakes all pods whose volumes found no node.
+// requeueForVolumes re-queues all pods that were refused because of their volumes.
 func (s *Scheduler) requeueForVolumes() { s.queue.Requeue(refusedForVolumes, time.Now()) }
 
-// volumesLeft wakes the pods that wait for a claim which a pod that goes may have had for itself.
+// volumesLeft re-queues the pods that wait for a claim that a removed pod may have used
+// exclusively.
 func (s *Scheduler) volumesLeft(gone *placement.Pod) {
 	if gone == nil || len(gone.Claims) == 0 {
 		return
@@ -222,7 +223,7 @@ func (s *Scheduler) volumesLeft(gone *placement.Pod) {
 	}, time.Now())
 }
 
-// volumeNeeds looks at the claims of a pod; a refusal holds for all nodes.
+// volumeNeeds returns the needs of a pod's claims; a refusal applies to all nodes.
 func (s *Scheduler) volumeNeeds(p *placement.Pod) (*volume.Needs, *volume.Refusal) {
 	needs, no := volume.NeedsOf(p.Object, p.Claims, s.volumes,
 		func(claim string) bool { return s.cluster.Uses(p, claim) })
@@ -232,7 +233,7 @@ func (s *Scheduler) volumeNeeds(p *placement.Pod) (*volume.Needs, *volume.Refusa
 	return needs, no
 }
 
-// askVolumes leaves of the nodes those that the volumes of a pod can be used on.
+// askVolumes returns the nodes on which the volumes of a pod can be used.
 func askVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.Answers) []*corev1.Node {
 	var have []*corev1.Node
 	for _, n := range nodes {
@@ -245,8 +246,8 @@ func askVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.An
 	return have
 }
 
-// reserveVolumes decides which volumes a pod gets on its node, and reserves them. It returns nil
-// if there is nothing to wait for.
+// reserveVolumes decides which volumes a pod gets on its node, and reserves them. It returns nil if
+// no wait is needed.
 func (s *Scheduler) reserveVolumes(it *item, node string) (*volume.Plan, error) {
 	if !needsVolumes(it.pod) {
 		return nil, nil
@@ -274,8 +275,8 @@ func (s *Scheduler) reserveVolumes(it *item, node string) (*volume.Plan, error) 
 	return plan, nil
 }
 
-// forgetVolumes ends what was decided about the volumes of a pod, and the wait for them. What is written stays
-// (S2.24).
+// forgetVolumes drops the decisions about the volumes of a pod, and ends the wait for them. Written changes
+// stay (S2.24).
 func (s *Scheduler) forgetVolumes(pod types.UID) {
 	w := s.volumes
 	if plan := w.plans[pod]; plan != nil {
@@ -294,16 +295,16 @@ func (s *Scheduler) forgetVolumes(pod types.UID) {
 	}
 }
 
-// volumeError is why the volumes of a pod could not be bound (S2.23). It does not pass on the kind of its cause:
-// that a claim is not found does not say that the pod is gone.
+// volumeError is the reason why the volumes of a pod could not be bound (S2.23). It does not pass on the kind of
+// its cause: a claim that is not found does not mean that the pod is gone.
 type volumeError struct{ why string }
 
 func (e *volumeError) Error() string {
 	return `running PreBind plugin "VolumeBinding": binding volumes: ` + e.why
 }
 
-// storeVolumes writes what was decided about the volumes of a pod, and calls next when they are
-// bound. It runs in the background.
+// storeVolumes writes the decisions about the volumes of a pod, and calls next when they are bound.
+// It runs in the background.
 func (s *Scheduler) storeVolumes(ctx context.Context, it *item, node string, plan *volume.Plan, next func()) {
 	core := s.client.CoreV1()
 	var volumes []*corev1.PersistentVolume
@@ -357,7 +358,7 @@ func (s *Scheduler) storeVolumes(ctx context.Context, it *item, node string, pla
 	})
 }
 
-// lookBound continues with the pods whose volumes are bound now, or can't be.
+// lookBound continues with the pods whose volumes are bound now, or cannot be bound.
 func (s *Scheduler) lookBound() {
 	for uid, w := range s.volumes.waits { // any order: each by itself
 		if s.assumed[uid] != w.it {

@@ -70,7 +70,7 @@ func (w *world) volumeClaim(name string, change func(*corev1.PersistentVolumeCla
 	return c
 }
 
-// bindTo is what the binder does to a claim.
+// bindTo binds a claim like the binder.
 func bindTo(pv string) func(*corev1.PersistentVolumeClaim) {
 	return func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.VolumeName = pv
@@ -107,8 +107,8 @@ func TestProvisionedVolume(t *testing.T) {
 		})
 }
 
-// S2.12, S2.20: of volumes that are there each pod takes another, on the node where it is, although the watch does
-// not show that the first is taken.
+// S2.12, S2.20: each pod gets a different existing volume, on the volume's node, although the watch does not show
+// the first binding yet.
 func TestStaticVolumes(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "4"), node("n2", "4"), lateClass("static", "kubernetes.io/no-provisioner"),
 		volumeClaim("one", "static"), volumeClaim("two", "static"), volumeClaim("three", "static"),
@@ -145,7 +145,7 @@ func TestStaticVolumes(t *testing.T) {
 	})
 }
 
-// S2.2 to S2.7, S2.11, S2.55: why a pod has to wait, and that it goes on when the reason is gone.
+// S2.2 to S2.7, S2.11, S2.55: why a pod has to wait, and that it continues when the reason is gone.
 func TestVolumeRefusals(t *testing.T) {
 	single := volumeClaim("single", "late")
 	single.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
@@ -189,7 +189,7 @@ func TestVolumeRefusals(t *testing.T) {
 			w.on("second", "n1")
 			w.on("immediate", "n1")
 			if w.volumeClaim("missing", nil).Annotations[volume.SelectedNode] != "n1" {
-				w.Errorf("the claim that came late is not provisioned: %q", w.message("missing"))
+				w.Errorf("the claim that was created late is not provisioned: %q", w.message("missing"))
 			}
 		})
 }

@@ -87,7 +87,7 @@ func (s *Scheduler) firstList(kind string) {
 	}
 }
 
-// owned is what the scheduler keeps of an object that selects pods.
+// owned is the part of an object with a pod selector that the scheduler keeps.
 type owned struct {
 	placement.Owner
 	selector *metav1.LabelSelector
@@ -196,8 +196,8 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 	}
 }
 
-// follow reserves the room that the pod's status names, or gives it back when the
-// status names none any more. A reservation that the status doesn't show yet stays.
+// follow reserves resources on the nominated node of the pod's status, or frees them when it has
+// none. A reservation that the status doesn't show yet stays.
 func (s *Scheduler) follow(p *placement.Pod) {
 	node := p.Object.Status.NominatedNodeName
 	if node != "" {
@@ -224,14 +224,14 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 	s.volumesLeft(gone)
 }
 
-// requeue wakes the pods that an event helps.
+// requeue re-queues the pods that an event helps.
 func (s *Scheduler) requeue(e placement.Event) {
 	if !e.Nothing() {
 		s.queue.Requeue(func(it *item) bool { return s.cluster.Helps(it.pod, it.refused, e) }, time.Now())
 	}
 }
 
-// A full list replaces all objects: those that it lacks are gone.
+// A full list replaces all objects: missing ones were deleted.
 
 func (s *Scheduler) allNodes(list []*corev1.Node) {
 	listed := map[string]bool{}
@@ -301,8 +301,8 @@ func (s *Scheduler) allPods(list []*placement.Pod) {
 	s.firstList("Pod")
 }
 
-// preparePod reads what decisions need of a pod. It drops the rest, unless the pod is the API
-// server's own object: that takes no more memory, and must not be modified.
+// preparePod extracts the data of a pod for decisions. It drops the rest, unless the pod is the API
+// server's own object, which needs no extra memory and must not be modified.
 func (s *Scheduler) preparePod(pod *corev1.Pod, shared bool) *placement.Pod {
 	profile := s.profileOf(pod)
 	if profile == nil {
@@ -337,7 +337,7 @@ func slimPod(pod *corev1.Pod) {
 	pod.Status.EphemeralContainerStatuses, pod.Status.PodIPs, pod.Status.HostIPs = nil, nil, nil
 }
 
-// prepareNode drops what decisions do not need of a node, unless extenders may want it.
+// prepareNode drops the fields of a node that decisions do not use, unless extenders may need them.
 func (s *Scheduler) prepareNode(n *corev1.Node) *corev1.Node {
 	if len(s.extenders) > 0 {
 		return n
@@ -345,7 +345,7 @@ func (s *Scheduler) prepareNode(n *corev1.Node) *corev1.Node {
 	return slimNode(n)
 }
 
-// slimNode copies what decisions use of a node.
+// slimNode copies the fields of a node that decisions use.
 func slimNode(n *corev1.Node) *corev1.Node {
 	slim := &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec,
 		Status: corev1.NodeStatus{Allocatable: n.Status.Allocatable, Images: n.Status.Images,

@@ -13,14 +13,14 @@ import (
 
 var ctx = context.Background()
 
-// agent drives podlife as the node agent does: one owner per pod builds the Input, calls Step after
-// a change, an outcome, or at Wake, and begins the actions.
+// agent drives podlife like the node agent: one owner per pod builds the Input, calls Step after a
+// change, an outcome, or at Wake, and begins the actions.
 type agent struct {
 	w       *world
 	down    bool
 	life    int // number of crashes
 	began   time.Time
-	vacated int64 // how often room was made on the node
+	vacated int64 // counts how often resources became free on the node
 	owners  []*owner
 }
 
@@ -50,7 +50,7 @@ func (a *agent) add(o *object) {
 			c.Lifecycle, c.LivenessProbe, c.ReadinessProbe, c.StartupProbe = nil, nil, nil, nil
 		}
 		if w.joined != nil {
-			p.Status, own.unseen = corev1.PodStatus{}, true // no runtime knows it
+			p.Status, own.unseen = corev1.PodStatus{}, true // no runtime reports it
 			own.published, own.last = p.Status, p.Status
 		}
 		own.pod, own.runs = p, p
@@ -86,7 +86,7 @@ func (a *agent) find(o *object) *owner {
 }
 
 // notify reports a change in the API server to the agent, with a delay. Notifications may overtake
-// each other; the agent drops those older than what it has.
+// each other; the agent drops those older than its version.
 func (a *agent) notify(o *object) {
 	w, pod, number, exists, life := a.w, o.pod, o.number, o.exists, a.life
 	w.after(w.upTo(50*time.Millisecond)+w.away(), func() {
@@ -169,8 +169,7 @@ func (a *agent) hear(e *cri.ContainerEventResponse) {
 	})
 }
 
-// relist lists the runtime from time to time: it makes up for lost events and finds pods without an
-// owner.
+// relist lists the runtime from time to time, to recover from lost events and to find pods without an owner.
 func (a *agent) relist() {
 	a.w.after(time.Minute, a.relist)
 	if a.down {
@@ -191,7 +190,7 @@ func (a *agent) relist() {
 	}
 }
 
-// imagesChanged wakes the pods that wait for an image: it may be there now.
+// imagesChanged calls Step for the pods that wait for an image, which may be present now.
 func (a *agent) imagesChanged() {
 	for _, own := range slices.Clone(a.owners) {
 		if !own.lookAt.IsZero() {
@@ -201,7 +200,7 @@ func (a *agent) imagesChanged() {
 	}
 }
 
-// stepAll wakes each pod because facts of the machine changed.
+// stepAll calls Step for each pod, because facts of the machine changed.
 func (a *agent) stepAll() {
 	for _, own := range slices.Clone(a.owners) {
 		own.step()
@@ -261,13 +260,13 @@ func (w *world) list(uid types.UID) ([]*cri.PodSandbox, []*cri.Container) {
 	return s.GetItems(), c.GetContainers()
 }
 
-// knows reports whether anything of a pod is on the machine.
+// knows reports whether the machine has anything of a pod.
 func (w *world) knows(uid types.UID) bool {
 	s, c := w.list(uid)
 	return len(s)+len(c) > 0 || w.volumes[uid].Present
 }
 
-// remount is what a new agent assumes: it must set up the volumes again before it may use them.
+// remount resets the mounts, because a new agent must set up the volumes again before it may use them.
 func (w *world) remount() {
 	w.mounts++
 	for _, o := range w.pods {

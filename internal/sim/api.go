@@ -28,7 +28,7 @@ func (w *world) write(do func()) {
 	do()
 }
 
-// change edits the spec of a pod as a user does.
+// change edits the spec of a pod like a user.
 func (w *world) change(o *object, edit func(*corev1.Pod)) {
 	w.write(func() {
 		if !o.exists || o.static {
@@ -73,7 +73,7 @@ func (w *world) delete(o *object, grace int64) {
 	})
 }
 
-// forceDelete removes the object at once; the agent may only see that it is gone.
+// forceDelete removes the object at once; the agent may only see its deletion.
 func (w *world) forceDelete(o *object) {
 	if o.exists && w.away() == 0 {
 		o.finalizer = false

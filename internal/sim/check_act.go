@@ -21,7 +21,7 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 	}
 	soon := false
 	switch a.(type) {
-	case podlife.PullImage, podlife.AdmitResize: // when another container has pulled the image, when there is room
+	case podlife.PullImage, podlife.AdmitResize: // after the pull of another container, or if resources became free
 		soon = true
 	}
 	for _, f := range own.failures {
@@ -69,7 +69,7 @@ func (w *world) checkBegin(own *owner, k podlife.Key, a podlife.Action, life pod
 	}
 }
 
-// graceOf returns the grace period of a pod as its owner knows it (L7.15).
+// graceOf returns the grace period of a pod in its owner's view (L7.15).
 func graceOf(own *owner) time.Duration {
 	g := tgps(own.pod)
 	if d := own.pod.DeletionGracePeriodSeconds; d != nil {
@@ -130,7 +130,7 @@ func (w *world) checkStop(own *owner, a podlife.StopContainer, life podlife.Life
 	served(own.pod.Spec.InitContainers[index+1:])
 }
 
-// seen reports whether the agent knows that an instance runs.
+// seen reports whether the agent has observed that an instance runs.
 func (w *world) seen(own *owner, id string) bool {
 	for _, c := range own.observed.Containers {
 		if c.ID == id {
@@ -186,8 +186,7 @@ func (w *world) checkStart(own *owner, a podlife.StartContainer) {
 	}
 }
 
-// checkRestart checks whether a container may run again, with a model of the rules for runs without
-// faults.
+// checkRestart checks whether a container may run again, with a model of the rules for runs without faults.
 func (w *world) checkRestart(own *owner, a podlife.StartContainer, c *corev1.Container, t *truth) {
 	o, name := own.object, own.pod.Name
 	if c.ImagePullPolicy == corev1.PullAlways && !t.pulled {
@@ -212,8 +211,7 @@ func (w *world) checkRestart(own *owner, a podlife.StartContainer, c *corev1.Con
 	}
 }
 
-// checkPostStart checks that a regular container does not start while a postStart hook before it
-// runs.
+// checkPostStart checks that a regular container does not start while a postStart hook before it runs.
 func (w *world) checkPostStart(own *owner, container string) {
 	c, index, init := containerOf(own.pod, container)
 	if c == nil || init {
@@ -289,7 +287,7 @@ func (w *world) checkNothing(o *object, sandbox string, i Invariant, when string
 }
 
 // checkNothingRuns checks that teardown comes after the containers have ended. A late call of a
-// crashed agent may start a container again; Step is not to blame for that.
+// crashed agent may start a container again, which is not an error of Step.
 func (w *world) checkNothingRuns(o *object, sandbox, when string) {
 	if w.result.Crashes == 0 {
 		w.checkNothing(o, sandbox, volumesLast, when)

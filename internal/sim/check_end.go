@@ -14,7 +14,7 @@ import (
 // back-off, a start, a probe.
 const longest = 12 * time.Minute
 
-// checkRecovered checks that some time after the last fault every pod runs what it should, or
+// checkRecovered checks that some time after the last fault every pod runs its containers, or
 // reports what it waits for, and that its status is correct.
 func (w *world) checkRecovered() {
 	for _, o := range w.pods {
@@ -63,7 +63,7 @@ func (w *world) checkOver(o *object, own *owner) {
 	}
 }
 
-// checkSingle checks that nothing of a pod exists twice.
+// checkSingle checks that no sandbox or container of a pod exists twice.
 func (w *world) checkSingle(o *object) {
 	sandboxes, containers := w.list(o.pod.UID)
 	ready := 0
@@ -213,7 +213,7 @@ func (o *object) initialized() bool {
 	return false
 }
 
-// checkEnd checks that nothing is left some time after everything was deleted.
+// checkEnd checks that nothing of a pod is left some time after all pods were deleted.
 func (w *world) checkEnd() {
 	for _, o := range w.pods {
 		s, c := w.list(o.pod.UID)

@@ -180,7 +180,7 @@ func (w *world) checkCounts(name string, old, st *corev1.PodStatus) {
 // checkStored checks a status that reaches the API server, also after crashes of the agent.
 func (w *world) checkStored(o *object, st *corev1.PodStatus) {
 	if o.static && w.result.Crashes > 0 {
-		o.stored = *st // a new agent cannot know what was before
+		o.stored = *st // a new agent does not have the earlier status
 		return
 	}
 	name := o.pod.Name

@@ -27,7 +27,7 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 		quiet := in
 		quiet.Done, quiet.Probes = nil, nil
 		if _, again := w.turn(own, next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
-			w.broken(quiescent, name, "begins %v, cancels %v, tells %v", again.Begin, again.Cancel, again.Events)
+			w.broken(quiescent, name, "begins %v, cancels %v, reports %v", again.Begin, again.Cancel, again.Events)
 		}
 	}
 	if (decides && w.decisions%8 == 0 || n%512 == 0) && w.skew == 0 && w.slept == 0 {
@@ -65,7 +65,7 @@ func (w *world) checkStep(own *owner, before podlife.State, in podlife.Input, ne
 	if d := in.Pod.Spec.ActiveDeadlineSeconds; d != nil && w.clean && out.Life == podlife.Syncing &&
 		out.Status.StartTime != nil {
 		if over := in.Now.Sub(out.Status.StartTime.Add(time.Duration(*d) * time.Second)); over > 2*time.Second {
-			w.broken(deadlineKept, name, "goes on %v after its deadline of %ds", over, *d)
+			w.broken(deadlineKept, name, "continues %v after its deadline of %ds", over, *d)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func sameTurn(s, t podlife.State, x, y podlife.Output) bool {
 	return reflect.DeepEqual(s, t) && reflect.DeepEqual(x, y)
 }
 
-// checkWaits checks what a pod waits for, and that something ends each wait.
+// checkWaits checks what a pod waits for, and that each wait has an end.
 func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 	name := own.pod.Name
 	flying := len(out.Begin)
@@ -104,7 +104,7 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 			w.broken(waitHasWake, name, "waits for %s %s", x.For, x.Object)
 		}
 		if x.For == "" || x.Since.IsZero() {
-			w.broken(neverSilent, name, "a wait does not say for what or since when: %+v", x)
+			w.broken(neverSilent, name, "a wait lacks its subject or its start: %+v", x)
 		}
 	}
 	if out.Life == podlife.Syncing && flying == 0 && len(out.Waits) == 0 && !out.Wake.IsZero() && !wantsTime(own.pod) {

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// clock is the machine's clock as its runtime reads it.
+// clock is the machine's clock as read by its runtime.
 type clock struct{ w *world }
 
 func (c clock) Now() time.Time { return c.w.wall() }
@@ -19,8 +19,8 @@ func (w *world) wall() time.Time { return w.loop.now.Add(w.skew) }
 // which stops while the machine is suspended and is never set.
 func (w *world) now() time.Time { return reading(w.wall(), w.loop.now.Sub(epoch)-w.slept) }
 
-// raw is the memory layout of time.Time: there is no other way to make a time whose two readings
-// disagree. TestReading fails when it changes.
+// raw is the memory layout of time.Time: there is no other way to make a time with inconsistent
+// readings. TestReading fails when it changes.
 type raw struct {
 	wall uint64 // a flag, 33 bits of seconds since 1885, 30 bits of nanoseconds
 	ext  int64  // monotonic nanoseconds

@@ -14,7 +14,7 @@ import (
 type truth struct {
 	name       string
 	running    string // instance
-	obscure    bool   // the runtime does not know whether it runs
+	obscure    bool   // the runtime reports an unknown state
 	sick       bool
 	sandbox    string // sandbox of the last start or success
 	started    bool   // in that sandbox
@@ -150,7 +150,7 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 	}
 	w.after(5*time.Second, func() {
 		if t.running == a.ContainerID && t.stopping.IsZero() && o.asked.IsZero() {
-			w.broken(livenessKills, o.pod.Name, "%s failed %d times and goes on", a.ContainerID, t.fails)
+			w.broken(livenessKills, o.pod.Name, "%s failed %d times and continues", a.ContainerID, t.fails)
 		}
 	})
 }

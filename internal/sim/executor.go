@@ -17,10 +17,10 @@ import (
 type flight struct {
 	key       podlife.Key
 	action    podlife.Action
-	done      bool // its end is decided; the outcome may not be delivered yet
+	done      bool // it has ended; the outcome may not be delivered yet
 	cancelled bool
 	undo      func() // cancels the timer that would end it
-	orphan    func() // what may still happen after the agent crashes
+	orphan    func() // its effect after a crash of the agent
 }
 
 // failed is an action that failed.
@@ -154,7 +154,7 @@ func writes(a podlife.Action) bool {
 	return false
 }
 
-// failureOf returns a failure before the effect, in the words of the agent's executor.
+// failureOf returns a failure before the effect, with the messages of the agent's executor.
 func (w *world) failureOf(a podlife.Action) *podlife.Failure {
 	const why = "fails before the effect"
 	switch a.(type) {
@@ -173,7 +173,7 @@ func (w *world) failureOf(a podlife.Action) *podlife.Failure {
 	return failure("", why)
 }
 
-// cancel aborts an action; it may be too late for that.
+// cancel aborts an action; it may be too late.
 func (own *owner) cancel(k podlife.Key) {
 	w := own.w
 	i := slices.IndexFunc(own.flights, func(f *flight) bool { return f.key == k && !f.done })
@@ -187,12 +187,12 @@ func (own *owner) cancel(k podlife.Key) {
 		f.undo()
 	}
 	if f.orphan != nil && w.chance(0.3) {
-		w.after(0, func() { own.apply(f.action) }) // not in the middle of a Step: news of its effect may cause another
+		w.after(0, func() { own.apply(f.action) }) // not in the middle of a Step: its effect may cause another
 	}
 	own.finish(f, failure(podlife.Aborted, "aborted"), nil)
 }
 
-// finish reports the outcome of an action after a new look at the runtime.
+// finish reports the outcome of an action after a new snapshot of the runtime.
 func (own *owner) finish(f *flight, fail *podlife.Failure, pulled *podlife.Pulled) {
 	w := own.w
 	if f.done {
@@ -420,7 +420,7 @@ func (own *owner) removeLog(a podlife.RemoveContainer) {
 	}
 }
 
-// verdict is the result of a probe: some instances always fail, others now and then.
+// verdict is the result of a probe: some instances always fail, others sometimes.
 func (w *world) verdict(o *object, a podlife.RunProbe) podlife.ProbeVerdict {
 	t := o.truth[a.Container]
 	if t == nil || t.running != a.ContainerID {

@@ -92,7 +92,7 @@ func (w *world) jump(d time.Duration) {
 	w.skew += d
 }
 
-// setBack sets the clock back, with or without an agent that looks at it.
+// setBack sets the clock back, with or without an agent that observes the change.
 func (w *world) setBack(d time.Duration, crash bool) {
 	if crash {
 		if w.agent.down || w.calmed {
@@ -111,7 +111,7 @@ func (w *world) suspend(d time.Duration) {
 	w.loop.sleep(d)
 }
 
-// accident damages a pod behind the agent's back.
+// accident damages a pod without the agent.
 func (w *world) accident(o *object) {
 	o.upset = true
 	sandboxes, containers := w.list(o.pod.UID)

@@ -108,7 +108,7 @@ var Invariants = []Invariant{
 	oneSandbox,
 }
 
-// broken ends the run, unless it looks for another invariant.
+// broken ends the run, unless the run checks only another invariant.
 func (w *world) broken(i Invariant, pod, format string, args ...any) {
 	if w.only != nil && *w.only != i {
 		return

@@ -50,7 +50,7 @@ func (l *Loop) AfterFunc(d time.Duration, do func()) (stop func()) {
 	return func() { i.dead = true }
 }
 
-// Run advances time until end, and runs what is due.
+// Run advances time until end, and runs the functions that are due.
 func (l *Loop) Run(end time.Time) {
 	for len(l.queue) > 0 && !l.queue[0].at.After(end) {
 		i := heap.Pop(&l.queue).(*item)
@@ -62,8 +62,8 @@ func (l *Loop) Run(end time.Time) {
 	l.now = later(l.now, end)
 }
 
-// sleep advances time without running anything, as when the machine is suspended; what was due runs
-// afterwards.
+// sleep advances time without running anything, as when the machine is suspended; functions that
+// were due run afterwards.
 func (l *Loop) sleep(d time.Duration) { l.now = l.now.Add(d) }
 
 func later(a, b time.Time) time.Time {

@@ -19,7 +19,7 @@ import (
 	runtimesim "carob/internal/runtime/sim"
 )
 
-// Store is the API server of a simulated cluster, as the agent of a node writes to it. It calls
+// Store is the API server of a simulated cluster, to which the agent of a node writes. It calls
 // Machine.Stored for each stored version of a pod that is bound to the node.
 type Store interface {
 	// SetStatus replaces the status of a pod.
@@ -36,18 +36,18 @@ type MachineConfig struct {
 	Behaviour func(r *rand.Rand, c *cri.ContainerConfig) runtimesim.Behaviour
 	Log       io.Writer // receives the log, one line per event; nil for none
 	Break     string    // name of an invariant of pods to break on purpose
-	Careless  bool      // breaks the agent: it does not ask whether a pod fits on its node
+	Careless  bool      // breaks the agent: it does not check whether a pod fits on its node
 }
 
 // Machine is one node of a simulated cluster: its runtime, and an agent that drives podlife. The
-// invariants of the pod lifecycle are checked there as in a run of its own, but for those about time.
+// invariants of the pod lifecycle are checked as in a separate run, except those about time.
 type Machine struct {
 	w        *world
 	store    Store
 	node     *corev1.Node // newest version
 	off      bool
 	careless bool
-	turns    int // pods that had to wait for a place
+	turns    int // pods that had to wait for resources
 }
 
 // NewMachine starts a machine in a loop that it shares with others. The error is about c.Break.
@@ -94,8 +94,7 @@ func (p prefixed) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Stored takes a version of a pod that is bound to the node, or the news that the pod is gone. The
-// agent hears of it later.
+// Stored passes a version of a pod that is bound to the node, or its deletion. The agent receives it later.
 func (m *Machine) Stored(p *corev1.Pod, gone bool) {
 	w := m.w
 	i := slices.IndexFunc(w.pods, func(o *object) bool { return o.pod.UID == p.UID })
@@ -119,7 +118,7 @@ func (m *Machine) Stored(p *corev1.Pod, gone bool) {
 	w.agent.notify(o)
 }
 
-// arrive is when the agent hears of a new pod.
+// arrive is called when the agent receives a new pod.
 func (m *Machine) arrive(o *object) {
 	w := m.w
 	switch {
@@ -130,7 +129,7 @@ func (m *Machine) arrive(o *object) {
 	}
 }
 
-// SetNode takes a new version of the Node object.
+// SetNode sets a new version of the Node object.
 func (m *Machine) SetNode(n *corev1.Node) { m.node = n }
 
 // remove is the agent's final DELETE.
@@ -140,18 +139,18 @@ func (m *Machine) remove(o *object) {
 	}
 }
 
-// forget drops the pods of which nothing is left.
+// forget drops pods without any state.
 func (m *Machine) forget() {
 	m.w.pods = slices.DeleteFunc(m.w.pods, func(o *object) bool {
 		return !o.exists && m.w.agent.find(o) == nil && !m.w.knows(o.pod.UID)
 	})
 }
 
-// wantsPlace reports whether the node is asked about a pod (L3.10).
+// wantsPlace reports whether the admission of the node applies to a pod (L3.10).
 func wantsPlace(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && !ended(p.Status.Phase) }
 
-// place asks the node about a pod, as node/pods does: it returns what the pod has to wait for, or
-// why it is refused; neither if it has its resources.
+// place runs the admission of a pod, like node/pods: it returns what the pod has to wait for, or
+// why it is rejected; neither if it has its resources.
 func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
 	if m.careless || !wantsPlace(own.pod) {
 		return nil, nil
@@ -185,7 +184,7 @@ func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
 	return &podlife.Hold{For: "room", Object: strings.Join(names, ", "), Why: r.Message}, nil
 }
 
-// ask is the admission of the node, beside some pods.
+// ask runs the admission of the node, with some pods on it.
 func (m *Machine) ask(pod *corev1.Pod, beside []*corev1.Pod) *placement.Rejection {
 	var n placement.Node
 	n.Set(m.node)
@@ -195,7 +194,7 @@ func (m *Machine) ask(pod *corev1.Pod, beside []*corev1.Pod) *placement.Rejectio
 	return n.AdmitHere(placement.Prepare(pod), placement.Machine{OS: "linux"}, placement.Needs{}).Rejection
 }
 
-// makeRoom asks again about the pods that wait for a place.
+// makeRoom repeats the admission of the pods that wait for resources.
 func (m *Machine) makeRoom() {
 	waiting := slices.DeleteFunc(slices.Clone(m.w.agent.owners), func(own *owner) bool { return own.hold == nil })
 	slices.SortFunc(waiting, func(a, b *owner) int { return a.turn - b.turn })
@@ -211,7 +210,7 @@ type Running struct {
 	Container string
 }
 
-// Running returns the containers that really run on the machine.
+// Running returns the containers that actually run on the machine.
 func (m *Machine) Running() []Running {
 	list, _ := m.w.runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 		State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}})
@@ -231,10 +230,10 @@ func (m *Machine) OnStart(do func()) {
 	})
 }
 
-// Reachable reports whether the agent runs and reaches the API server: then it reports its node.
+// Reachable reports whether the agent runs and can reach the API server, and so sends heartbeats.
 func (m *Machine) Reachable() bool { return !m.off && !m.w.agent.down && m.w.away() == 0 }
 
-// CutOff makes the API server unreachable from the machine for some time; containers go on.
+// CutOff makes the API server unreachable from the machine for some time; containers continue.
 func (m *Machine) CutOff(d time.Duration) {
 	m.w.logf("the API server is away for %v", d)
 	m.w.apiUp = later(m.w.apiUp, m.w.loop.now.Add(d))
@@ -278,7 +277,7 @@ func (m *Machine) Kill() {
 // Calm ends all faults.
 func (m *Machine) Calm() { m.w.calm() }
 
-// CheckEnd checks that the machine has nothing of a pod that does not exist any more.
+// CheckEnd checks that the machine has no state of deleted pods.
 func (m *Machine) CheckEnd() {
 	for _, o := range m.w.pods {
 		s, c := m.w.list(o.pod.UID)

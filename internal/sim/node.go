@@ -38,7 +38,7 @@ func (w *world) stop(o *object) {
 	s := &podlife.Stop{Reason: []string{"Evicted", "Preempting", "Terminated"}[w.rand.IntN(3)],
 		Message: "The node is under pressure.", Grace: &grace}
 	if o.static {
-		s.Reason = "Terminated" // nothing but these ends a static pod (L7.116)
+		s.Reason = "Terminated" // only these end a static pod (L7.116)
 	}
 	if w.chance(0.7) {
 		s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
@@ -64,7 +64,7 @@ func (w *world) refuse(o *object) {
 	o.upset = true
 }
 
-// free makes room on the node for a pod that waits for it.
+// free frees resources on the node for a waiting pod.
 func (w *world) free(o *object) {
 	if o.held == nil {
 		return
@@ -89,7 +89,7 @@ func (w *world) outage(d time.Duration) {
 	})
 }
 
-// admitResize is the node's answer to a resize (L3.120, L3.121).
+// admitResize is the node's decision about a resize (L3.120, L3.121).
 func (w *world) admitResize(own *owner, pod *corev1.Pod) *podlife.Failure {
 	cpu := func(p *corev1.Pod) int64 {
 		q := resources.SpecRequests(p)[corev1.ResourceCPU]
@@ -111,7 +111,7 @@ func (w *world) admitResize(own *owner, pod *corev1.Pod) *podlife.Failure {
 	return nil
 }
 
-// vacate notes that a pod made room on the node (L3.123).
+// vacate records that a pod freed resources on the node (L3.123).
 func (a *agent) vacate() {
 	a.vacated++
 	if a.w.joined != nil {

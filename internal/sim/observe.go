@@ -12,15 +12,15 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// statusCache is what an owner keeps of the runtime, like package observe: it reads a status again
-// only if the container's state changed, or if somebody asked for it.
+// statusCache is an owner's cache of the runtime, like package observe: it reads a status again
+// only if the container's state changed, or on request.
 type statusCache struct {
 	sandboxes  map[string]podlife.Sandbox
 	containers map[string]podlife.Container
 	stale      map[string]bool // containers to read again
 }
 
-// sight is used to find out whether the runtime changed since the last look.
+// sight detects whether the runtime has changed since the last snapshot.
 type sight struct {
 	runtime    uint64
 	mounts     uint64
@@ -30,7 +30,7 @@ type sight struct {
 // deafFor returns for how long the runtime will not answer.
 func (w *world) deafFor() time.Duration { return max(0, w.deaf.Sub(w.loop.now)) }
 
-// look reads what the runtime has of the pod. It returns false if nothing changed on the machine.
+// look takes a snapshot of the pod in the runtime. It returns false if nothing changed on the machine.
 func (own *owner) look() bool {
 	w := own.w
 	now := sight{w.runtime.Changes(), w.mounts, own.pod.Generation}
@@ -132,9 +132,8 @@ func (own *owner) listedAnew() bool {
 		})
 }
 
-// list returns what the runtime lists of the pod. A list may be incomplete: expected containers are
-// then read by their IDs, as in package observe, so only what this agent has never seen can be
-// missing.
+// list returns the pod's sandboxes and containers in the runtime. A list may be incomplete: expected containers are
+// then read by their IDs, as in package observe, so only containers that this agent has never seen can be missing.
 func (own *owner) list() ([]*cri.PodSandbox, []*cri.Container) {
 	w := own.w
 	sandboxes, containers := w.list(own.pod.UID)
@@ -236,7 +235,7 @@ func (w *world) imageState(name string) podlife.ImageState {
 	return i
 }
 
-// troubled reports whether a container's image is missing and will not come by itself.
+// troubled reports whether a container's image is missing and will not be pulled.
 func (w *world) troubled(c *corev1.Container) bool {
 	name := strings.TrimRight(c.Image, "+")
 	lacks := w.imageState(c.Image).Ref == ""
@@ -249,8 +248,8 @@ func (w *world) troubled(c *corev1.Container) bool {
 	return lacks && (name == brokenImage || name == absentImage || c.ImagePullPolicy == corev1.PullNever)
 }
 
-// bring loads an image that a pod names onto the machine, or repairs the disk that it is on. The
-// agent is notified late, twice, or never.
+// bring loads an image of a pod onto the machine, or repairs the disk that it is on. The agent is
+// notified late, twice, or never.
 func (w *world) bring() {
 	var names []string
 	for _, o := range w.pods {
@@ -277,7 +276,7 @@ func (w *world) bring() {
 	}
 }
 
-// imageCame starts to check the containers whose image is present now.
+// imageCame starts the check of the containers whose image has become present.
 func (w *world) imageCame(name string) {
 	if !w.clean {
 		return
@@ -302,6 +301,6 @@ func (w *world) imageCame(name string) {
 	})
 }
 
-// lookWithin is how soon a present image is used: a look happens every ten seconds, and a pull that
-// began before takes five.
+// lookWithin is how soon a present image is used: a snapshot is taken every ten seconds, and an
+// earlier pull takes five.
 const lookWithin = 16 * time.Second

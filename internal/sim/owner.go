@@ -20,7 +20,7 @@ type owner struct {
 	dead         bool
 	pod          *corev1.Pod
 	number       int  // version of the pod
-	gone, unseen bool // unseen: found in the runtime alone, so that nothing publishes its status
+	gone, unseen bool // unseen: found only in the runtime, so that its status is not published
 	rejected     *podlife.Rejection
 	stop         *podlife.Stop
 	stopped      bool        // why the pod must end
@@ -31,9 +31,9 @@ type owner struct {
 	stale        bool // the snapshot is older than an outcome
 	observed     podlife.Observed
 	cache        statusCache
-	logs         []podlife.LogFile // present at the first look
+	logs         []podlife.LogFile // present in the first snapshot
 	hold         *podlife.Hold
-	turn         int // when it began to wait for its place
+	turn         int // when it began to wait for resources
 	seen         sight
 	gap          bool      // the snapshot lacks something that this agent has never seen
 	lookAt       time.Time // when the snapshot becomes too old
@@ -50,7 +50,7 @@ type owner struct {
 	wanted    *corev1.PodStatus // the newest status is not stored yet
 	writing   bool
 	published corev1.PodStatus
-	last      corev1.PodStatus // of the last Step, which publishes nothing for a pod that is gone
+	last      corev1.PodStatus // of the last Step, which publishes nothing for a deleted pod
 	ending    time.Time        // when Step of this agent first ended the pod
 	hooks     []hook
 }
@@ -77,7 +77,7 @@ func (own *owner) stepAfter(d time.Duration) {
 	}
 }
 
-// refresh looks at the runtime and calls step if something changed.
+// refresh takes a snapshot of the runtime and calls step if it has changed.
 func (own *owner) refresh() {
 	if own.dead {
 		return
@@ -111,7 +111,7 @@ func (own *owner) ready() bool {
 	return true
 }
 
-// step calls Step once, as a driver does.
+// step calls Step once, like a driver.
 func (own *owner) step() {
 	w := own.w
 	if !own.lookAt.IsZero() && !w.now().Before(own.lookAt) {
@@ -221,12 +221,12 @@ func (own *owner) publish(st *corev1.PodStatus) {
 	own.write()
 }
 
-// inCluster takes a version of the pod that controllers may have changed.
+// inCluster handles a version of the pod that controllers may have changed.
 func (own *owner) inCluster() {
 	if own.gone || !wantsPlace(own.pod) {
-		own.hold = nil // it need not wait for a place any more
+		own.hold = nil // it no longer has to wait for resources
 	}
-	// The node lifecycle controller marked it (L7.161): the agent says again what is so.
+	// The node lifecycle controller marked it (L7.161): the agent publishes the actual status again.
 	theirs, mine := condition(&own.pod.Status, corev1.PodReady), condition(&own.published, corev1.PodReady)
 	if !own.gone && own.wanted == nil && theirs != nil && mine != nil && theirs.Status != mine.Status {
 		wanted := own.published
@@ -235,8 +235,7 @@ func (own *owner) inCluster() {
 	}
 }
 
-// write sends the newest status to the API server. The write may fail, or succeed while the answer
-// is lost.
+// write sends the newest status to the API server. The write may fail, or succeed while the response is lost.
 func (own *owner) write() {
 	w := own.w
 	if own.writing || own.wanted == nil {
@@ -257,7 +256,7 @@ func (own *owner) write() {
 			return
 		}
 		w.storeStatus(own.object, own.wanted)
-		if w.chance(w.fault / 2) { // the answer is lost
+		if w.chance(w.fault / 2) { // the response is lost
 			w.after(w.upTo(3*time.Second), own.write)
 			return
 		}

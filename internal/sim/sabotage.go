@@ -55,7 +55,7 @@ func withoutDeadline(_ *owner, s podlife.State, in podlife.Input) (podlife.State
 	return podlife.Step(s, in)
 }
 
-// breach is one call of Step whose output is changed.
+// breach is one call of Step with a changed output.
 type breach struct {
 	own *owner
 	w   *world

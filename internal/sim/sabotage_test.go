@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Each invariant can fail: with Step broken accordingly, some seed reports it.
-func TestPromisesBreak(t *testing.T) {
+// Each invariant can fail: with a sabotaged Step, some seed reports it.
+func TestChecksNoticeSabotage(t *testing.T) {
 	if len(Invariants) != len(saboteurs)+2 {
 		t.Errorf("%d promises, %d ways to break them", len(Invariants), len(saboteurs)+2)
 	}
@@ -14,7 +14,7 @@ func TestPromisesBreak(t *testing.T) {
 		t.Run(i.Name, func(t *testing.T) {
 			t.Parallel()
 			if i.Clause == "" || i.Promise == "" {
-				t.Errorf("%+v does not say where it comes from", i)
+				t.Errorf("%+v has no clause", i)
 			}
 			for seed := range uint64(300) {
 				_, err := Run(Options{Seed: seed, Hours: 0.5, Break: i.Name})
@@ -27,7 +27,7 @@ func TestPromisesBreak(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			t.Fatal("no seed reports that it is broken")
+			t.Fatal("no seed reports the sabotage")
 		})
 	}
 }

@@ -27,7 +27,7 @@ type Broken struct {
 	Times int
 }
 
-// Total is what many runs did.
+// Total sums up the results of many runs.
 type Total struct {
 	Runs                         uint64
 	Pods, Steps, Actions, Starts int
@@ -64,8 +64,8 @@ func (t *Total) add(r Result) {
 }
 
 // RunSeeds runs many seeds concurrently until one breaks an invariant or ctx ends. The error is the
-// *Violation of the lowest seed known to break one, or ctx's error. Total lists what was broken,
-// with Seeds.All everything.
+// *Violation of the lowest seed known to break one, or ctx's error. Total lists the broken
+// invariants, all of them with Seeds.All.
 func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 	workers := s.Workers
 	if workers <= 0 {

@@ -14,7 +14,7 @@ import (
 // shrinkRuns limits the number of runs in Shrink.
 const shrinkRuns = 400
 
-// Shrink looks for a smaller run that breaks the same invariant: fewer pods, fewer faults, fewer
+// Shrink searches for a smaller run that breaks the same invariant: fewer pods, fewer faults, fewer
 // actions of users, less time. It returns the smallest one found, which may be v itself.
 func Shrink(ctx context.Context, v *Violation) *Violation {
 	best, runs := v, 0

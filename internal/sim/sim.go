@@ -33,7 +33,7 @@ type Options struct {
 	Break   string    // name of an invariant to break on purpose; the run checks only that one
 }
 
-// Result is what a run did.
+// Result sums up a run.
 type Result struct {
 	Seed     uint64
 	Pods     int
@@ -62,7 +62,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s\n%s\nrepeat it with: %s", v.Invariant, v.Where(), v.Options.Command())
 }
 
-// Where describes in which run the violation happened, when, and what was seen.
+// Where describes in which run the violation happened, when, and the observation.
 func (v *Violation) Where() string {
 	who := ""
 	if v.Pod != "" {

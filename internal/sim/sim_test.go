@@ -44,7 +44,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// The same seed does the same, down to the last line of its log.
+// The same seed gives the same run, down to the last line of its log.
 func TestSameSeedSameLog(t *testing.T) {
 	for seed := range uint64(20) {
 		o := Options{Seed: seed, Digest: true}

@@ -11,8 +11,8 @@ import (
 // drainTimeout is the longest wait of a deleted pod for the data plane.
 const drainTimeout = 2 * time.Second
 
-// route is the data plane of the Services that select a pod. It learns a moment later that the pod became ready, or
-// is not, or is being deleted; sometimes much later, sometimes twice, and sometimes never that it is to let go.
+// route is the data plane of the Services that select a pod. It is notified a moment later that the pod became ready or
+// unready, or is being deleted; sometimes much later, sometimes twice, and sometimes never of the deletion.
 func (w *world) route(o *object) {
 	want := o.served && o.exists && o.pod.DeletionTimestamp == nil && !ended(o.pod.Status.Phase)
 	if ready := condition(&o.pod.Status, corev1.PodReady); ready == nil || ready.Status != corev1.ConditionTrue {
@@ -42,7 +42,7 @@ func (w *world) route(o *object) {
 	}
 }
 
-// checkTraffic checks that nothing tells a container of a deleted pod to end while the data plane opens new
+// checkTraffic checks that no container of a deleted pod is stopped while the data plane opens new
 // connections to the pod, unless the wait is over.
 func (w *world) checkTraffic(own *owner, container string, life podlife.Life) {
 	if !own.object.routed || life != podlife.Terminating || own.pod.DeletionTimestamp == nil || own.gone ||

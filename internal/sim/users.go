@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// plan schedules what users, other controllers, and accidents do to a pod.
+// plan schedules the actions of users and other controllers, and accidents, for a pod.
 func (w *world) plan(o *object) {
 	if w.chance(0.6) {
 		w.sometime(func() { w.delete(o, int64(w.rand.IntN(40))) })
@@ -145,7 +145,7 @@ func (w *world) resize(o *object) {
 		was := o.granted[len(o.granted)-1]
 		for _, c := range containers(p) {
 			switch {
-			case back: // to what was allocated last
+			case back: // to the last allocation
 				if old, _, _ := containerOf(was, c.Name); old != nil {
 					c.Resources = *old.Resources.DeepCopy()
 				}

@@ -29,11 +29,11 @@ type world struct {
 	runtime            *runtimesim.Runtime
 	turn               turn       // Step, or a broken version of it
 	only               *Invariant // the only invariant to check
-	whims              int        // from a broken Step
+	whims              int        // random actions of a broken Step
 	lastWhim, nextWhim time.Time
 
 	fault      float64 // probability that an action fails; 0 in half of the seeds
-	clean      bool    // no faults: the invariants about time hold
+	clean      bool    // no faults: the invariants about time are checked
 	calmed     bool
 	addresses  []string      // addresses of the node, sometimes of both families
 	backoffMax time.Duration // longest crash back-off; 0: the default
@@ -46,7 +46,7 @@ type world struct {
 	full    time.Time     // the disk is full until then
 	deaf    time.Time     // the runtime does not answer until then
 	network string        // why the pod network is not ready
-	joined  *Machine      // what makes the node one of a cluster; nil: it has an API server of its own
+	joined  *Machine      // set for a node of a cluster; nil: the node has its own API server
 	healed  bool          // the damaged image can be read again
 
 	versions int       // resource version of the API server
@@ -63,20 +63,20 @@ type object struct {
 	pod       *corev1.Pod // newest version; replaced, never changed
 	number    int         // of that version
 	exists    bool
-	static    bool // from a file: only the agent knows its status
+	static    bool // from a file: only the agent has its status
 	finalizer bool
 	refused   *podlife.Rejection // the next agent rejects it
 	held      *podlife.Hold      // it waits for room
 	served    bool               // Services select it
-	routes    bool               // the data plane is to open new connections to it
-	routed    bool               // it does
+	routes    bool               // the data plane should open new connections to it
+	routed    bool               // the data plane opens new connections to it
 	granted   []*corev1.Pod      // versions whose resources the node has allocated
 	stored    corev1.PodStatus   // last one
 	truth     map[string]*truth  // by container name; used for lookups, never ranged over
 	updated   bool               // the spec was changed, or has restart rules
 	upset     bool               // an accident damaged its sandbox or a container
 	collected bool               // another writer set its phase to Failed
-	asked     time.Time          // when it was first asked to end
+	asked     time.Time          // when its end was first requested
 	grace     time.Duration
 }
 
@@ -101,7 +101,7 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-// populate creates the node, its pods, and the schedule of everything that will happen to them.
+// populate creates the node, its pods, and the schedule of all events.
 func (w *world) populate() {
 	w.clean = w.chance(0.5)
 	if !w.clean {
@@ -191,7 +191,7 @@ func (w *world) sometime(do func()) {
 	}
 }
 
-// ask records that a pod was asked to end.
+// ask records that the end of a pod was requested.
 func (o *object) ask(at time.Time, grace time.Duration) {
 	if o.asked.IsZero() {
 		o.asked, o.grace = at, grace
@@ -205,7 +205,7 @@ func tgps(p *corev1.Pod) time.Duration {
 
 func isStatic(p *corev1.Pod) bool { return p.Annotations["kubernetes.io/config.source"] == "file" }
 
-// behaviour is what the process of a container does.
+// behaviour is the behaviour of a container's process.
 func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 	b := runtimesim.Behaviour{Code: int32(w.rand.IntN(2)), TermCode: 143, Linger: w.upTo(3 * time.Second)}
 	name := c.GetMetadata().GetName()

@@ -1,12 +1,12 @@
-// Package timeline stores what happened to pods on this node, so that it is available after the pod
-// is deleted and after a restart of carob. The node's parts record into Store; the agent's server
+// Package timeline stores the events of pods on this node, so that it is available after the pod is
+// deleted and after a restart of carob. The node's parts record into Store; the agent's server
 // mounts its Handler.
 //
 // The log is a sequence of segment files with one JSON entry per line. Its size is limited: the
 // oldest segment is removed when there are too many. Entries are queued in memory and written
 // together a moment later, without fsync, so recording does not slow a pod down; a crash of the
-// machine may lose the last moment. Nothing runs while nothing is recorded. Recording must never
-// block or fail its caller.
+// machine may lose the last moment. It does no work while there are no entries. Recording must
+// never block or fail its caller.
 package timeline
 
 import (

@@ -130,8 +130,9 @@ func TestQueueLimit(t *testing.T) {
 	}
 }
 
-// TestWritesBehindOnce: entries are written by themselves, together, and nothing runs afterwards.
-func TestWritesBehindOnce(t *testing.T) {
+// TestQueuedEntriesAreWrittenOnce: queued entries are written together after the delay, and no
+// timer runs afterwards.
+func TestQueuedEntriesAreWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		s := open(t, dir, Defaults())
@@ -146,7 +147,7 @@ func TestWritesBehindOnce(t *testing.T) {
 		synctest.Wait()
 		info, err := os.Stat(filepath.Join(dir, "0000000001.jsonl"))
 		if err != nil || info.Size() == 0 {
-			t.Errorf("not written behind: %v", err)
+			t.Errorf("not written after the delay: %v", err)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

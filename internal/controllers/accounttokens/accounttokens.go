@@ -1,6 +1,6 @@
 // Package accounttokens fills Secrets of type kubernetes.io/service-account-token with a token of
 // the service account they name, and removes them with the account or when they have been unused
-// for a long time. The controller manager runs it; it must never change other Secrets, nor create
+// for a long time. The controller manager runs it; it must never change other Secrets or create
 // one.
 package accounttokens
 

@@ -89,7 +89,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 	since, err := time.Parse(time.DateOnly, m.Data[trackingSince])
 	// The day on which recording began does not count.
 	if err != nil || now.Before(since.AddDate(0, 0, 1).Add(unusedFor)) {
-		return nil //nolint:nilerr // the API server repairs the date, which wakes this again
+		return nil //nolint:nilerr // the API server repairs the date, which requeues the key
 	}
 	secrets, err := reader.CoreV1().Secrets("").List(ctx,
 		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type",
@@ -131,7 +131,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 }
 
 // decide returns the decision about a Secret that a controller created for its service account and
-// that no pod names.
+// that no pod uses.
 func decide(s *corev1.Secret, now time.Time) verdict {
 	begin := now.Add(-unusedFor)
 	day := begin.UTC().Format(time.DateOnly)
@@ -192,7 +192,7 @@ func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret
 				ResourceVersion: &s.ResourceVersion}})
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // or it has been used meanwhile
+		return nil // or the token has been used meanwhile
 	}
 	return fmt.Errorf("remove the unused token %s/%s: %w", s.Namespace, s.Name, err)
 }

@@ -1,9 +1,9 @@
-// Package attach has the volumes of CSI drivers attached to the nodes of the pods that use them, and detached again.
-// core/volume/attach decides; the controller manager runs it. It must never change a VolumeAttachment that somebody
-// else made.
+// Package attach attaches the volumes of CSI drivers to the nodes of the pods that use them, and detaches them.
+// core/volume/attach decides; the controller manager runs it. It must never change a VolumeAttachment of another
+// creator.
 //
-// It sleeps until the first volume of a CSI driver or the first VolumeAttachment; then it watches VolumeAttachments and
-// CSIDrivers. The attachments of one node are decided about together, one decision at a time.
+// It is idle until the first volume of a CSI driver or the first VolumeAttachment; then it watches VolumeAttachments
+// and CSIDrivers. It decides about all attachments of a node together, one decision at a time.
 //
 // Contract: S4.D in docs/spec/storage-and-node.md.
 package attach
@@ -53,10 +53,10 @@ type Controller struct {
 	memory map[string]map[string]*attach.Memory // by node
 }
 
-// workers is how many nodes are looked at side by side.
+// workers is the number of nodes that are processed in parallel.
 const workers = 4
 
-// Readers is where the controller registers to hear of the first attachment; an inventory is one.
+// Readers notifies the controller of the first attachment; an inventory implements it.
 type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
@@ -105,14 +105,14 @@ func (c *Controller) podChanged(o metav1.Object) {
 	}
 }
 
-// claimChanged looks at the nodes of the pods that use a claim.
+// claimChanged queues the nodes of the pods that use a claim.
 func (c *Controller) claimChanged(namespace, name string) {
 	for _, pod := range c.users(namespace, name) {
 		c.loop.Add(pod.Spec.NodeName)
 	}
 }
 
-// users are the pods with a node that use a claim.
+// users returns the pods with a node that use a claim.
 func (c *Controller) users(namespace, claim string) []*corev1.Pod {
 	var list []*corev1.Pod
 	for _, pod := range source.Namespaced[*corev1.Pod](c.in.Pods, namespace) {
@@ -134,7 +134,8 @@ func (c *Controller) volumeChanged(o metav1.Object) {
 	}
 }
 
-// attachmentChanged looks at the node of an attachment; when one goes, at those that wait for its volume, too.
+// attachmentChanged queues the node of an attachment; when one is deleted, also those that wait for its
+// volume.
 func (c *Controller) attachmentChanged(before, after metav1.Object) {
 	o := after
 	if o == nil {
@@ -172,7 +173,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 			"status",
 		)
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return 10 * time.Millisecond, nil // the watch is about to say so
+			return 10 * time.Millisecond, nil // the watch event will follow
 		}
 		if err != nil {
 			return 0, fmt.Errorf("say what is attached to node %s: %w", name, err)
@@ -195,14 +196,14 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	return step.Again, nil
 }
 
-// delete deletes an attachment, after a look at the node as it is now (S4.35, S4.36).
+// delete deletes an attachment, after it has read the present node (S4.35, S4.36).
 func (c *Controller) delete(ctx context.Context, node string, d attach.Deletion) error {
 	now, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
-		return fmt.Errorf("look whether node %s uses the volume of %s: %w", node, d.Name, err)
+		return fmt.Errorf("check whether node %s uses the volume of %s: %w", node, d.Name, err)
 	case err == nil && !attach.MayGo(now, d):
-		return nil // the watch is about to show that
+		return nil // the watch event will follow
 	}
 	if d.Forced != "" {
 		metrics.ForcedDetaches.WithLabelValues(d.Forced).Inc()
@@ -214,7 +215,7 @@ func (c *Controller) delete(ctx context.Context, node string, d attach.Deletion)
 	return nil
 }
 
-// remembered is what is known of the attachments of a node. Its only user is the one who decides about the node.
+// remembered returns the state of the attachments of a node. Only the reconciliation of the node may use it.
 func (c *Controller) remembered(node string) map[string]*attach.Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +232,7 @@ func (c *Controller) remembered(node string) map[string]*attach.Memory {
 	return m
 }
 
-// wantedOn are the volumes that the pods of a node need attached.
+// wantedOn returns the volumes that the pods of a node need attached.
 func (c *Controller) wantedOn(node string) []attach.Wanted {
 	var list []attach.Wanted
 	for _, pod := range source.OnNode(c.in.Pods, node) {
@@ -254,7 +255,7 @@ func (c *Controller) wantedOn(node string) []attach.Wanted {
 	return list
 }
 
-// volumeOf is the volume of a claim; false: it has none that is attached to nodes.
+// volumeOf returns the volume of a claim; false: it has none that needs attachment.
 func (c *Controller) volumeOf(namespace, claim string) (attach.Volume, bool) {
 	pvc := source.Get[*corev1.PersistentVolumeClaim](c.in.Claims, namespace+"/"+claim)
 	if pvc == nil || pvc.Spec.VolumeName == "" {
@@ -271,10 +272,10 @@ func (c *Controller) volumeOf(namespace, claim string) (attach.Volume, bool) {
 	return v, volume.RulesOf(source.Get[*storagev1.CSIDriver](c.in.Drivers, v.Driver)).Attach
 }
 
-// ours is the form of the names of attachments that this controller makes.
+// ours matches the names of attachments that this controller creates.
 var ours = regexp.MustCompile(`^csi-[0-9a-f]{64}$`)
 
-// attachments are the attachments of a node that this controller, or an earlier one, created.
+// attachments returns the attachments of a node that this controller, or an earlier one, created.
 func (c *Controller) attachments(node string) []*storagev1.VolumeAttachment {
 	var list []*storagev1.VolumeAttachment
 	for _, a := range source.AttachmentsOn(c.in.Attachments, node) {

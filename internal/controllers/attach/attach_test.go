@@ -55,7 +55,7 @@ func podOn(node string) *corev1.Pod {
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
 }
 
-// settle lets watches tell and the controller work.
+// settle waits until watches and the controller are idle.
 func settle() { time.Sleep(time.Second); synctest.Wait() }
 
 func attachments(api *controllertest.API) []string {
@@ -66,7 +66,8 @@ func attachments(api *controllertest.API) []string {
 	return names
 }
 
-// A volume is attached, said to be so, held while the node uses it, and detached; attachments that others made stay.
+// A volume is attached, reported in the node's status, kept while the node uses it, and detached; attachments of
+// other creators stay.
 func TestAttachment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := "pv"
@@ -103,7 +104,7 @@ func TestAttachment(t *testing.T) {
 	})
 }
 
-// A driver may say that its volumes are not attached, and a node that is lost is not waited for longer than six
+// A driver may declare that its volumes need no attachment, and the wait for a lost node ends after six
 // minutes.
 func TestNotAttachedAndLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package autoscaler sizes the targets of HorizontalPodAutoscalers: it drives
-// core/workload/autoscaler. The controller manager runs it; it must never decide a size.
+// core/workload/autoscaler. The controller manager runs it; it must never decide a size itself.
 package autoscaler
 
 import (
@@ -34,7 +34,7 @@ import (
 
 // Kinds finds the resource of a kind.
 type Kinds interface {
-	// Preferred returns a kind in the version that the server prefers, whichever version is asked for (W7.11).
+	// Preferred returns a kind in the version that the server prefers, for any requested version (W7.11).
 	Preferred(schema.GroupKind) (inventory.Kind, bool)
 	Synced() <-chan struct{}
 }
@@ -53,7 +53,7 @@ type Controller struct {
 	known map[string]known // by key
 }
 
-// known is what is remembered of an autoscaler.
+// known is the state of an autoscaler between passes.
 type known struct {
 	uid      types.UID
 	selector labels.Selector // of its target's pods; nil before the first pass
@@ -66,7 +66,7 @@ type scales interface {
 	put(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale) error
 }
 
-// metricsReader reads what one metric says of the pods of a target.
+// metricsReader reads one metric of the pods of a target.
 type metricsReader interface {
 	sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, m *autoscalingv2.MetricSpec,
 		selector labels.Selector) autoscaler.Sample
@@ -89,7 +89,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 		if o == nil {
 			o = before
 		}
-		// Changes of the status wake nothing: the period separates two passes (W7.10).
+		// Changes of the status trigger no pass: the period separates two passes (W7.10).
 		old, ok := before.(*autoscalingv2.HorizontalPodAutoscaler)
 		now, also := after.(*autoscalingv2.HorizontalPodAutoscaler)
 		if !ok || !also || !equality.Semantic.DeepEqual(old.Spec, now.Spec) {
@@ -116,7 +116,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	select {
 	case <-c.kinds.Synced():
 	default:
-		return time.Second, nil // kinds are not known yet
+		return time.Second, nil // discovery is not complete yet
 	}
 	began, action := time.Now(), "none"
 	err := c.pass(ctx, key, hpa, &action)
@@ -152,7 +152,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 	if in.Scale.Selector != "" {
 		selector, in.SelectorErr = labels.Parse(in.Scale.Selector)
 	}
-	in.History = c.know(key, hpa.UID, selector)
+	in.History = c.setSelector(key, hpa.UID, selector)
 	if selector != nil && in.SelectorErr == nil && autoscaler.NeedsMetrics(hpa, in.Scale) {
 		in.Pods = c.selected(hpa.Namespace, selector)
 		in.Rivals = c.rivals(key, in.Pods)
@@ -161,7 +161,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 				in.Samples = append(in.Samples, c.metrics.sample(ctx, hpa, &hpa.Spec.Metrics[i], selector))
 			}
 		}
-		in.Now = time.Now() // metrics may have taken a while
+		in.Now = time.Now() // reading metrics may have taken a while
 	}
 	out := autoscaler.Plan(in)
 	if out.Rescale != nil {
@@ -181,7 +181,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))
 }
 
-// target returns the scale of an autoscaler's target, and of which kind it is (W7.11).
+// target returns the scale of an autoscaler's target, and its kind (W7.11).
 func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (inventory.Kind,
 	*autoscalingv1.Scale, error) {
 	ref := hpa.Spec.ScaleTargetRef
@@ -197,7 +197,7 @@ func (c *Controller) target(ctx context.Context, hpa *autoscalingv2.HorizontalPo
 	return kind, s, err
 }
 
-// tries is how often a scale is written again after a conflict (W7.12).
+// tries is the number of retries of a scale after conflicts (W7.12).
 const tries = 5
 
 func (c *Controller) rescale(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale, size int32) (err error) {
@@ -223,8 +223,8 @@ func (c *Controller) rescale(ctx context.Context, kind inventory.Kind, s *autosc
 	return err
 }
 
-// know notes an autoscaler's selector and returns what is remembered of it.
-func (c *Controller) know(key string, uid types.UID, selector labels.Selector) autoscaler.History {
+// setSelector records an autoscaler's selector and returns its history.
+func (c *Controller) setSelector(key string, uid types.UID, selector labels.Selector) autoscaler.History {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.known[key]
@@ -257,8 +257,8 @@ func (c *Controller) selected(namespace string, selector labels.Selector) []*cor
 	return out
 }
 
-// rivals are the autoscalers that select some of these pods, this one among them; nil
-// when there is no other (W7.27).
+// rivals returns the autoscalers that select some of these pods, this one among them; nil when
+// there is no other (W7.27).
 func (c *Controller) rivals(key string, pods []*corev1.Pod) []string {
 	namespace, _, _ := strings.Cut(key, "/")
 	c.mu.Lock()

@@ -25,7 +25,7 @@ import (
 	"carob/internal/core/workload/autoscaler"
 )
 
-// twin is what stands behind the API: kinds, the scale of one target, and metrics.
+// twin simulates the API: kinds, the scale of one target, and metrics.
 type twin struct {
 	mu        sync.Mutex
 	size      int32
@@ -120,7 +120,7 @@ func TestPasses(t *testing.T) {
 		}
 		close(w.synced)
 		time.Sleep(62 * time.Second)
-		// W7.10: every 15 s, also though each pass writes a status.
+		// W7.10: every 15 s, although each pass writes a status.
 		if n := len(w.asked); n != 5 {
 			t.Errorf("%d passes in a minute: %v", n, w.asked)
 		}
@@ -134,12 +134,12 @@ func TestPasses(t *testing.T) {
 		if s.DesiredReplicas != 3 || s.LastScaleTime == nil || s.ObservedGeneration == nil {
 			t.Errorf("status %+v", s)
 		}
-		// A change of the spec is looked at now.
+		// A change of the spec is processed at once.
 		n := len(w.asked)
 		controllertest.Change(api, "ns", "h", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 2 })
 		time.Sleep(time.Second)
 		if w.size != 2 || len(w.asked) != n {
-			t.Errorf("size %d, %d more questions", w.size, len(w.asked)-n)
+			t.Errorf("size %d, %d more reads", w.size, len(w.asked)-n)
 		}
 		// Conflicts are tried again, at most five times (W7.12).
 		controllertest.Change(api, "ns", "h", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 5 })
@@ -148,7 +148,7 @@ func TestPasses(t *testing.T) {
 		if w.size != 3 {
 			t.Errorf("size %d after conflicts", w.size)
 		}
-		// The target is gone: said so, and nothing is busy about it.
+		// The target is deleted: reported, without busy retries.
 		recorded(events)
 		w.err = apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "deployments"}, "d")
 		time.Sleep(time.Minute)
@@ -158,7 +158,7 @@ func TestPasses(t *testing.T) {
 	})
 }
 
-// W7.27: two autoscalers of the same pods do nothing; when one goes, the other works.
+// W7.27: two autoscalers of the same pods do nothing; when one is deleted, the other works.
 func TestRivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &twin{size: 2, value: 9000, synced: make(chan struct{})}

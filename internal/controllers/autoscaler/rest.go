@@ -43,7 +43,7 @@ func (r restScales) get(ctx context.Context, kind inventory.Kind, namespace, nam
 }
 
 func (r restScales) put(ctx context.Context, kind inventory.Kind, s *autoscalingv1.Scale) error {
-	// JSON, which custom resources take, too.
+	// JSON, which custom resources also support.
 	text, err := json.Marshal(s)
 	if err != nil {
 		return fmt.Errorf("write a scale: %w", err)
@@ -52,13 +52,13 @@ func (r restScales) put(ctx context.Context, kind inventory.Kind, s *autoscaling
 		"application/json").Body(text).Do(ctx).Error()
 }
 
-// restMetrics reads the three metrics APIs (W8), whatever server serves them.
+// restMetrics reads the three metrics APIs (W8), from any server.
 type restMetrics struct {
 	client func() rest.Interface
 	kinds  Kinds
 }
 
-// read gets JSON, which every metrics server speaks.
+// read gets JSON, which every metrics server supports.
 func (r restMetrics) read(ctx context.Context, into any, query map[string]string, path ...string) error {
 	q := r.client().Get().AbsPath(path...).SetHeader("Accept", "application/json")
 	for key, value := range query {
@@ -135,7 +135,7 @@ func selectorText(s *metav1.LabelSelector) (string, error) {
 	return selector.String(), nil
 }
 
-// customWindow is the window of a custom metric that names none (W8.21).
+// customWindow is the window of a custom metric without one (W8.21).
 const customWindow = time.Minute
 
 // custom reads values of custom.metrics.k8s.io in the version that is served, the newer first (W8.20).

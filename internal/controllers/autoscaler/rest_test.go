@@ -71,7 +71,7 @@ func connect(t *testing.T, answers map[string]string) (*server, kubernetes.Inter
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: web.URL, QPS: -1,
-		// The controllers' own client speaks protobuf where nothing else is said.
+		// The controllers' own client uses protobuf by default.
 		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf",
 			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"}})
 	if err != nil {
@@ -80,7 +80,7 @@ func connect(t *testing.T, answers map[string]string) (*server, kubernetes.Inter
 	return s, client
 }
 
-// kinds are what the API serves, in the version that it prefers.
+// kinds are the kinds that the API serves, in the version that it prefers.
 type kinds map[schema.GroupKind]inventory.Kind
 
 func (k kinds) Preferred(gk schema.GroupKind) (inventory.Kind, bool) {
@@ -129,7 +129,7 @@ const (
 	group2 = `{"kind":"APIGroup","versions":[{"version":"v1beta1"},{"version":"v1beta2"}]}`
 )
 
-// What is asked of each metrics API, in which version, and what its answer means (W8).
+// The requests to each metrics API, their versions, and the results (W8).
 func TestMetricsOverHTTP(t *testing.T) {
 	queue := autoscalingv2.MetricIdentifier{Name: "queue", Selector: &metav1.LabelSelector{
 		MatchLabels: map[string]string{"q": "a.b"}}}
@@ -188,7 +188,7 @@ func TestMetricsOverHTTP(t *testing.T) {
 			map[string]string{custom: group2, custom + ingress: `{"items":[{"value":"7"}]}`}, "7000m"},
 		"object, two values": {object("networking.k8s.io/v1", "Ingress"),
 			map[string]string{custom: group2, custom + ingress: `{"items":[{"value":"7"},{"value":"8"}]}`},
-			"7000m, 8000m"}, // the plan refuses them
+			"7000m, 8000m"}, // the plan rejects them
 		"object, unknown kind": {object("example.com/v1", "Herd"), map[string]string{custom: group2},
 			`error: unable to fetch metrics from custom metrics API: unable to map kind Herd.example.com to resource: ` +
 				`no matches for kind "Herd" in group "example.com"`},
@@ -208,13 +208,13 @@ func TestMetricsOverHTTP(t *testing.T) {
 		hpa := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}
 		got := show(r.sample(context.Background(), hpa, &test.metric, labels.SelectorFromSet(labels.Set{"app": "d"})))
 		if got != test.want {
-			t.Errorf("%s: %s, want %s (asked %q)", name, got, test.want, s.seen())
+			t.Errorf("%s: %s, want %s (requests %q)", name, got, test.want, s.seen())
 		}
 	}
 }
 
-// The scale of a target is read and written in the version that the server prefers, whatever version the
-// autoscaler names (W7.11); in JSON, which custom resources take.
+// The scale of a target is read and written in the version that the server prefers, independent of the
+// version in the autoscaler (W7.11); in JSON, which custom resources support.
 func TestScaleOverHTTP(t *testing.T) {
 	const deployment = "/apis/apps/v1/namespaces/ns/deployments/d/scale"
 	const controller = "/api/v1/namespaces/ns/replicationcontrollers/d/scale"

@@ -1,6 +1,6 @@
 // Package bootstrap manages bootstrap tokens: it removes expired tokens, and signs the ConfigMap
-// cluster-info with each token, so that a joining machine that knows a token can verify its
-// content. The controller manager runs both controllers; they must never create a token.
+// cluster-info with each token, so that a joining machine with a token can verify its content. The
+// controller manager runs both controllers; they must never create a token.
 package bootstrap
 
 import (
@@ -89,7 +89,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 // Kinds implements inventory.Reader.
 func (c *Controller) Kinds() {}
 
-// clean removes the token if it has expired, otherwise it returns when it will.
+// clean removes the token if it has expired, otherwise it returns when it expires.
 func clean(ctx context.Context, client kubernetes.Interface, name string) (time.Duration, error) {
 	s, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
 	switch {

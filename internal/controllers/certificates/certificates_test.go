@@ -303,6 +303,6 @@ func TestConditionFalse(t *testing.T) {
 	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved,
 		Status: corev1.ConditionFalse}}
 	if has(r, certificatesv1.CertificateApproved) {
-		t.Error("a condition that is false counts")
+		t.Error("a False condition takes effect")
 	}
 }

@@ -96,7 +96,7 @@ func has(r *certificatesv1.CertificateSigningRequest, t certificatesv1.RequestCo
 	})
 }
 
-// deadline is when a request may be removed; zero for never. The earliest time counts.
+// deadline is when a request may be removed; zero for never. The earliest time applies.
 func deadline(r *certificatesv1.CertificateSigningRequest) time.Time {
 	var end time.Time
 	earlier := func(since time.Time, keep time.Duration) {
@@ -135,7 +135,7 @@ func expiry(data []byte) time.Time {
 	return c.NotAfter
 }
 
-// life is the validity of the certificate.
+// life returns the validity of the certificate.
 func life(r *certificatesv1.CertificateSigningRequest) time.Duration {
 	if r.Spec.ExpirationSeconds == nil {
 		return maxLife

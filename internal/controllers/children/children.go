@@ -1,20 +1,19 @@
-// Package children does what plans of workloads decide about pods and other children:
-// it creates them in growing waves, deletes, adopts and releases them, records the
-// events that belong to it, and tells a freshness.Tracker what it wrote. The drivers
-// of workloads share it; it must never decide what is to be done.
+// Package children carries out the plans of workloads for pods and other children: it creates them
+// in growing batches (slow start), deletes, adopts and releases them, records the events, and
+// reports its writes to a freshness.Tracker. The drivers of workloads share it; it must never
+// decide about actions.
 //
 // A driver is a loop.Loop whose reconcile function
 //
-//  1. returns at once unless Tracker.Fresh(key): it is woken when it is,
+//  1. returns at once unless Tracker.Fresh(key): the key is queued when it is,
 //  2. takes owner and children from the watches (source.Get, source.Candidates),
-//  3. settles whose the children are (Keeper.Settle),
+//  3. adopts and releases children (Keeper.Settle),
 //  4. calls its plan: a pure function of core/workload,
-//  5. does what the plan says (Keeper.CreatePods, Keeper.DeletePods …),
-//  6. stores the status, and returns when to look again.
+//  5. carries out the plan (Keeper.CreatePods, Keeper.DeletePods …),
+//  6. stores the status, and returns when to reconcile again.
 //
-// A conflict is not an error where something newer is stored (Keeper.Behind): the key is
-// woken when the watch shows it. Any other error is returned to the loop, which waits
-// longer each time.
+// A conflict is not an error if a newer version is stored (Keeper.Behind): the key is queued when
+// the watch shows it. Any other error is returned to the loop, which waits longer each time.
 //
 // Contract: docs/spec/workloads.md.
 package children
@@ -40,10 +39,10 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Burst is how many pods one plan creates or deletes at most (W0.42).
+// Burst is the maximum number of pods that one plan creates or deletes (W0.42).
 const Burst = 500
 
-// Keeper looks after the children of one controller's owners.
+// Keeper manages the children of one controller's owners.
 type Keeper struct {
 	Client kubernetes.Interface
 	Events record.EventRecorder
@@ -51,7 +50,7 @@ type Keeper struct {
 	Pods   *source.Watch
 }
 
-// Owner is an owner in the three forms in which calls want it.
+// Owner is an owner in the three forms that calls need.
 type Owner struct {
 	workload.Owner
 	Runtime runtime.Object // the same object, for events
@@ -59,10 +58,11 @@ type Owner struct {
 }
 
 // Stale reports whether a write failed because a newer version is stored than the one it was
-// planned on. Behind checks whether that is really so.
+// planned on. Behind verifies this.
 func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
 
-// Refused reports whether the API said that it stored nothing. After any other error of a write it may have.
+// Refused reports whether the API server rejected a write, so that nothing was stored. After any other
+// error, the write may have been stored.
 func Refused(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && status.ErrStatus.Code >= 400 && status.ErrStatus.Code < 500
@@ -92,8 +92,8 @@ func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planne
 	return nil
 }
 
-// NamespaceEnds reports whether a create failed because its namespace is being deleted:
-// no event, no condition, and no other try (W0.40).
+// NamespaceEnds reports whether a create failed because its namespace is being deleted: no event,
+// no condition, and no retry (W0.40).
 func NamespaceEnds(err error) bool {
 	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
@@ -112,9 +112,9 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	return nil
 }
 
-// CreatePods creates the n pods that pod makes (side by side, too), in waves of 1, 2,
-// 4 …; a wave with an error is the last (W0.41). It returns how many it created, and one of
-// the errors.
+// CreatePods creates n pods from pod, which must be safe for parallel calls, in batches of 1, 2, 4
+// …; a batch with an error is the last (W0.41). It returns how many it created, and one of the
+// errors.
 func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int) (*corev1.Pod, error)) (created int,
 	err error) {
 	next := 0
@@ -147,10 +147,10 @@ func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int)
 	return created, nil
 }
 
-// DeletePod deletes a pod and records it (W0.36, W0.37, W0.39). A pod that is gone already
-// counts as deleted.
+// DeletePod deletes a pod and records it (W0.36, W0.37, W0.39). A pod that no longer exists counts
+// as deleted.
 func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error {
-	// By its UID: a pod of the same name that came later is not meant.
+	// By its UID, so that a later pod of the same name is not deleted.
 	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	switch {
@@ -166,7 +166,7 @@ func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	return nil
 }
 
-// DeletePods deletes pods side by side. It returns the pods that the API refused to delete, and one of the
+// DeletePods deletes pods in parallel. It returns the pods that the API refused to delete, and one of the
 // errors. After an error that is no refusal, the pod may be deleted.
 func (k *Keeper) DeletePods(ctx context.Context, o Owner, pods []*corev1.Pod) (refused []*corev1.Pod, err error) {
 	errs := make([]error, len(pods))
@@ -195,7 +195,7 @@ type Change[T metav1.Object] struct {
 	Patch func(ctx context.Context, name string, patch []byte) (T, error)
 	// Live reads the owner from the API, before anything is adopted (W0.22).
 	Live func(ctx context.Context) (metav1.Object, error)
-	// Finalizers are given to what is adopted and taken from what is released.
+	// Finalizers are added to adopted objects and removed from released ones.
 	Finalizers []string
 }
 
@@ -209,7 +209,7 @@ func (k *Keeper) PodChange(namespace string,
 		}}
 }
 
-// Settle adopts and releases as a claim says, and returns the owner's children: those it keeps
+// Settle adopts and releases according to a claim, and returns the owner's children: those it keeps
 // and those it adopted. It continues after an error, and returns all errors joined.
 func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload.Claims[T], how Change[T]) ([]T,
 	error) {
@@ -249,15 +249,15 @@ func Settle[T metav1.Object](ctx context.Context, k *Keeper, o Owner, c workload
 	return mine, errors.Join(errs...)
 }
 
-// kindOf is the kind of a child as errors name it.
+// kindOf returns the kind of a child for error messages.
 func kindOf(o metav1.Object) string {
 	name := fmt.Sprintf("%T", o)
 	return name[strings.LastIndexByte(name, '.')+1:]
 }
 
-// OnChildren has wake called with the key of each owner that a change of a child
-// concerns (W0.16): its controller before and after the change, and for one without
-// controller each owner that selects it. kind is the owners' kind.
+// OnChildren registers wake, which is called with the key of each owner that a change of a child
+// concerns (W0.16): its controller before and after the change, and for one without controller each
+// owner that selects it. kind is the owners' kind.
 func OnChildren(children, owners *source.Watch, kind string, selects func(owner metav1.Object, l labels.Set) bool,
 	wake func(key string)) error {
 	return children.OnChange(func(before, after metav1.Object) {

@@ -27,7 +27,7 @@ import (
 
 var podResource = schema.GroupResource{Resource: "pods"}
 
-// world is a Keeper with an API whose answers a test chooses.
+// world is a Keeper with an API whose responses the test chooses.
 type world struct {
 	*Keeper
 	api    *fake.Clientset
@@ -95,7 +95,7 @@ func (w *world) said() (out []string) {
 	}
 }
 
-// W0.41: waves of 1, 2, 4 …; the wave with an error is the last. W0.34, W0.35: events.
+// W0.41: batches of 1, 2, 4 …; a batch with an error is the last. W0.34, W0.35: events.
 func TestCreatePodsInWaves(t *testing.T) {
 	w := newWorld(t)
 	asked := 0
@@ -116,7 +116,7 @@ func TestCreatePodsInWaves(t *testing.T) {
 		len(said) != 7 || !strings.HasPrefix(said[6], "Warning FailedCreate Error creating: ") {
 		t.Errorf("events %q", said)
 	}
-	// The key is planned again when the watch shows the pods.
+	// The key is reconciled again when the watch shows the pods.
 	if w.Fresh.Fresh("ns/rs") {
 		t.Error("fresh although the watch does not show the pods")
 	}
@@ -146,7 +146,7 @@ func TestCreateInTerminatingNamespace(t *testing.T) {
 	}
 }
 
-// W0.36, W0.37, W0.39: by UID; a pod that is gone counts as deleted.
+// W0.36, W0.37, W0.39: by UID; a pod that no longer exists counts as deleted.
 func TestDeletePods(t *testing.T) {
 	w := newWorld(t)
 	w.on("delete", func(a clienttesting.Action) (runtime.Object, error) {
@@ -171,7 +171,7 @@ func TestDeletePods(t *testing.T) {
 	if said := w.said(); !slices.Equal(said, []string{"Normal SuccessfulDelete Deleted pod: a"}) {
 		t.Errorf("events %q", said)
 	}
-	// Nobody knows what became of the held one; the kept one is surely there.
+	// The fate of the held one is unknown; the kept one certainly exists.
 	refused, err = w.DeletePods(t.Context(), w.owner,
 		[]*corev1.Pod{pod("b", 3, nil), pod("held", 4, nil), pod("kept", 5, nil)})
 	if err == nil || !strings.HasPrefix(err.Error(), "unable to delete pods: ") {
@@ -238,7 +238,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// W0.21 to W0.24: what is adopted and released, and what an owner may not adopt any more.
+// W0.21 to W0.24: which children are adopted and released, and when an owner must not adopt.
 func TestSettle(t *testing.T) {
 	w := newWorld(t)
 	patched := map[string]string{}
@@ -271,7 +271,7 @@ func TestSettle(t *testing.T) {
 		!strings.Contains(patched["other"], `"$patch":"delete"`) {
 		t.Errorf("patches %v", patched)
 	}
-	// The owner is another one now: nothing is adopted, releases go on.
+	// The owner has been replaced: nothing is adopted, releases continue.
 	clear(patched)
 	live = replicaSet("rs", "successor", "x")
 	got, err = Settle(t.Context(), w.Keeper, w.owner, claims, how)
@@ -280,7 +280,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// W0.16: whose owners a change of a child wakes.
+// W0.16: the owners that are queued after a change of a child.
 func TestOnChildren(t *testing.T) {
 	w := newWorld(t)
 	mine, next := replicaSet("rs", "owner", "x"), replicaSet("next", "successor", "y")

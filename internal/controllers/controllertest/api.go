@@ -1,8 +1,8 @@
-// Package controllertest is an API server in memory for tests of controllers: a typed
-// client whose objects have resource versions that grow over all kinds, UIDs,
-// generations, conflicts, status subresources and deletions that take a while, and
-// whose watches can tell late, twice, or not at all. It works in a bubble of
-// testing/synctest. Tests drive it; it must never be part of the product.
+// Package controllertest is an API server in memory for tests of controllers: a typed client whose
+// objects have resource versions that grow over all kinds, UIDs, generations, conflicts, status
+// subresources and graceful deletions, and whose watches can deliver events late, twice, or not at
+// all. It works in a bubble of testing/synctest. Tests drive it; it must never be part of the
+// product.
 //
 // Contract: docs/spec/workloads.md.
 package controllertest
@@ -37,9 +37,11 @@ import (
 // API is the server and its client. Set its functions before controllers run.
 type API struct {
 	*fake.Clientset
-	// Before, unless nil, is asked before each write: an error is its answer, and nothing happens.
+	// Before, unless nil, is called before each write: an error is returned, and nothing is
+	// written.
 	Before func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error
-	// After, unless nil, is asked after each write that took effect: an error is answered all the same.
+	// After, unless nil, is called after each write that took effect: an error is returned
+	// nevertheless.
 	After func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error
 	// Late, unless nil, returns how long a watch delays an event.
 	Late func() time.Duration
@@ -126,7 +128,7 @@ func Change[T runtime.Object](a *API, namespace, name string, change func(T)) bo
 	return true
 }
 
-// All are the stored objects of a type, by name.
+// All returns the stored objects of a type, by name.
 func All[T runtime.Object](a *API) []T {
 	var zero T
 	gvr := resourceOf(
@@ -141,7 +143,7 @@ func All[T runtime.Object](a *API) []T {
 	return out
 }
 
-// Remove lets an object go at once, as when its kubelet is done.
+// Remove removes an object at once, as when its kubelet has terminated it.
 func (a *API) Remove(o runtime.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -207,7 +209,7 @@ func (a *API) store(gvr schema.GroupVersionResource, how watch.EventType, o runt
 	a.news = make(chan struct{})
 }
 
-// name gives a new object what the server gives it.
+// name sets the metadata of a new object like the server.
 func (a *API) name(m metav1.Object) {
 	a.made++
 	if m.GetName() == "" {
@@ -226,7 +228,7 @@ func part(o runtime.Object, name string) reflect.Value {
 	return reflect.ValueOf(o).Elem().FieldByName(name)
 }
 
-// bump raises the generation where the spec changed (W0.70).
+// bump raises the generation if the spec has changed (W0.70).
 func (a *API) bump(before, after metav1.Object, old, now runtime.Object) {
 	_, deployment := now.(*appsv1.Deployment)
 	spec := part(now, "Spec")
@@ -399,8 +401,8 @@ func (a *API) patch(gvr schema.GroupVersionResource, action ktesting.PatchAction
 	return a.update(gvr, action.GetSubresource(), o)
 }
 
-// remove marks a pod that runs on a node, unless it is deleted at once, and an object with
-// finalizers; everything else is removed.
+// remove sets the deletion time of a pod on a node, unless its grace period is 0, and of an object
+// with finalizers; all others are removed.
 func (a *API) remove(gvr schema.GroupVersionResource, action ktesting.DeleteAction) (runtime.Object, error) {
 	stored := a.objects[gvr][action.GetNamespace()+"/"+action.GetName()]
 	if stored == nil {
@@ -470,7 +472,8 @@ func (a *API) tell(w *stream, gvr schema.GroupVersionResource, since uint64) {
 			wait += a.LateOf(gvr)
 		}
 		if wait > 0 {
-			// A watch that is stopped ends at once: no test waits for an event without a reader.
+			// A watch that is stopped ends at once, so that no test blocks on an event without a
+			// reader.
 			select {
 			case <-time.After(wait):
 			case <-w.stopped:

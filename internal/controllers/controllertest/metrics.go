@@ -9,7 +9,7 @@ import (
 	"carob/internal/controllers/metrics"
 )
 
-// Metrics returns what the process has counted, by family and the values of its labels, as
+// Metrics returns the metrics of the process, by family and the values of its labels, as
 // "family{a,b}": values of counters and gauges, numbers of observations of histograms.
 func Metrics(t *testing.T) map[string]float64 {
 	t.Helper()
@@ -35,7 +35,7 @@ func Metrics(t *testing.T) map[string]float64 {
 	return out
 }
 
-// Grown fails the test unless these metrics have grown by so much.
+// Grown fails the test unless these metrics have grown by these amounts.
 func Grown(t *testing.T, before map[string]float64, want map[string]float64) {
 	t.Helper()
 	now := Metrics(t)

@@ -26,7 +26,7 @@ type Running struct {
 	ended    chan struct{}
 }
 
-// Start starts the watches and, when they have listed their objects, the controller. It waits for nothing: the
+// Start starts the watches and, when they have listed their objects, the controller. It does not wait: the
 // controller runs until Stop.
 func Start(ctx context.Context, c Runner, events *record.FakeRecorder, watches ...*source.Watch) *Running {
 	r := &Running{Recorder: events, ended: make(chan struct{})}
@@ -50,10 +50,10 @@ func Start(ctx context.Context, c Runner, events *record.FakeRecorder, watches .
 	return r
 }
 
-// Cancel has the controller and its watches end, and waits for nothing: a fault may come in the middle of a call.
+// Cancel ends the controller and its watches without waiting, because a fault may happen in the middle of a call.
 func (r *Running) Cancel() { r.cancel() }
 
-// Ended is closed when all of it has ended.
+// Ended returns a channel that is closed when all of it has ended.
 func (r *Running) Ended() <-chan struct{} { return r.ended }
 
 // Stop ends the controller and its watches, and waits for that.
@@ -62,7 +62,7 @@ func (r *Running) Stop() {
 	<-r.ended
 }
 
-// Events returns the recorded events as "TYPE REASON MESSAGE", in order, and forgets them.
+// Events returns the recorded events as "TYPE REASON MESSAGE", in order, and clears them.
 func (r *Running) Events() []string { return Events(r.Recorder) }
 
 // Run starts the watches and, when they have listed their objects, the controller. It returns when
@@ -94,7 +94,7 @@ func FailOnce(client *fake.Clientset, verb, resource string, err error) {
 }
 
 // Writes returns the requests that change something as "VERB RESOURCE[/SUBRESOURCE]", in order, and
-// forgets them.
+// clears them.
 func Writes(client *fake.Clientset) []string {
 	var out []string
 	for _, a := range client.Actions() {
@@ -111,7 +111,7 @@ func Writes(client *fake.Clientset) []string {
 	return out
 }
 
-// Events returns the recorded events as "TYPE REASON MESSAGE", in order, and forgets them.
+// Events returns the recorded events as "TYPE REASON MESSAGE", in order, and clears them.
 func Events(r *record.FakeRecorder) []string {
 	var out []string
 	for {

@@ -38,13 +38,13 @@ type Controller struct {
 	fresh          *freshness.Tracker
 
 	mu sync.Mutex
-	// unclear are the keys whose status may have been stored although the request failed. Before
-	// the next plan for them, the stored one is read: the watch of Jobs may be ahead, and show
-	// that a Job is gone that only that status lists.
+	// unclear holds the keys whose status may have been stored although the request failed. Before
+	// the next plan for them, the stored one is read: the watch of Jobs may be ahead and show the
+	// deletion of a Job that only that status lists.
 	unclear map[string]bool
-	// unsure are the keys, and the names of Jobs that may have been created although the request
-	// failed. Before the next plan for them, the Job is requested: the watch may show it late,
-	// and until then a Job that Forbid and Replace count would be missing.
+	// unsure holds the keys, and the names of Jobs that may have been created although the request
+	// failed. Before the next plan for them, the Job is requested: the watch may show it late, and
+	// until then a Job that Forbid and Replace count would be missing.
 	unsure map[string]string
 }
 
@@ -76,8 +76,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, job
 	return c, nil
 }
 
-// changed wakes a CronJob. Another schedule only changes when it is due next: what the
-// new one would have started in the past stays undone (W6.10).
+// changed queues a CronJob. A new schedule only affects the next times: its times in the past are
+// not made up (W6.10).
 func (c *Controller) changed(before, after metav1.Object) {
 	now, ok := after.(*batchv1.CronJob)
 	if !ok {
@@ -107,7 +107,7 @@ func zone(cj *batchv1.CronJob) string {
 	return *cj.Spec.TimeZone
 }
 
-// read puts into the input what the schedule and the time zone mean.
+// read parses the schedule and the time zone into the input.
 func read(in *cronjob.Input) {
 	text := in.CronJob.Spec.Schedule
 	if z := in.CronJob.Spec.TimeZone; z != nil {
@@ -116,7 +116,7 @@ func read(in *cronjob.Input) {
 		}
 	}
 	defer func() {
-		// The library panics with some lines that validation no longer accepts.
+		// The library panics on some schedules that validation no longer accepts.
 		if p := recover(); p != nil {
 			in.Schedule, in.ScheduleErr = nil, fmt.Errorf("invalid schedule format: %v", p)
 		}
@@ -131,7 +131,7 @@ func read(in *cronjob.Input) {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.fresh.Fresh(key) {
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	cj := source.Get[*batchv1.CronJob](c.cronJobs, key)
 	if cj == nil {
@@ -148,7 +148,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		case apierrors.IsNotFound(err):
 			c.fresh.Deleted(key, c.cronJobs, cj)
 		case err != nil:
-			return 0, fmt.Errorf("look whether the status of CronJob %s is stored: %w", key, err)
+			return 0, fmt.Errorf("check whether the status of CronJob %s is stored: %w", key, err)
 		default:
 			c.fresh.Wrote(key, c.cronJobs, stored)
 		}
@@ -174,8 +174,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 }
 
-// lookForJob asks the API for a Job whose creation was not answered. behind means that there is
-// one that the watch does not show yet: the watch wakes the key when it does.
+// lookForJob reads from the API a Job whose creation had no response. behind: the Job exists, but
+// the watch does not show it yet; the key is queued when it does.
 func (c *Controller) lookForJob(ctx context.Context, key string, cj *batchv1.CronJob) (behind bool, err error) {
 	c.mu.Lock()
 	name := c.unsure[key]
@@ -188,7 +188,7 @@ func (c *Controller) lookForJob(ctx context.Context, key string, cj *batchv1.Cro
 	case err == nil:
 		c.fresh.Wrote(key, c.jobs, there)
 	case !apierrors.IsNotFound(err):
-		return false, fmt.Errorf("look whether Job %s/%s was created: %w", cj.Namespace, name, err)
+		return false, fmt.Errorf("check whether Job %s/%s was created: %w", cj.Namespace, name, err)
 	}
 	c.setUnsure(key, "")
 	return !c.fresh.Fresh(key), nil
@@ -220,14 +220,14 @@ func (c *Controller) setUnclear(key string, is bool) {
 	}
 }
 
-// turn does all that is possible now, noting the effects in the input.
+// turn does all actions that are possible now, and applies their effects to the input.
 type turn struct {
 	*Controller
 	key string
 	in  cronjob.Input
 }
 
-// act does what the plan says. over ends the turn.
+// act carries out the plan. over ends the turn.
 func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration, over bool, err error) {
 	if out.Status != nil {
 		next := t.in.CronJob.DeepCopy()
@@ -240,7 +240,7 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 					return t.client.BatchV1().CronJobs(next.Namespace).Get(ctx, next.Name, metav1.GetOptions{})
 				})
 			if err == nil {
-				return 0, true, nil // something newer is stored, and wakes the key
+				return 0, true, nil // a newer version is stored, whose event queues the key
 			}
 			t.setUnclear(t.key, !children.Refused(err))
 			return 0, true, fmt.Errorf("update the status of CronJob %s: %w", t.key, err)
@@ -253,7 +253,7 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 	}
 	for _, j := range out.History {
 		if t.remove(ctx, j.Name, j.UID) != nil {
-			t.in.Keep = true // another time; the event reports why
+			t.in.Keep = true // later; the event reports why
 		}
 	}
 	for _, r := range out.Replace {
@@ -287,7 +287,7 @@ func (t *turn) remove(ctx context.Context, name string, uid types.UID) error {
 	return nil
 }
 
-// create starts a Job. over ends the turn, and something that is on its way begins the next.
+// create starts a Job. over ends the turn, and an expected event starts the next one.
 func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error) {
 	made, err := t.client.BatchV1().Jobs(j.Namespace).Create(ctx, j, metav1.CreateOptions{})
 	switch {
@@ -297,7 +297,7 @@ func (t *turn) create(ctx context.Context, j *batchv1.Job) (over bool, err error
 		there, err := t.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return false, nil // gone meanwhile
+			return false, nil // deleted meanwhile
 		case err != nil:
 			return true, fmt.Errorf("read Job %s/%s: %w", j.Namespace, j.Name, err)
 		case metav1.IsControlledBy(there, t.in.CronJob):

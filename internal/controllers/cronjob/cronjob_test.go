@@ -84,11 +84,11 @@ func TestEveryMinute(t *testing.T) {
 		if got := r.Events(); !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
-		// Another schedule is for the future only (W6.10).
+		// A new schedule applies only to the future (W6.10).
 		controllertest.Change(api, "ns", "c", func(cj *batchv1.CronJob) { cj.Spec.Schedule = "0 12 * * *" })
 		time.Sleep(11 * time.Hour)
 		if got := names(api); len(got) > 2 {
-			t.Errorf("Jobs %q of a schedule that is over", got)
+			t.Errorf("Jobs %q of a replaced schedule", got)
 		}
 		time.Sleep(time.Hour)
 		if got := names(api); !slices.Contains(got, "c-15778800") {
@@ -123,9 +123,9 @@ func TestCreationFails(t *testing.T) {
 	})
 }
 
-// Late, double and lost events, lost answers, ends between any two writes: no Job is
-// made twice for a time, and Forbid holds.
-func TestTrouble(t *testing.T) {
+// Late, double and lost events, lost responses, crashes between any two writes: no Job is created
+// twice for a time, and Forbid is respected.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { trouble(t, rand.New(rand.NewPCG(seed, 2))) })
@@ -139,7 +139,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = policy }))
 	var mu sync.Mutex
 	var r *controllertest.Running
-	dying, calm := false, false // calm: the end, nothing fails any more
+	dying, calm := false, false // calm: the final phase without failures
 	made := map[string]int{}
 	roll := func(n int) int {
 		mu.Lock()
@@ -187,7 +187,8 @@ func trouble(t *testing.T, random *rand.Rand) {
 		return nil
 	}
 	begin := func() {
-		// The first write of the new one waits until r is the new one: what ends it must not end the old one again.
+		// The first write of the new controller waits until r is set to it, so that ending it does not end the old
+		// one again.
 		mu.Lock()
 		defer mu.Unlock()
 		dying = false
@@ -196,7 +197,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	begin()
 	defer func() {
 		r.Stop()
-		time.Sleep(time.Minute) // what is still to be told late
+		time.Sleep(time.Minute) // late events
 	}()
 	for range 200 {
 		time.Sleep(time.Duration(roll(50)) * time.Second)
@@ -234,7 +235,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 			}
 		}
 	}
-	for range 3 { // whatever waits after a failure has passed
+	for range 3 { // all back-offs have passed
 		time.Sleep(time.Minute)
 		finishAll()
 	}
@@ -257,9 +258,9 @@ func trouble(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// The answer to the status with the new Job is lost, the user deletes the Job at once, and the watch of Jobs is
-// ahead of the one of CronJobs, which shows neither. The Job must not be made again for that time, also when
-// the CronJob can't be read either for a while.
+// The response to the status with the new Job is lost, the user deletes the Job at once, and the watch of Jobs
+// is ahead of the one of CronJobs, which shows neither. The Job must not be created again for that time, even
+// if the CronJob cannot be read for a while.
 func TestLostStatusAndDeletedJob(t *testing.T) {
 	for _, blind := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -304,10 +305,10 @@ func TestLostStatusAndDeletedJob(t *testing.T) {
 	}
 }
 
-// The answer to the creation of a Job is lost, and its watch is late: the Job counts all the same. Forbid starts no
-// second one, neither in the same minute nor, when the retry comes in the next one, for that (W6.16), and nobody is
-// told that it went missing.
-func TestLostAnswerToCreation(t *testing.T) {
+// The response to the creation of a Job is lost, and its watch is late: the Job still counts. Forbid starts no
+// second one, neither in the same minute nor in the next one, when the retry happens (W6.16), and there is no event
+// that it went missing.
+func TestLostResponseToCreation(t *testing.T) {
 	for _, begin := range []time.Duration{0, 119990 * time.Millisecond} {
 		t.Run(begin.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

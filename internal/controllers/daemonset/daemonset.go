@@ -87,9 +87,9 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && s.Matches(l)
 }
 
-// nodeChanged wakes the sets for which a node becomes eligible or stops being so, and those that have a pod on a node
-// that appears (W4.4). Nodes that are deleted count, too: a pod that was just created for one can never be scheduled
-// (W4.40).
+// nodeChanged queues the sets for which a node becomes eligible or stops being so, and those that have a pod on a
+// node that appears (W4.4). Nodes that are deleted count, too: a pod that was just created for one can never be
+// scheduled (W4.40).
 func (c *Controller) nodeChanged(before, after metav1.Object) {
 	old, existed := before.(*corev1.Node)
 	node, exists := after.(*corev1.Node)
@@ -124,7 +124,7 @@ func (c *Controller) nodeChanged(before, after metav1.Object) {
 	}
 }
 
-// revisionChanged wakes the set of a revision that is changed or deleted, but not of one that is
+// revisionChanged queues the set of a revision that is changed or deleted, but not of one that is
 // created (W4.5, W12.41), and the sets that match an orphan.
 func (c *Controller) revisionChanged(before, after metav1.Object) {
 	wake := func(o metav1.Object) bool {
@@ -166,7 +166,7 @@ type turn struct {
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
 		metrics.DaemonSetSkips.WithLabelValues("apps", "daemonsets").Inc()
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	set := source.Get[*appsv1.DaemonSet](c.Sets, key)
 	if set == nil {
@@ -274,7 +274,8 @@ func (t turn) pods(ctx context.Context, selector labels.Selector) ([]*corev1.Pod
 	return children.Settle(ctx, t.keeper, t.owner, claims, t.keeper.PodChange(t.set.Namespace, t.live))
 }
 
-// store writes the status (W4.68). A conflict with a newer set is none: that set wakes the key.
+// store writes the status (W4.68). A conflict with a newer set is not an error: its event queues
+// the key.
 func (t turn) store(ctx context.Context, status *appsv1.DaemonSetStatus) error {
 	if !daemonset.Changed(&t.set.Status, status) {
 		return nil

@@ -43,7 +43,7 @@ type world struct {
 	others sync.WaitGroup
 }
 
-// dice are random numbers that many goroutines ask for.
+// dice is a source of random numbers for several goroutines.
 type dice struct {
 	mu  sync.Mutex
 	rng *rand.Rand
@@ -71,7 +71,7 @@ func node(name, is string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"is": is}}}
 }
 
-// inWorld runs a test with nodes a to c and a set that change makes of the usual one; before sees the API first.
+// inWorld runs a test with nodes a to c and the usual set after change; before prepares the API.
 func inWorld(t *testing.T, seed uint64, change func(*appsv1.DaemonSet), before func(w *world), test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		set := newSet()
@@ -89,11 +89,11 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.DaemonSet), before f
 		w.end()
 		w.others.Wait()
 		w.calm()
-		time.Sleep(time.Second) // watches that are late end
+		time.Sleep(time.Second) // delayed watches end
 	})
 }
 
-// start runs a controller that knows nothing.
+// start runs a new controller.
 func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.Context())
 	watches := Watches{Sets: source.DaemonSets(w.api), Pods: source.Pods(w.api), Nodes: source.Nodes(w.api),
@@ -135,7 +135,7 @@ func (w *world) nodes() map[string]*corev1.Node {
 	return nodes
 }
 
-// kubelet does for one pod what its node, or the garbage collection of pods, does next.
+// kubelet does the next action of a pod's node, or of the pod garbage collector, for one pod.
 func (w *world) kubelet(p *corev1.Pod) {
 	target := daemonset.Target(p)
 	switch {
@@ -150,7 +150,7 @@ func (w *world) kubelet(p *corev1.Pod) {
 	}
 }
 
-// settle lets the nodes work until everything is as it should be, or for an hour.
+// settle lets the nodes work until the set is in its desired state, or for an hour.
 func (w *world) settle() {
 	w.Helper()
 	for range 3600 * 5 {
@@ -167,7 +167,7 @@ func (w *world) settle() {
 	w.Fatalf("after an hour: %s", w.problem())
 }
 
-// recover starts the controller again when it crashed.
+// recover restarts the controller after a crash.
 func (w *world) recover() {
 	select {
 	case <-w.crash:
@@ -177,7 +177,7 @@ func (w *world) recover() {
 	}
 }
 
-// problem says what is not as the spec says.
+// problem returns a difference from the spec.
 func (w *world) problem() string {
 	set := w.set()
 	want, on := int32(0), map[string]int{}
@@ -210,8 +210,8 @@ func (w *world) problem() string {
 	return ""
 }
 
-// watchNodes fails the test when a node gets a second pod: without surge while one is there, with surge when two are
-// that nobody deletes (W4.33, W4.36, W4.38).
+// watchNodes fails the test when a node gets a second pod: without surge while it has one, with surge while it has
+// two that are not being deleted (W4.33, W4.36, W4.38).
 func (w *world) watchNodes(surge bool) {
 	w.api.PrependReactor("create", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 		create, ok := a.(ktesting.CreateAction)
@@ -235,7 +235,7 @@ func (w *world) watchNodes(surge bool) {
 	})
 }
 
-// trouble makes the API and its watches as bad as they can be: late, lost and duplicate events, conflicts, errors
+// trouble injects all faults into the API and its watches: late, lost and duplicate events, conflicts, errors
 // before and after the write took effect, and a crash of the controller after any write.
 func (w *world) trouble() {
 	w.api.Late = func() time.Duration { return time.Duration(w.dice.n(60)) * time.Millisecond }
@@ -252,12 +252,12 @@ func (w *world) trouble() {
 		switch w.dice.n(30) {
 		case 0:
 			return apierrors.NewInternalError(fmt.Errorf("no room"))
-		case 2: // by a webhook: nobody wrote anything
+		case 2: // by a webhook: nothing was written
 			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("not now"))
 		case 1:
 			if verb == "update" || verb == "patch" {
 				w.others.Go(func() { w.touch(gvr.Resource, o.GetName()) })
-				return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("somebody else wrote"))
+				return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("another client wrote"))
 			}
 		}
 		return nil
@@ -266,7 +266,7 @@ func (w *world) trouble() {
 		if w.dice.n(30) > 0 {
 			return nil
 		}
-		(*w.kill.Load())() // it does nothing more
+		(*w.kill.Load())() // it stops
 		select {
 		case w.crash <- struct{}{}:
 		default:
@@ -275,7 +275,7 @@ func (w *world) trouble() {
 	}
 }
 
-// touch is what the somebody writes who came first, if the object is still there.
+// touch is the write of another client that came first, if the object still exists.
 func (w *world) touch(resource, name string) {
 	defer func() { _ = recover() }()
 	note := func(o metav1.Object) { o.SetAnnotations(map[string]string{"touched": fmt.Sprint(w.dice.n(1 << 30))}) }
@@ -293,9 +293,9 @@ func (w *world) calm() {
 	w.api.Late, w.api.Faults, w.api.Before, w.api.After = nil, nil, nil, nil
 }
 
-// In whatever order events come, what is lost, refused or repeated, wherever the controller crashes, and whatever
-// nodes come and go: no node gets two pods, and in the end each node that the set is for has one of its template.
-func TestTrouble(t *testing.T) {
+// With late, lost, and repeated events, rejected writes, crashes of the controller, and nodes that are added and
+// removed: no node gets two pods, and in the end each eligible node has one of the set's template.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			surge := seed%3 == 2
@@ -337,7 +337,7 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// told are the events so far.
+// told returns the events so far.
 func (w *world) told() []string {
 	var told []string
 	for {
@@ -351,7 +351,8 @@ func (w *world) told() []string {
 	}
 }
 
-// A set at rest does nothing; nodes wake it only when they concern it (W4.4), by label, taint or as new ones.
+// A stable set causes no writes; nodes trigger a reconciliation only if they concern it (W4.4), by label, by
+// taint or as new ones.
 func TestNodes(t *testing.T) {
 	inWorld(t, 1, nil, nil, func(w *world) {
 		w.settle()
@@ -386,9 +387,9 @@ func TestNodes(t *testing.T) {
 		w.api.Remove(node("d", ""))
 		synctest.Wait()
 		if pods := w.pods(); slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return daemonset.Target(p) == "d" }) {
-			t.Error("the pod for a node that is gone is still there, and nothing will ever bind it")
+			t.Error("the pod for a deleted node still exists, and is never bound")
 		}
-		w.api.Remove(node("c", "")) // and it comes back before its pod is collected
+		w.api.Remove(node("c", "")) // it is added again before its pod is collected
 		synctest.Wait()
 		if n := w.set().Status.DesiredNumberScheduled; n != 0 {
 			t.Errorf("desired %d without nodes", n)
@@ -402,7 +403,7 @@ func TestNodes(t *testing.T) {
 }
 
 // The events of creations, deletions and failures (W0.34–W0.37, W4.34), and that a pod that fails again and again is
-// replaced less and less often.
+// replaced with growing back-off.
 func TestFailures(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.NodeName = "a" }, nil, func(w *world) {
 		synctest.Wait()
@@ -438,8 +439,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// A quota that allows nothing costs few tries and one event (W0.35, W0.41), the end of the namespace none (W0.40), and
-// an empty selector nothing but a warning (W4.6).
+// A quota that allows nothing causes few retries and one event (W0.35, W0.41), the deletion of the namespace none
+// (W0.40), and an empty selector only a warning (W4.6).
 func TestErrors(t *testing.T) {
 	quota := apierrors.NewForbidden(corev1.Resource("pods"), "", fmt.Errorf("exceeded quota"))
 	gone := apierrors.NewForbidden(corev1.Resource("pods"), "", fmt.Errorf("being terminated"))
@@ -486,8 +487,9 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A revision with the same data that somebody adds wakes nobody (W4.5, W12.41). When something else does, the one
-// with the highest number stays, and the pods with the hash of the other carry its hash (W4.60b); the next one is 3.
+// A revision with the same data that a user adds triggers no reconciliation (W4.5, W12.41). In the next one, the
+// revision with the highest number stays, and the pods with the hash of the other carry its hash (W4.60b); the next
+// one is 3.
 func TestDuplicateRevision(t *testing.T) {
 	inWorld(t, 1, nil, nil, func(w *world) {
 		w.settle()
@@ -526,8 +528,8 @@ func TestDuplicateRevision(t *testing.T) {
 	})
 }
 
-// A name of a revision that is taken by other data makes the set count it, and gives the revision another name
-// (W4.60a). Orphans that match are adopted, those that match no more are let go.
+// If a revision with other data has the name, the set counts a collision, and the revision gets another name
+// (W4.60a). Matching orphans are adopted, pods that no longer match are released.
 func TestCollisionAndAdoption(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		set := w.set()
@@ -566,7 +568,7 @@ func TestCollisionAndAdoption(t *testing.T) {
 			}
 		}
 		if n := len(w.pods()); n != 4 {
-			t.Errorf("%d pods, want the one that was let go and one for its node", n)
+			t.Errorf("%d pods, want the released one and one for its node", n)
 		}
 	})
 }

@@ -1,6 +1,5 @@
-// Package deployment rolls out what deployments say, by replica sets. It drives
-// core/workload/deployment. The controller manager runs it; it must never create or
-// delete a pod.
+// Package deployment rolls out Deployments by means of ReplicaSets. It drives
+// core/workload/deployment. The controller manager runs it; it must never create or delete a pod.
 //
 // Contract: docs/spec/workloads.md.
 package deployment
@@ -28,7 +27,7 @@ import (
 	"carob/internal/core/workload/deployment"
 )
 
-// errLater ends a pass; the next is woken when the watches show what is stored.
+// errLater ends a pass; the next one starts when the watches show the stored version.
 var errLater = errors.New("something newer is stored")
 
 // Controller rolls deployments out. Its key is a deployment's namespace/name.
@@ -73,7 +72,7 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && !s.Empty() && s.Matches(l)
 }
 
-// podChanged wakes the deployment that waits for a pod's end before it makes new ones (W2.12).
+// podChanged queues the deployment that waits for a pod's end before it creates new ones (W2.12).
 func (c *Controller) podChanged(before, after metav1.Object) {
 	if before == nil {
 		return
@@ -101,7 +100,7 @@ func (c *Controller) podChanged(before, after metav1.Object) {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	d := source.Get[*appsv1.Deployment](c.deployments, key)
 	if d == nil {
@@ -137,11 +136,11 @@ func (c *Controller) record(d *appsv1.Deployment, e deployment.Event) {
 	}
 }
 
-// claim returns the sets of a deployment, adopted ones too.
+// claim returns the sets of a deployment, including adopted ones.
 func (c *Controller) claim(ctx context.Context, key string, d *appsv1.Deployment) ([]*appsv1.ReplicaSet, error) {
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil || selector.Empty() {
-		return nil, nil //nolint:nilerr // validation lets no wrong one in
+		return nil, nil //nolint:nilerr // validation rejects invalid ones
 	}
 	owner := children.Owner{Owner: workload.Owner{Object: d, Kind: appsv1.SchemeGroupVersion.WithKind("Deployment")},
 		Runtime: d, Key: key}
@@ -206,7 +205,7 @@ func (c *Controller) do(ctx context.Context, key string, in deployment.Input, st
 	return nil
 }
 
-// behind takes the error of a write to a deployment.
+// behind handles the error of a write to a deployment.
 func (c *Controller) behind(ctx context.Context, key string, d *appsv1.Deployment, err error) error {
 	get := func(ctx context.Context) (metav1.Object, error) {
 		return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})

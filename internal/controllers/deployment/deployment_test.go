@@ -53,7 +53,7 @@ func (w *world) AnnotatedEventf(o runtime.Object, _ map[string]string, kind, rea
 	w.Eventf(o, kind, reason, format, args...)
 }
 
-// count is how many events begin so.
+// count returns the number of events with this prefix.
 func (w *world) count(prefix string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,7 +100,7 @@ func (w *world) start() {
 	w.stop = func() { cancel(); all.Wait() }
 }
 
-// node runs what is there: new pods get ready, those that are deleted go. broken says what never gets ready.
+// node acts for the nodes: new pods become ready, deleted ones end. broken: pods that never become ready.
 func (w *world) node(broken func(*corev1.Pod) bool) {
 	for _, p := range controllertest.All[*corev1.Pod](w.api) {
 		switch {
@@ -121,7 +121,7 @@ func (w *world) deployment() *appsv1.Deployment {
 	return controllertest.All[*appsv1.Deployment](w.api)[0]
 }
 
-// settle lets time pass until the deployment is complete and nothing is left of the old.
+// settle lets time pass until the deployment is complete and no old pods are left.
 func (w *world) settle() {
 	w.Helper()
 	for range 600 {
@@ -170,14 +170,14 @@ func TestRollout(t *testing.T) {
 		w.api.Log()
 		time.Sleep(time.Hour)
 		if log := w.api.Log(); len(log) > 0 {
-			t.Errorf("an hour of nothing: %q", log)
+			t.Errorf("writes in an hour without changes: %q", log)
 		}
 	}, web(5))
 }
 
-// Everything that may go wrong does: events late, twice and lost, conflicts, errors before and after the effect,
-// controllers that end between any two writes. What is promised holds after each write.
-func TestRolloutInTrouble(t *testing.T) {
+// With all faults: late, duplicate and lost events, conflicts, errors before and after the effect, controllers
+// that end between any two writes. The invariants hold after each write.
+func TestRolloutUnderFaults(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inWorld(t, func(w *world) { trouble(w, rand.New(rand.NewPCG(seed, 1))) },
@@ -223,7 +223,7 @@ func trouble(w *world, random *rand.Rand) {
 		return nil
 	}
 	largest := map[types.UID]int32{}             // of sets: the largest size they ever had
-	active := map[types.UID]map[types.UID]bool{} // of sets: their pods that nobody deletes
+	active := map[types.UID]map[types.UID]bool{} // of sets: their pods that are not being deleted
 	w.api.After = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
 		if set, ok := o.(*appsv1.ReplicaSet); ok {
 			largest[set.UID] = max(largest[set.UID], *set.Spec.Replicas)
@@ -280,7 +280,7 @@ func trouble(w *world, random *rand.Rand) {
 	}
 }
 
-// judge checks the bounds of a rolling update on what is stored.
+// judge checks the bounds of a rolling update on the stored objects.
 func (w *world) judge() {
 	w.Helper()
 	d := w.deployment()
@@ -329,7 +329,8 @@ func TestPodsRefused(t *testing.T) {
 	}, web(10))
 }
 
-// In a namespace that ends nothing is created, told, or tried again and again (W0.40).
+// In a namespace that is being deleted, nothing is created, there are no events, and no retries
+// (W0.40).
 func TestNamespaceEnds(t *testing.T) {
 	inWorld(t, func(w *world) {
 		tries := 0
@@ -350,8 +351,8 @@ func TestNamespaceEnds(t *testing.T) {
 	}, web(3))
 }
 
-// A pod that matches and nobody controls becomes the set's; one that matches no longer is let go and replaced
-// (W0.21, W0.23); what an owner that has gone left is taken over by one of its name (W0.27).
+// A matching pod without a controller is adopted; one that no longer matches is released and replaced (W0.21,
+// W0.23); children of a deleted owner are adopted by a new one of its name (W0.27).
 func TestAdoptAndRelease(t *testing.T) {
 	stray := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "stray",
 		Labels: map[string]string{"app": "web"}}}
@@ -399,7 +400,8 @@ func TestAdoptAndRelease(t *testing.T) {
 	}, set, stray)
 }
 
-// A rollout that gets nowhere is told at its deadline though nothing happens then (W2.89), and goes on afterwards.
+// A rollout without progress is reported at its deadline, without an event at that time (W2.89), and continues
+// afterwards.
 func TestDeadline(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.start()
@@ -434,7 +436,7 @@ func TestMinReadySeconds(t *testing.T) {
 	}, d)
 }
 
-// Another's set of the same name is left alone: the next hash is taken (W2.33).
+// A set of the same name with another owner is not changed: the next hash is used (W2.33).
 func TestNameTaken(t *testing.T) {
 	d := web(1)
 	hash := workload.TemplateHash(&d.Spec.Template, nil)
@@ -453,7 +455,7 @@ func TestNameTaken(t *testing.T) {
 	}, d, other)
 }
 
-// No new pod before the last old one has really gone (W2.50), whose end only its deletion tells.
+// No new pod before the last old one has ended (W2.50), which only its deletion shows.
 func TestRecreate(t *testing.T) {
 	d := web(2)
 	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
@@ -465,7 +467,7 @@ func TestRecreate(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, p := range controllertest.All[*corev1.Pod](w.api) {
 			if p.DeletionTimestamp == nil {
-				t.Errorf("pod %s is there beside old ones", p.Name)
+				t.Errorf("pod %s exists beside old ones", p.Name)
 			}
 		}
 		w.settle()

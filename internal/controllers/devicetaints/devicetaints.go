@@ -2,7 +2,7 @@
 // at once or when the tolerationSeconds are over, and keeps the status of DeviceTaintRules. core/devicetaints
 // decides; the controller manager runs it. It must never change a claim or a slice.
 //
-// It starts with the first ResourceSlice or DeviceTaintRule: a cluster without any pays nothing.
+// It starts with the first ResourceSlice or DeviceTaintRule: a cluster without any has no cost.
 //
 // Contract: S9.62 and S9.63 in docs/spec/storage-and-node.md.
 package devicetaints
@@ -53,20 +53,20 @@ type Controller struct {
 	rules   map[types.UID]*ruleState
 }
 
-// mark is an eviction that waits for its time, or that is done.
+// mark is an eviction that is scheduled, or done.
 type mark struct {
 	pod   types.UID
-	rules []*resourcev1.DeviceTaintRule // why
-	done  bool                          // the pod was deleted; the watch need not show it yet
+	rules []*resourcev1.DeviceTaintRule // the reasons
+	done  bool                          // the pod was deleted, even if the watch does not show it yet
 }
 
-// ruleState is what the controller knows of a rule in addition to the object.
+// ruleState is the controller's state of a rule in addition to the object.
 type ruleState struct {
 	evicted int               // pods, since the process began
 	written *metav1.Condition // last
 }
 
-// Readers is where the controller registers to hear of the first slice or rule; an inventory is one.
+// Readers notifies the controller of the first slice or rule; an inventory implements it.
 type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
@@ -95,7 +95,7 @@ func (c *Controller) Run(ctx context.Context) {
 	})
 }
 
-// begin looks at everything once. What changes from now on is looked at by itself.
+// begin processes all objects once. Later changes are processed individually.
 func (c *Controller) begin() {
 	c.mu.Lock()
 	c.working = true
@@ -110,14 +110,14 @@ func (c *Controller) begin() {
 	}
 }
 
-// idle reports whether a change of pods or claims means nothing: no device has a taint, and no eviction waits.
+// idle reports whether changes of pods or claims can be ignored: no device has a taint, and no eviction waits.
 func (c *Controller) idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.working || c.index.Empty() && len(c.marked) == 0
 }
 
-// podChanged looks at a pod that appears, goes, gets its node or other claims, or is deleted.
+// podChanged processes a pod that is added, removed, bound, gets other claims, or is being deleted.
 func (c *Controller) podChanged(before, after metav1.Object) {
 	b, _ := before.(*corev1.Pod)
 	a, _ := after.(*corev1.Pod)
@@ -154,7 +154,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 	}
 }
 
-// addPodsOf looks at the pods that have reserved a claim.
+// addPodsOf queues the pods that have reserved a claim.
 func (c *Controller) addPodsOf(claim *resourcev1.ResourceClaim) {
 	for _, user := range claim.Status.ReservedFor {
 		if user.APIGroup == "" && user.Resource == "pods" {
@@ -173,7 +173,7 @@ func (c *Controller) claims() []*resourcev1.ResourceClaim {
 	return out
 }
 
-// addPodsOn looks at the pods of all claims that have one of some devices.
+// addPodsOn queues the pods of all claims that have one of some devices.
 func (c *Controller) addPodsOn(one func(d devicetaints.Device) bool) {
 	for _, claim := range c.claims() {
 		if claim.Status.Allocation != nil && slices.ContainsFunc(claim.Status.Allocation.Devices.Results,

@@ -23,7 +23,7 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// readers is an inventory that a test speaks for.
+// readers is an inventory that the test controls.
 type readers struct{ list []inventory.Reader }
 
 func (r *readers) AddReader(one inventory.Reader) { r.list = append(r.list, one) }
@@ -34,7 +34,7 @@ func (r *readers) tell(resource string) {
 	}
 }
 
-// start runs a controller; it begins when inv tells of the first slice or rule.
+// start runs a controller; it begins when inv reports the first slice or rule.
 func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, *readers) {
 	t.Helper()
 	metrics.Register()
@@ -78,7 +78,8 @@ func rule(effect resourcev1.DeviceTaintEffect) *resourcev1.DeviceTaintRule {
 			DeviceSelector: &resourcev1.DeviceTaintSelector{Device: new("gpu")}}}
 }
 
-// pod is on a node, with a claim of its own for the device gpu that it tolerates to lose after some seconds.
+// pod returns a pod on a node with its own claim for the device gpu, and a toleration with
+// tolerationSeconds.
 func pod(name string, seconds int64) []runtime.Object {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PodSpec{NodeName: "n",
@@ -101,7 +102,7 @@ func world(pods [][]runtime.Object, others ...runtime.Object) *controllertest.AP
 	return controllertest.New(slices.Concat(append(pods, others)...)...)
 }
 
-// left are the pods that are not being deleted.
+// left returns the pods that are not being deleted.
 func left(api *controllertest.API) string {
 	var names []string
 	for _, p := range controllertest.All[*corev1.Pod](api) {
@@ -155,8 +156,8 @@ func TestEviction(t *testing.T) {
 	})
 }
 
-// A taint that goes in time cancels the eviction, with one event; one that comes back counts from its own time.
-func TestTaintGoes(t *testing.T) {
+// A taint that is removed in time cancels the eviction, with one event; a new one counts from its own time.
+func TestRemovedTaintCancelsEviction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := world([][]runtime.Object{pod("p", 60)}, slice())
 		events := run(t, api)
@@ -178,8 +179,8 @@ func TestTaintGoes(t *testing.T) {
 	})
 }
 
-// Nothing runs and nothing is watched before the first slice or rule.
-func TestStartsLate(t *testing.T) {
+// No watch and no worker runs before the first slice or rule.
+func TestStartsWithFirstSliceOrRule(t *testing.T) {
 	for _, resource := range []string{"resourceslices", "devicetaintrules"} {
 		synctest.Test(t, func(t *testing.T) {
 			api := world([][]runtime.Object{pod("p", 0)}, slice(taint()))
@@ -202,7 +203,7 @@ func TestStartsLate(t *testing.T) {
 }
 
 // Each request may fail once, before or after its effect, and the process may end between any two of them: the pod
-// goes all the same, with its condition.
+// is still evicted, with its condition.
 func TestEvictionIsRepeated(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		for _, after := range []bool{false, true} {
@@ -242,8 +243,9 @@ func TestEvictionIsRepeated(t *testing.T) {
 	}
 }
 
-// Watches tell late, twice, or not at all until the next list: each pod is evicted once, and no other.
-func TestTrouble(t *testing.T) {
+// Watches deliver events late, twice, or not at all until the next list: each pod is evicted once, and
+// no other.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			var pods [][]runtime.Object
@@ -282,7 +284,7 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// A pod that was replaced by another of its name, which the watch has not told yet, is left alone.
+// A pod that replaced another one of its name, which the watch does not show yet, is not evicted.
 func TestReplacedPodStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := world([][]runtime.Object{pod("p", 0)}, slice())
@@ -317,7 +319,8 @@ func condition(api *controllertest.API) string {
 	return "none"
 }
 
-// The status of a rule is written at once, and then every 10 s at most, until the last pod has gone (S9.63).
+// The status of a rule is written at once, and then every 10 s at most, until the last pod is evicted
+// (S9.63).
 func TestRuleStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var pods [][]runtime.Object
@@ -367,8 +370,8 @@ func TestRuleStatus(t *testing.T) {
 	})
 }
 
-// A time of a condition that is still to come, as anybody may write it, does not hold back the status.
-func TestStatusOfTheFuture(t *testing.T) {
+// A condition with a time in the future, which any user may write, does not delay the status.
+func TestConditionTimeInFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rule(resourcev1.DeviceTaintEffectNoExecute)
 		r.Status.Conditions = []metav1.Condition{{Type: resourcev1.DeviceTaintConditionEvictionInProgress,
@@ -383,7 +386,7 @@ func TestStatusOfTheFuture(t *testing.T) {
 	})
 }
 
-// While its watches do not show what it wrote, the controller does nothing twice: no second status, and no
+// While its watches do not show its writes, the controller repeats none of them: no second status, and no
 // cancellation of an eviction that is done.
 func TestStaleWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -43,7 +43,8 @@ func (c *Controller) look(ctx context.Context, key string) (time.Duration, error
 	return 0, nil
 }
 
-// mark notes whether a pod must go, and returns when; nil if it need not, or if it was deleted already.
+// mark records whether a pod must be evicted, and returns when; nil if not, or if it was already
+// deleted.
 func (c *Controller) mark(key string, pod *corev1.Pod) *devicetaints.Eviction {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,13 +70,13 @@ func (c *Controller) mark(key string, pod *corev1.Pod) *devicetaints.Eviction {
 	return e
 }
 
-// unmark forgets a pod. Rules that counted it count again. c.mu is held.
+// unmark removes the mark of a pod. Rules that counted it count again. c.mu is held.
 func (c *Controller) unmark(key string) {
 	c.describeLater(c.marked[key].rules)
 	delete(c.marked, key)
 }
 
-// evicted notes that a pod was deleted.
+// evicted records that a pod was deleted.
 func (c *Controller) evicted(key string, pod *corev1.Pod, e *devicetaints.Eviction, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +93,7 @@ func (c *Controller) evicted(key string, pod *corev1.Pod, e *devicetaints.Evicti
 }
 
 // evict sets a condition with the reason and deletes the pod. It returns false if the pod is
-// deleted already. A process that ends between the two steps repeats both.
+// already deleted. A process that ends between the two steps repeats both.
 func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	full, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})

@@ -19,7 +19,7 @@ import (
 // statusPeriod is the shortest time between two statuses of one state of a rule.
 const statusPeriod = 10 * time.Second
 
-// describeLater has the statuses of rules written after a while: more pods may follow.
+// describeLater schedules the statuses of rules after a delay, because more pods may follow.
 func (c *Controller) describeLater(rules []*resourcev1.DeviceTaintRule) {
 	for _, r := range rules {
 		c.loop.AddAfter("rule/"+r.Name, statusPeriod)
@@ -52,13 +52,13 @@ func (c *Controller) describe(ctx context.Context, name string) (time.Duration, 
 	return 0, nil
 }
 
-// status returns a rule and the condition to write; or no condition, and when to look again.
+// status returns a rule and the condition to write; or no condition, and when to check again.
 func (c *Controller) status(name string) (*resourcev1.DeviceTaintRule, *metav1.Condition, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	rule := source.Get[*resourcev1.DeviceTaintRule](c.in.Rules, name)
 	if rule == nil || c.rules[rule.UID] == nil {
-		return nil, nil, 0 // it is gone
+		return nil, nil, 0 // it was deleted
 	}
 	s := c.rules[rule.UID]
 	now := time.Now()
@@ -68,7 +68,7 @@ func (c *Controller) status(name string) (*resourcev1.DeviceTaintRule, *metav1.C
 		last = s.written
 	}
 	if last != nil && last.ObservedGeneration == rule.Generation {
-		// A time that is still to come is nobody's of ours.
+		// A time in the future was not written by this controller.
 		if since := now.Sub(last.LastTransitionTime.Time); since >= 0 && since < statusPeriod {
 			return nil, nil, statusPeriod - since
 		}

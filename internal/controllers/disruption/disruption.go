@@ -39,7 +39,7 @@ import (
 // kindsAfter is the delay before discovery is repeated for the unknown kind of a controller.
 const kindsAfter = 5 * time.Second
 
-// ofPod begins the key of a pod.
+// ofPod is the prefix of the key of a pod.
 const ofPod = "pod:"
 
 // Controller maintains the status. Its key is a budget's namespace/name, or pod:namespace/name.
@@ -144,7 +144,7 @@ func (c *Controller) clear(ctx context.Context, key string) (time.Duration, erro
 		return left, nil
 	}
 	patch, err := json.Marshal(map[string]any{
-		// The very version that was looked at: it may be deleted by now.
+		// With the version that was read, because the pod may be deleted by now.
 		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},
 		"status": map[string]any{"conditions": []any{map[string]any{
 			"type": corev1.DisruptionTarget, "status": corev1.ConditionFalse, "reason": nil, "message": nil,
@@ -178,7 +178,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		select {
 		case <-c.inventory.Synced():
 		default:
-			return time.Second, nil // kinds are not known yet; the stored status stays valid
+			return time.Second, nil // discovery is not complete yet; the stored status stays valid
 		}
 		in.Scale, err = c.scale(ctx, b.Namespace, in.Pods)
 	}
@@ -225,8 +225,7 @@ func (c *Controller) selected(b *policyv1.PodDisruptionBudget) []*corev1.Pod {
 	return out
 }
 
-// scale sums the replicas that the controllers of these pods want. Pods without a controller do not
-// count.
+// scale sums the replicas of the controllers of these pods. Pods without a controller do not count.
 func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1.Pod) (int32, error) {
 	sum, seen := int32(0), map[types.UID]bool{}
 	for _, p := range pods {

@@ -50,7 +50,7 @@ type world struct {
 	events *record.FakeRecorder
 }
 
-// inWorld runs the controller; its inventory knows no kinds but that of config maps.
+// inWorld runs the controller; its inventory has only the kind ConfigMap.
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,8 +167,8 @@ func TestFailedWrites(t *testing.T) {
 	}
 }
 
-// A budget with a percentage allows nothing while the controller of a pod is of an unknown kind, and
-// says why. Before the kinds are known, the stored status stays.
+// A budget with a percentage allows no disruption while the controller of a pod is of an unknown
+// kind, and reports the reason. Before the kinds are known, the stored status stays.
 func TestUnknownController(t *testing.T) {
 	owned, yes := pod("a", corev1.ConditionTrue), true
 	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Herd", Name: "h", UID: "h",
@@ -217,9 +217,9 @@ func TestSeveralBudgets(t *testing.T) {
 	})
 }
 
-// A pod that was marked for an eviction which never came is not marked any more after two minutes
-// (W10.21), unless it ends or the node agent itself marked it. A failed write is repeated.
-func TestMarkThatIsStale(t *testing.T) {
+// The mark of a pod for an eviction that did not happen is removed after two minutes (W10.21),
+// unless the pod ends or the node agent itself set the mark. A failed write is repeated.
+func TestStaleDisruptionTargetIsCleared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		marked := func(name, reason string, change func(*corev1.Pod)) *corev1.Pod {
 			p := pod(name, corev1.ConditionTrue)

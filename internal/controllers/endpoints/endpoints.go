@@ -1,6 +1,6 @@
-// Package endpoints gives Services with a selector their Endpoints object, for clients from
-// before EndpointSlices. It drives core/netplan/endpoints. The controller manager runs it;
-// it must never touch the Endpoints of Services without a selector.
+// Package endpoints gives Services with a selector their Endpoints object, for clients from before
+// EndpointSlices. It drives core/netplan/endpoints. The controller manager runs it; it must never
+// change the Endpoints of Services without a selector.
 //
 // Contract: N1.J in docs/spec/network.md.
 package endpoints
@@ -34,7 +34,7 @@ type Controller struct {
 	behind              *servicepods.Watch
 
 	mu   sync.Mutex
-	gone map[string]bool // Services deleted while this ran: their Endpoints are deleted, too, whoever created them
+	gone map[string]bool // Services deleted while this ran: their Endpoints are deleted, whoever created them
 }
 
 // New returns a controller; services and pods are indexed by namespace.
@@ -61,7 +61,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, services, pod
 	if c.behind, err = servicepods.New(services, pods, c.Add); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
-	// What this controller made for a Service that was deleted while it did not run, and what others deleted.
+	// Endpoints of Services that were deleted while this controller did not run, and Endpoints that others
+	// deleted.
 	if err := stored.OnChange(func(before, after metav1.Object) {
 		switch {
 		case after == nil:
@@ -81,7 +82,7 @@ func ours(o metav1.Object) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	stored := source.Get[*corev1.Endpoints](c.endpoints, key)
 	service := source.Get[*corev1.Service](c.services, key)
@@ -100,7 +101,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	api := c.keeper.Client.CoreV1().Endpoints(service.Namespace)
 	if stored == nil {
 		made, err := api.Create(ctx, wanted, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // the watch is behind, and wakes the key when it is not
+		if apierrors.IsAlreadyExists(err) { // the watch lags behind; its next event queues the key
 			made, err = api.Get(ctx, wanted.Name, metav1.GetOptions{})
 		}
 		if children.NamespaceEnds(err) {
@@ -130,7 +131,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, nil
 }
 
-// remove deletes the Endpoints of a Service that is gone (N1.49).
+// remove deletes the Endpoints of a deleted Service (N1.49).
 func (c *Controller) remove(ctx context.Context, key string, stored *corev1.Endpoints) error {
 	c.behind.Forget(key)
 	c.mu.Lock()

@@ -24,7 +24,7 @@ func service(name string, selector map[string]string) *corev1.Service {
 			Ports:      []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
 }
 
-// byHand are Endpoints that a user made, or this controller if made is set.
+// byHand returns Endpoints that a user created, or this controller if made is set.
 func byHand(name string, made bool) *corev1.Endpoints {
 	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 	if made {
@@ -53,12 +53,13 @@ func names(api *controllertest.API) string {
 	return strings.Join(out, " ")
 }
 
-// Endpoints that users made without a Service stay; those of a Service go with it, whoever made them (N1.49).
-func TestWhoseEndpoints(t *testing.T) {
+// Endpoints that users created without a Service stay; those of a Service are deleted with it, independent of
+// their creator (N1.49).
+func TestEndpointsAreDeletedWithTheirService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		selects := map[string]string{"app": "web"}
 		api := controllertest.New(service("web", selects), service("manual", nil), byHand("manual", false),
-			byHand("alone", false), byHand("left", true)) // left: its Service was deleted while carob did not run
+			byHand("alone", false), byHand("left", true)) // stale: its Service was deleted while carob did not run
 		start(t, api)
 		expect := func(what, want string) {
 			t.Helper()
@@ -78,8 +79,8 @@ func TestWhoseEndpoints(t *testing.T) {
 	})
 }
 
-// A refusal is told, and tried again.
-func TestRefusal(t *testing.T) {
+// A rejected write is reported and retried.
+func TestRejectedWriteIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(service("web", map[string]string{"app": "web"}))
 		refused := true

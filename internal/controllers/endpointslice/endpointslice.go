@@ -1,6 +1,6 @@
 // Package endpointslice gives Services with a selector their EndpointSlices. It drives
-// core/netplan/endpointslice. The controller manager runs it; it must never touch slices
-// that somebody else manages.
+// core/netplan/endpointslice. The controller manager runs it; it must never change slices of other
+// managers.
 //
 // Contract: N1 in docs/spec/network.md.
 package endpointslice
@@ -28,8 +28,8 @@ import (
 	"carob/internal/core/netplan/endpointslice"
 )
 
-// foreignDelay is the wait after another writer changed a slice, so that two writers that
-// disagree do not follow each other at once (N0.23).
+// foreignDelay is the wait after another writer changed a slice, so that two conflicting writers do
+// not overwrite each other at once (N0.23).
 const foreignDelay = time.Second
 
 // Watches are what the controller reads; services and pods are indexed by namespace, pods
@@ -66,7 +66,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*
 	}); err != nil {
 		return nil, fmt.Errorf("endpointslice: watch slices: %w", err)
 	}
-	// A pod may be seen before its node (N1.14).
+	// A pod may be observed before its node (N1.14).
 	if err := w.Nodes.OnChange(func(before, after metav1.Object) {
 		if before == nil {
 			for _, p := range source.OnNode(w.Pods, after.GetName()) {
@@ -87,7 +87,7 @@ func managed(s *discoveryv1.EndpointSlice) bool {
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
 		metrics.SliceSyncs.WithLabelValues("stale").Inc()
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	service := source.Get[*corev1.Service](c.Services, key)
 	if service == nil {

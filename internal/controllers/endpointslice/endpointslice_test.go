@@ -72,7 +72,7 @@ func start(t *testing.T, api *controllertest.API) (stop func()) {
 	return func() { cancel(); all.Wait() }
 }
 
-// want compares who is ready in the slices and in the Endpoints.
+// want compares the ready addresses in the slices and in the Endpoints.
 func want(t *testing.T, api *controllertest.API, what string) {
 	t.Helper()
 	ready, all := map[string]bool{}, map[string]bool{}
@@ -109,8 +109,8 @@ func want(t *testing.T, api *controllertest.API, what string) {
 	}
 }
 
-// A change of a pod is written at once, and a burst of them in few writes; what somebody
-// takes away comes back; the Endpoints go with the Service, those of others stay.
+// A change of a pod is written at once, and a burst of changes in few writes; deleted slices are
+// created again; the Endpoints are deleted with the Service, those of others stay.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(objects()...)
@@ -146,12 +146,12 @@ func TestLife(t *testing.T) {
 		api.Remove(controllertest.All[*corev1.Service](api)[0])
 		synctest.Wait()
 		if all := controllertest.All[*corev1.Endpoints](api); len(all) != 1 || all[0].Name != foreign.Name {
-			t.Errorf("Endpoints after the Service went: %v", all)
+			t.Errorf("Endpoints after the Service was deleted: %v", all)
 		}
 	})
 }
 
-// sorted is the log with the names that the server made left out.
+// sorted returns the log without generated names.
 func sorted(api *controllertest.API) []string {
 	out := []string{"", ""}
 	for _, line := range api.Log() {
@@ -164,9 +164,9 @@ func sorted(api *controllertest.API) []string {
 	return out
 }
 
-// Late, double and lost events, conflicts, lost answers and a restart between any two
-// writes: in the end each pod is in exactly one slice.
-func TestTrouble(t *testing.T) {
+// Late, double and lost events, conflicts, lost responses and a restart between any two writes: in
+// the end each pod is in exactly one slice.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex

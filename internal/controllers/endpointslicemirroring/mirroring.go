@@ -1,5 +1,5 @@
-// Package endpointslicemirroring copies Endpoints objects that somebody wrote by hand to
-// EndpointSlices, which is what proxies and the DNS read.
+// Package endpointslicemirroring copies Endpoints objects that users manage to EndpointSlices,
+// which proxies and the DNS read.
 //
 // Contract: N1.I in docs/spec/network.md.
 package endpointslicemirroring
@@ -25,8 +25,8 @@ import (
 	"carob/internal/core/netplan/mirror"
 )
 
-// foreignDelay is the wait after another writer changed a slice, so that two writers that
-// disagree do not follow each other at once (N0.23).
+// foreignDelay is the wait after another writer changed a slice, so that two conflicting writers do
+// not overwrite each other at once (N0.23).
 const foreignDelay = time.Second
 
 // Watches are what the controller reads.
@@ -39,7 +39,7 @@ type Controller struct {
 	keeper *children.Keeper
 
 	mu   sync.Mutex
-	told map[string]string // by key, the version for which an event listed what is left out
+	told map[string]string // by key, the version with an event about skipped addresses
 }
 
 // New returns a controller.
@@ -80,7 +80,7 @@ func managed(s *discoveryv1.EndpointSlice) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	var existing []*discoveryv1.EndpointSlice
 	for _, s := range source.SlicesOf(c.Slices, key) {
@@ -93,7 +93,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if mirror.Mirrors(endpoints, service) {
 		p := mirror.Decide(endpoints, existing)
 		plan = slicewriter.Plan{Create: p.Create, Update: p.Update, Delete: p.Delete}
-		c.tell(key, endpoints, &p)
+		c.recordSkipped(key, endpoints, &p)
 	} else {
 		c.mu.Lock()
 		delete(c.told, key)
@@ -105,8 +105,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, nil
 }
 
-// tell records an event about what is left out of a version of an object, once (N1.41).
-func (c *Controller) tell(key string, e *corev1.Endpoints, p *mirror.Plan) {
+// recordSkipped records an event about skipped addresses, once per version of an object (N1.41).
+func (c *Controller) recordSkipped(key string, e *corev1.Endpoints, p *mirror.Plan) {
 	if p.Skipped == 0 {
 		return
 	}

@@ -58,7 +58,7 @@ func object(ips ...string) *corev1.Endpoints {
 	return e
 }
 
-// says is what the slices of the Service say.
+// says formats the content of the Service's slices.
 func says(api *controllertest.API) string {
 	var out []string
 	for _, s := range controllertest.All[*discoveryv1.EndpointSlice](api) {
@@ -73,8 +73,8 @@ func says(api *controllertest.API) string {
 	return strings.Join(out, " ")
 }
 
-// N1.38 to N1.43: the copies follow the object, and go with it, with its Service, and when the
-// Service or a label says so.
+// N1.38 to N1.43: the copies follow the object, and are deleted with it, with its Service, and when
+// the Service or a label requires it.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := record.NewFakeRecorder(10)
@@ -127,24 +127,24 @@ func TestLife(t *testing.T) {
 				t.Error(e)
 			}
 		default:
-			t.Error("nobody is told of an address that is left out")
+			t.Error("there is no event about a skipped address")
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(events.Events) > 0 {
-			t.Errorf("it is told again: %s", <-events.Events)
+			t.Errorf("a second event: %s", <-events.Events)
 		}
 		api.Remove(controllertest.All[*corev1.Endpoints](api)[0])
 		is("the object is gone", "")
 		if n := len(controllertest.All[*discoveryv1.EndpointSlice](api)); n != 1 {
-			t.Errorf("%d slices: that of somebody else must stay", n)
+			t.Errorf("%d slices: that of another manager must stay", n)
 		}
 	})
 }
 
-// Late, double and lost events, conflicts, lost answers and a restart: in the end the copy says
-// what the object says, once.
-func TestTrouble(t *testing.T) {
+// Late, double and lost events, conflicts, lost responses and a restart: in the end the copy has
+// the content of the object, once.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex

@@ -1,6 +1,6 @@
 // Package ephemeral makes the PersistentVolumeClaims of generic ephemeral volumes. core/podclaims
-// decides; the controller manager runs it. The claims go with their pods (garbage collection), and
-// whoever binds claims binds them.
+// decides; the controller manager runs it. The claims are deleted with their pods (garbage
+// collection); the volume binder binds them.
 //
 // Contract: S6 in docs/spec/storage-and-node.md.
 package ephemeral
@@ -40,7 +40,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, pods, claims 
 	if c.fresh, err = freshness.New(c.Add, claims); err != nil {
 		return nil, fmt.Errorf("ephemeral: %w", err)
 	}
-	// The volumes of a pod never change: it is looked at when it appears, and when a claim goes.
+	// The volumes of a pod never change: it is processed when it is added, and when a claim is
+	// deleted.
 	err = pods.OnChange(func(before, after metav1.Object) {
 		if pod, ok := after.(*corev1.Pod); ok && before == nil && wanted(pod) {
 			c.Add(pod.Namespace + "/" + pod.Name)
@@ -70,7 +71,7 @@ func wanted(pod *corev1.Pod) bool {
 	return false
 }
 
-// claimGone looks at the pods that want a claim of that name.
+// claimGone queues the pods that need a claim of this name.
 func (c *Controller) claimGone(claim metav1.Object) {
 	for _, pod := range source.Namespaced[*corev1.Pod](c.pods, claim.GetNamespace()) {
 		for i := range pod.Spec.Volumes {
@@ -111,7 +112,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod, v
 	metrics.VolumeClaims.WithLabelValues().Inc()
 	made, err := claims.Create(ctx, claim, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		// The watch has not shown it yet; or an earlier answer was lost.
+		// The watch has not shown it yet; or an earlier response was lost.
 		if made, err = claims.Get(ctx, name, metav1.GetOptions{}); err == nil {
 			_, err = podclaims.ForVolume(pod, v, made)
 			return err

@@ -40,8 +40,8 @@ func run(t *testing.T, api *controllertest.API) *record.FakeRecorder {
 	return events
 }
 
-// A pod gets a claim of its own, again when somebody deletes it, and none when it is being deleted itself
-// (S6.1, S6.2); the answer to the first request gets lost.
+// A pod gets its own claim, again when a user deletes it, and none when the pod is being deleted (S6.1,
+// S6.2); the response to the first request is lost.
 func TestClaimOfPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deleted := pod("going")
@@ -76,8 +76,8 @@ func TestClaimOfPod(t *testing.T) {
 	})
 }
 
-// A claim that somebody else made is never touched; the pod says so, and gets its own when that one goes
-// (S6.3). A quota's refusal is shown and retried ever more slowly.
+// A claim of another creator is never changed; an event of the pod reports it, and the pod gets its own
+// when that one is deleted (S6.3). A quota's rejection is reported and retried with growing back-off.
 func TestConflictAndQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-scratch"}}

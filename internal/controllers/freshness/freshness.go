@@ -1,9 +1,9 @@
-// Package freshness keeps a controller from planning on a picture that is older than
-// its own writes. A controller tells a Tracker what the API answered to each write, and
-// asks before it plans; the Tracker wakes the key when its watches have caught up.
-// It counts nothing and has no timeout: what a key waits for are facts about the
-// watches, which stay true once they are true, however often and in whichever order
-// events come, and also when they were lost and a new list came instead:
+// Package freshness prevents a controller from planning on watch state that is older than its own
+// writes. A controller reports the API server's response to each write to a Tracker, and calls
+// Fresh before it plans; the Tracker queues the key when its watches have caught up. It has no
+// counters and no timeout: a key waits for facts about the watches, which stay true once they are
+// true, with events in any order, duplicate events, and also when events were lost and a new list
+// came instead:
 //
 //   - a write that led to a resource version is seen when the watch of that kind has
 //     reached this version (source.Watch.Version). Versions grow over all objects, so
@@ -11,10 +11,10 @@
 //   - a deletion is seen when the watch holds no object of that UID any more, or holds
 //     it with a deletionTimestamp, which no object loses again.
 //
-// What a key waits for ends with the next event, bookmark or list of the watch, of
-// which one is always on its way: the server has stored something that the watch has
-// not told yet. An owner that is made anew under its name waits for the writes for the
-// one before it, too, which is a moment and does no harm.
+// The wait of a key ends with the next event, bookmark or list of the watch. One of them always
+// follows, because the server has stored a version that the watch has not delivered yet. An owner
+// that is created again under its name also waits for the writes of the earlier one, which is short
+// and harmless.
 package freshness
 
 import (
@@ -28,8 +28,8 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// Tracker knows which writes the watches of one controller have yet to show. Its
-// methods may be called from many goroutines.
+// Tracker records the writes that the watches of one controller have not shown yet. Its methods may
+// be called from many goroutines.
 type Tracker struct {
 	wake func(key string)
 
@@ -37,17 +37,17 @@ type Tracker struct {
 	kinds map[*source.Watch]*unseen
 }
 
-// unseen are the writes to one kind that its watch has not shown.
+// unseen holds the writes to one kind that its watch has not shown.
 type unseen struct {
 	versions map[string]uint64    // by key, the newest
-	least    uint64               // none of versions is below; 0 when there are none
+	least    uint64               // lower bound of versions; 0 when there are none
 	deleted  map[types.UID]string // keys
 	doomed   map[string]int       // how many of deleted are a key's
 }
 
-// New returns the tracker of a controller that plans with these watches, before they run. wake
-// is called with a key after the watches have shown its writes, on the goroutine of a watch: it
-// must not wait.
+// New returns the tracker of a controller that plans with these watches, before they run. wake is
+// called with a key after the watches have shown its writes, on the goroutine of a watch: it must
+// not block.
 func New(wake func(key string), watches ...*source.Watch) (*Tracker, error) {
 	t := &Tracker{wake: wake, kinds: map[*source.Watch]*unseen{}}
 	for _, w := range watches {
@@ -67,8 +67,8 @@ func New(wake func(key string), watches ...*source.Watch) (*Tracker, error) {
 	return t, nil
 }
 
-// Wrote notes that a key's plan created or changed an object of a watch's kind: answer
-// is what the API answered.
+// Wrote records that a key's plan created or changed an object of a watch's kind: answer is the API
+// server's response.
 func (t *Tracker) Wrote(key string, w *source.Watch, answer metav1.Object) {
 	version, err := source.ParseVersion(answer.GetResourceVersion())
 	if err != nil || version == 0 {
@@ -77,14 +77,14 @@ func (t *Tracker) Wrote(key string, w *source.Watch, answer metav1.Object) {
 	if t.wrote(key, w, version) {
 		return
 	}
-	// The watch was faster than the response. Its event woke the key, unless the object was
+	// The watch was faster than the response. Its event queued the key, unless the object was
 	// created and removed between two lists.
 	if obj, there, _ := w.Objects().GetByKey(name(answer)); !there || uid(obj) != answer.GetUID() {
 		t.wake(key)
 	}
 }
 
-// wrote reports whether the version is still to be seen.
+// wrote reports whether the version has not been observed yet.
 func (t *Tracker) wrote(key string, w *source.Watch, version uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,8 +99,8 @@ func (t *Tracker) wrote(key string, w *source.Watch, version uint64) bool {
 	return true
 }
 
-// Deleted notes that the API has taken a key's deletion of an object, or answered that
-// there is none: o is the object as the watch showed it.
+// Deleted records that the API server accepted a key's deletion of an object, or responded that it
+// does not exist: o is the object from the watch.
 func (t *Tracker) Deleted(key string, w *source.Watch, o metav1.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,14 +108,15 @@ func (t *Tracker) Deleted(key string, w *source.Watch, o metav1.Object) {
 	if _, known := u.deleted[o.GetUID()]; known {
 		return
 	}
-	// What the watch receives from now on is passed to gone, which waits for the lock.
+	// Later events of the watch are passed to gone, which waits for the lock.
 	if obj, there, _ := w.Objects().GetByKey(name(o)); there && uid(obj) == o.GetUID() && !terminating(obj) {
 		u.deleted[o.GetUID()] = key
 		u.doomed[key]++
 	}
 }
 
-// Fresh reports whether the watches show all that was written for a key. If not, the key is woken when they do.
+// Fresh reports whether the watches show all writes for a key. If not, wake is called with the key when they
+// do.
 func (t *Tracker) Fresh(key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +151,7 @@ func (t *Tracker) reached(w *source.Watch, version uint64) {
 	t.wakeFresh(seen)
 }
 
-// gone is called with an object that is gone or is being deleted.
+// gone is called with an object that was removed or is being deleted.
 func (t *Tracker) gone(w *source.Watch, before, after metav1.Object) {
 	o := after
 	if o == nil {

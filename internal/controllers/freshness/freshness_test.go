@@ -66,7 +66,7 @@ func TestWritesAreSeenFirst(t *testing.T) {
 	w := newWorld(t)
 	w.expect(t, "nothing written", true)
 	w.Wrote("k", w.pods, pod("a", 12))
-	w.Wrote("k", w.pods, pod("b", 11)) // answers come in any order
+	w.Wrote("k", w.pods, pod("b", 11)) // responses come in any order
 	w.expect(t, "written", false)
 	if !w.Fresh("other") {
 		t.Error("another key waits, too")
@@ -89,16 +89,16 @@ func TestWritesOfSeveralKinds(t *testing.T) {
 	w.expect(t, "both seen", true, "k")
 }
 
-// The event is there before the answer of the write.
-func TestEventBeforeAnswer(t *testing.T) {
+// The event arrives before the response to the write.
+func TestEventBeforeResponse(t *testing.T) {
 	w := newWorld(t)
 	_ = w.pods.Add(pod("a", 12))
 	w.Wrote("k", w.pods, pod("a", 12))
 	w.expect(t, "early event", true)
 }
 
-// A pod that comes and goes between two lists has no event: the list ends the wait, and
-// wakes the key, for the pod is missing.
+// A pod that is created and deleted between two lists has no event: the list ends the wait, and
+// queues the key, because the pod is missing.
 func TestEventsLost(t *testing.T) {
 	w := newWorld(t)
 	w.Wrote("k", w.pods, pod("a", 12))
@@ -128,7 +128,7 @@ func TestDeletionsAreSeenFirst(t *testing.T) {
 			w := newWorld(t, pod("a", 5))
 			w.Deleted("k", w.pods, pod("a", 5))
 			w.expect(t, "deleted", false)
-			_ = w.pods.Update(pod("a", 11)) // somebody's write before the deletion
+			_ = w.pods.Update(pod("a", 11)) // another client's write before the deletion
 			w.expect(t, "another change", false)
 			if err := event(w); err != nil {
 				t.Fatal(err)
@@ -138,20 +138,20 @@ func TestDeletionsAreSeenFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.expect(t, what+" twice", true)
-			// The event before the answer.
+			// The event arrives before the response.
 			w.Deleted("k", w.pods, pod("a", 5))
 			w.expect(t, "answer after the event", true)
 		})
 	}
 }
 
-// An owner that is made anew under its name is planned when the writes for the one
-// before it are seen; nothing is left of them.
+// An owner that is created again under its name is planned when the writes of the earlier one have
+// been observed; no state of them is left.
 func TestRecreatedOwner(t *testing.T) {
 	w := newWorld(t, pod("a", 5))
 	w.Wrote("k", w.pods, pod("b", 12))
 	w.Deleted("k", w.pods, pod("a", 5))
-	// The owner goes and comes; the garbage collector deletes both pods.
+	// The owner is deleted and created again; the garbage collector deletes both pods.
 	_ = w.pods.Delete(pod("a", 15))
 	w.expect(t, "the newer one is gone from the watch", true, "k")
 	_ = w.pods.Delete(pod("b", 16))
@@ -163,14 +163,14 @@ func TestRecreatedOwner(t *testing.T) {
 	}
 }
 
-// Whatever is written, deleted, told, told twice, lost and listed: a key is fresh
-// exactly when its writes are seen, and it is woken when that comes true.
-func TestAnyHistory(t *testing.T) {
+// With random writes, deletions, events, duplicates, losses and lists: a key is fresh exactly when
+// its writes have been observed, and it is queued when this becomes true.
+func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		server := map[string]*corev1.Pod{} // what is stored
 		version := 10                      // of the server
-		var events []*corev1.Pod           // not told yet; one that is gone is marked by no UID
+		var events []*corev1.Pod           // not delivered yet; a deletion has no UID
 		told := func(p *corev1.Pod) {
 			if p.UID == "" {
 				p = p.DeepCopy()
@@ -210,7 +210,7 @@ func TestAnyHistory(t *testing.T) {
 					doomed[p.UID] = p
 					break
 				}
-			case 3, 4: // tell
+			case 3, 4: // deliver an event
 				if len(events) > 0 {
 					told(events[0])
 					if rapid.Bool().Draw(t, "twice") {
@@ -236,7 +236,7 @@ func TestAnyHistory(t *testing.T) {
 				t.Fatalf("step %d: fresh is %v", i, got)
 			}
 			if stale && want && len(w.woken) == 0 {
-				t.Fatalf("step %d: fresh again, and nobody is woken", i)
+				t.Fatalf("step %d: fresh again, and wake is not called", i)
 			}
 			stale, w.woken = !want, nil
 		}

@@ -57,8 +57,8 @@ func New(objects metadata.Interface, inv *inventory.Inventory, events record.Eve
 	return c
 }
 
-// Run collects until ctx is done, starting when all kinds have been listed: before, an object may
-// seem to have no dependents.
+// Run collects until ctx is done, starting when all kinds have been listed, because before that an
+// object may seem to have no dependents.
 func (c *Collector) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():

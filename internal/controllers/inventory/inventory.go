@@ -1,8 +1,8 @@
 // Package inventory watches the metadata of all objects in the cluster, with one watch for each
 // kind that can be listed, watched, and deleted, including kinds that are added later (custom
 // resources, aggregated APIs). It stores no objects: it passes on events. The controller manager
-// runs it for the garbage collector and the quota controller; it must never decide or write
-// anything.
+// runs it for the garbage collector and the quota controller; it must never make decisions or
+// write.
 //
 // Goroutines: one that runs discovery when a definition changes, and a reflector for each kind.
 package inventory
@@ -51,7 +51,7 @@ type Reader interface {
 }
 
 // Delays of discovery after a definition changed: a new kind is served a moment after its
-// definition says so.
+// definition is established.
 var rediscover = []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second}
 
 // ignored kinds have many objects with short lives, and no dependents.
@@ -172,10 +172,10 @@ func (i *Inventory) Run(ctx context.Context) {
 	}
 }
 
-// After this time, a kind that cannot be listed (its server is down) no longer blocks.
+// After this time, a kind that cannot be listed (its server is down) is not waited for any longer.
 const listPatience = 30 * time.Second
 
-// awaitLists closes synced when all kinds that are watched now have been listed or are gone.
+// awaitLists closes synced when all kinds that are watched now have been listed or removed.
 func (i *Inventory) awaitLists(ctx context.Context) {
 	i.mu.Lock()
 	waits := make([]chan struct{}, 0, len(i.watched))

@@ -8,7 +8,7 @@ import (
 )
 
 // Notify returns a Reader that calls seen for each object of some kinds whenever it is listed or changes.
-// Controllers that have nothing to do without such objects start with the first call and ignore the others.
+// Controllers that are idle without these objects start with the first call and ignore the others.
 func Notify(seen func(), kinds ...schema.GroupResource) Reader { return &notifier{seen, kinds} }
 
 type notifier struct {

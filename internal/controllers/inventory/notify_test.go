@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Objects of the kinds are seen when they come and when they were there before; others, and those that go, are not.
+// seen is called for existing and for new objects of the kinds, but not for other objects or for deletions.
 func TestNotify(t *testing.T) {
 	seen := 0
 	xs, ys := schema.GroupResource{Group: "a", Resource: "xs"}, schema.GroupResource{Resource: "ys"}

@@ -1,9 +1,9 @@
-// Package job runs Jobs: it drives core/workload/job. The controller manager runs it;
-// it must never decide what a Job needs.
+// Package job runs Jobs: it drives core/workload/job. The controller manager runs it; it must never
+// make these decisions itself.
 //
-// A turn does one step of the plan. The next turn comes when the watches show what this
-// one wrote (freshness.Tracker), so that no plan is made on an older picture, and each
-// pod is counted once however late, often or never its events come.
+// A turn does one step of the plan. The next turn starts when the watches show the writes of this
+// one (freshness.Tracker), so that no plan is based on older state, and each pod is counted once
+// even if its events are late, repeated or lost.
 //
 // Contract: docs/spec/workloads.md.
 package job
@@ -34,11 +34,12 @@ import (
 	"carob/internal/core/workload/job"
 )
 
-// batch is how long events of pods are gathered, so that pods that end together cost
-// one status. W5.20 has a second.
+// batch is the time for which events of pods are batched, so that pods that end together need one
+// status update. W5.20 has a second.
 const batch = 20 * time.Millisecond
 
-// workers is how many Jobs are looked at side by side, parallel how many calls of one turn run so.
+// workers is the number of Jobs that are processed in parallel, parallel the number of parallel
+// calls of one turn.
 const (
 	workers  = 8
 	parallel = 16
@@ -49,7 +50,7 @@ type Controller struct {
 	*loop.Loop
 	keeper     *children.Keeper
 	jobs, pods *source.Watch
-	orphans    *loop.Loop // pods with the finalizer that no Job counts; by namespace/name
+	orphans    *loop.Loop // pods with the finalizer whose Job does not count them; by namespace/name
 
 	mu       sync.Mutex
 	backoffs map[string]backoff // by key
@@ -102,7 +103,7 @@ func selects(owner metav1.Object, l labels.Set) bool {
 
 func (c *Controller) jobChanged(before, after metav1.Object) {
 	if after == nil {
-		// Nothing counts its pods any more (W5.34).
+		// Its pods are no longer counted (W5.34).
 		for _, p := range source.Controlled[*corev1.Pod](c.pods, before.GetUID()) {
 			if job.Tracked(p) {
 				c.orphans.Add(p.Namespace + "/" + p.Name)
@@ -117,7 +118,7 @@ func (c *Controller) jobChanged(before, after metav1.Object) {
 	c.Add(after.GetNamespace() + "/" + after.GetName())
 }
 
-// podChanged finds pods whose finalizer would stay forever.
+// podChanged queues pods whose finalizer would stay forever.
 func (c *Controller) podChanged(before, after metav1.Object) {
 	b, _ := before.(*corev1.Pod)
 	a, _ := after.(*corev1.Pod)
@@ -127,33 +128,33 @@ func (c *Controller) podChanged(before, after metav1.Object) {
 	}
 }
 
-// orphaned reports whether no Job that the watch shows looks after a pod.
+// orphaned reports whether no Job in the watch manages a pod.
 func (c *Controller) orphaned(p *corev1.Pod) bool {
 	ref := metav1.GetControllerOfNoCopy(p)
 	if ref == nil {
 		return true
 	}
 	if ref.Kind != "Job" || schema.FromAPIVersionAndKind(ref.APIVersion, "").Group != batchv1.GroupName {
-		return false // of another kind: the finalizer is none of ours
+		return false // of another kind: not this controller's finalizer
 	}
 	j := source.Get[*batchv1.Job](c.jobs, p.Namespace+"/"+ref.Name)
 	return j == nil || j.UID != ref.UID
 }
 
-// letGo removes the finalizer of a pod that no Job counts (W5.34).
+// letGo removes the finalizer of a pod without a Job that counts it (W5.34).
 func (c *Controller) letGo(ctx context.Context, key string) (time.Duration, error) {
 	p := source.Get[*corev1.Pod](c.pods, key)
 	if p == nil || !job.Tracked(p) || !c.orphaned(p) {
 		return 0, nil
 	}
 	if ref := metav1.GetControllerOfNoCopy(p); ref != nil {
-		// The watch of Jobs may be behind that of pods.
+		// The watch of Jobs may lag behind that of pods.
 		j, err := c.keeper.Client.BatchV1().Jobs(p.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		switch {
 		case err == nil && j.UID == ref.UID:
 			return time.Second, nil
 		case err != nil && !apierrors.IsNotFound(err):
-			return 0, fmt.Errorf("look for the Job of pod %s: %w", key, err)
+			return 0, fmt.Errorf("read the Job of pod %s: %w", key, err)
 		}
 	}
 	return 0, c.untrack(ctx, "", p)
@@ -162,7 +163,7 @@ func (c *Controller) letGo(ctx context.Context, key string) (time.Duration, erro
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
 		metrics.JobSkips.WithLabelValues("batch", "jobs").Inc()
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	j := source.Get[*batchv1.Job](c.jobs, key)
 	if j == nil || job.Foreign(j) {
@@ -175,7 +176,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return wait, err
 }
 
-// sync handles one Job; planned is what it decided to do.
+// sync handles one Job; planned returns the decision.
 func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, planned *job.Output) (time.Duration, error) {
 	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
 		Runtime: j, Key: key}
@@ -199,7 +200,7 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 		err = c.keeper.Behind(ctx, key, c.jobs, j, err, func(ctx context.Context) (metav1.Object, error) {
 			return c.keeper.Client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
 		})
-		return 0, errors.Join(failed, err) // without err: something newer is stored, and wakes the key
+		return 0, errors.Join(failed, err) // without err: a newer version is stored, whose event queues the key
 	}
 	if err := c.each(out.Untrack, func(p *corev1.Pod) error { return c.untrack(ctx, key, p) }); err != nil {
 		return 0, errors.Join(failed, err)
@@ -228,7 +229,7 @@ func (c *Controller) makePods(ctx context.Context, owner children.Owner, in *job
 	made, err := c.keeper.CreatePods(ctx, owner, len(pods), func(i int) (*corev1.Pod, error) { return pods[i], nil })
 	failed := 0
 	if err != nil {
-		failed = 1 // of the wave that was the last
+		failed = 1 // in the last batch
 	}
 	created(in, made, failed)
 	return err
@@ -251,7 +252,7 @@ func (c *Controller) deletePods(ctx context.Context, owner children.Owner, all [
 	})
 }
 
-// each calls f for all pods, some side by side, and returns one of the errors.
+// each calls f for all pods, several in parallel, and returns one of the errors.
 func (c *Controller) each(pods []*corev1.Pod, f func(*corev1.Pod) error) error {
 	errs := make([]error, len(pods))
 	room := make(chan struct{}, parallel)
@@ -272,10 +273,10 @@ func (c *Controller) each(pods []*corev1.Pod, f func(*corev1.Pod) error) error {
 	return nil
 }
 
-// noFinalizer takes the finalizer, and none else, from the pod of a UID.
+// noFinalizer removes only this finalizer from the pod with a UID.
 const noFinalizer = `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers":[%q]}}`
 
-// untrack removes a pod's finalizer; a pod that has gone has lost it.
+// untrack removes a pod's finalizer; a deleted pod no longer has it.
 func (c *Controller) untrack(ctx context.Context, key string, p *corev1.Pod) error {
 	got, err := c.keeper.Client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType,
 		fmt.Appendf(nil, noFinalizer, p.UID, job.Finalizer), metav1.PatchOptions{})

@@ -48,7 +48,7 @@ func start(ctx context.Context, t *testing.T, api *controllertest.API) *controll
 	return controllertest.Start(ctx, c, events, jobs, pods)
 }
 
-// node runs pods, ends what is deleted, and lets go what nothing holds.
+// node runs pods, ends deleted ones, and removes those without finalizers.
 func node(api *controllertest.API, exit func(*corev1.Pod) (code int32, ends bool)) {
 	for _, p := range controllertest.All[*corev1.Pod](api) {
 		if p.DeletionTimestamp != nil && len(p.Finalizers) == 0 {
@@ -112,13 +112,13 @@ func TestJobCompletes(t *testing.T) {
 		api.Log()
 		time.Sleep(time.Hour)
 		if log := api.Log(); len(log) != 0 {
-			t.Errorf("a Job that is over is written to: %q", log)
+			t.Errorf("a finished Job is written: %q", log)
 		}
 	})
 }
 
-// A pod that can't be created: upstream's event, a wait that grows, no busy loop, and
-// other Jobs go on (W0.35, W0.11).
+// A pod that can't be created: upstream's event, growing back-off, no busy loop, and other Jobs
+// continue (W0.35, W0.11).
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(newJob(nil))
@@ -142,7 +142,7 @@ func TestCreationFails(t *testing.T) {
 			}
 		}
 		if s := status(api); s.StartTime == nil || s.Active != 0 {
-			t.Errorf("the status does not follow: %+v", s)
+			t.Errorf("the status is not updated: %+v", s)
 		}
 		other := newJob(nil)
 		other.Name, other.UID = "other", "other-uid"
@@ -156,8 +156,8 @@ func TestCreationFails(t *testing.T) {
 	})
 }
 
-// Pods whose Job has gone, or that never had one, are let go; those of other kinds and of
-// Jobs of other controllers are not (W5.34, W5.25).
+// Pods whose Job was deleted, or that never had one, lose the finalizer; those of other kinds and
+// of Jobs of other controllers do not (W5.34, W5.25).
 func TestOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := func(name, kind, owner string) *corev1.Pod {
@@ -213,9 +213,9 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// Whatever comes late, twice, not at all, fails, fails after its effect, or ends between
-// two writes: each pod counts once, no index runs twice at a time, and it ends (W5.31).
-func TestTrouble(t *testing.T) {
+// With late, duplicate and lost events, writes that fail before or after their effect, and crashes
+// between writes: each pod counts once, no index runs twice at a time, and the Job ends (W5.31).
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { trouble(t, rand.New(rand.NewPCG(seed, 1))) })
@@ -234,7 +234,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	})
 	api := controllertest.New(j)
 	var mu sync.Mutex
-	calm := false // the end: nothing fails any more
+	calm := false // the final phase without failures
 	dying := false
 	r := (*controllertest.Running)(nil)
 	chance := func(n int) bool {
@@ -276,15 +276,16 @@ func trouble(t *testing.T, random *rand.Rand) {
 		return nil
 	}
 	api.After = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
-		// Of a pod whose creation is not answered nobody knows until the watch tells; there
-		// may be one more for a moment, as upstream has it.
+		// A pod whose creation had no response is unknown until the watch shows it; there may be an
+		// extra one for a moment, as upstream.
 		if verb != "create" && chance(15) {
 			return apierrors.NewTimeoutError("the answer is lost", 1)
 		}
 		return nil
 	}
 	begin := func() {
-		// The first write of the new one waits until r is the new one: what ends it must not end the old one again.
+		// The first write of the new controller waits until r is set to it, so that ending it does not end the old
+		// one again.
 		mu.Lock()
 		defer mu.Unlock()
 		dying = false
@@ -354,7 +355,8 @@ func trouble(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// A conflict without anything newer (a webhook's, a quota's) is tried again: no event would wake the Job.
+// A conflict without a newer version (from a webhook or a quota) is retried, because no event would queue
+// the Job.
 func TestConflictsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(newJob(nil))

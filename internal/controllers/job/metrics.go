@@ -33,7 +33,7 @@ func synced(j *batchv1.Job, out *job.Output, began time.Time, err error) {
 	metrics.JobSyncs.WithLabelValues(mode(j), result, action).Inc()
 }
 
-// created counts pods by why they were made.
+// created counts pods by the reason of their creation.
 func created(in *job.Input, made, failed int) {
 	j, ended, ending := in.Job, in.Job.Status.Failed, false
 	if u := j.Status.UncountedTerminatedPods; u != nil {
@@ -62,7 +62,7 @@ func created(in *job.Input, made, failed int) {
 	}
 }
 
-// counted counts what a status that was stored says beyond the one before it.
+// counted counts the difference between a stored status and the one before it.
 func counted(j *batchv1.Job, next *batchv1.JobStatus) {
 	add := func(result string, n int32) {
 		if n > 0 {

@@ -12,7 +12,7 @@ import (
 	"carob/internal/controllers/metrics"
 )
 
-// What a Job with three indexes counts, of which one fails once.
+// The metrics of a Job with three indexes, one of which fails once.
 func TestMetrics(t *testing.T) {
 	metrics.Register()
 	before := controllertest.Metrics(t)

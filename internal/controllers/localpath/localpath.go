@@ -1,8 +1,8 @@
-// Package localpath makes and deletes the volumes of the built-in local class on the node of this
-// process. core/volume decides, a Disk does what is done to files; the controller manager runs it.
-// It must never bind a claim.
+// Package localpath creates and deletes the volumes of the built-in local class on the node of this
+// process. core/volume decides, a Disk does the file operations; the controller manager runs it. It
+// must never bind a claim.
 //
-// It sleeps until the first claim or volume; then it watches volumes, classes and nodes.
+// It is idle until the first claim or volume; then it watches volumes, classes and nodes.
 //
 // Contract: S3 in docs/spec/storage-and-node.md.
 package localpath
@@ -25,16 +25,18 @@ import (
 	"carob/internal/core/volume"
 )
 
-// Disk keeps the data of volumes. Its methods may be repeated, and called side by side.
+// Disk keeps the data of volumes. Its methods are idempotent, and safe for concurrent use.
 type Disk interface {
-	// Bases are the directories that data may lie in.
+	// Bases are the directories that may contain data.
 	Bases() []string
-	// Make makes a directory or file. It returns its path, and what keeps the data to its size.
+	// Make makes a directory or file. It returns its path, and the mechanism that enforces its
+	// size.
 	Make(ctx context.Context, p volume.LocalPlace) (path, limit string, err error)
 	Resize(ctx context.Context, p volume.LocalPlace) error
 	// Remove deletes the data completely.
 	Remove(ctx context.Context, p volume.LocalPlace) error
-	// Sweep deletes what Make left of volumes that were never made: empty places of unknown volumes.
+	// Sweep deletes leftovers of Make for volumes that were never created: empty directories of
+	// unknown volumes.
 	Sweep(ctx context.Context, known func(volume string) bool) error
 }
 
@@ -93,7 +95,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, node string, 
 func (c *Controller) claimChanged(before, after metav1.Object) {
 	c.first.Seen()
 	if after == nil {
-		// A place may have been made for it and no volume.
+		// A directory may have been created for it, but no volume.
 		if claim, ok := before.(*corev1.PersistentVolumeClaim); ok && claim.Spec.VolumeName == "" {
 			c.loop.Add(sweepKey)
 		}
@@ -134,12 +136,12 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		err = c.disk.Sweep(ctx, c.known)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return 10 * time.Millisecond, nil // a watch is about to show what changed
+		return 10 * time.Millisecond, nil // a watch will show the change
 	}
 	return 0, err
 }
 
-// known reports whether there is a volume, or a claim for which it is being made.
+// known reports whether a volume exists, or a claim for which it is being created.
 func (c *Controller) known(name string) bool {
 	if source.Get[*corev1.PersistentVolume](c.in.Volumes, name) != nil {
 		return true
@@ -152,7 +154,7 @@ func (c *Controller) known(name string) bool {
 	return false
 }
 
-// claim makes or enlarges the volume of a claim.
+// claim creates or expands the volume of a claim.
 func (c *Controller) claim(ctx context.Context, key string) error {
 	claim := source.Get[*corev1.PersistentVolumeClaim](c.in.Claims, key)
 	if claim == nil {
@@ -166,7 +168,7 @@ func (c *Controller) claim(ctx context.Context, key string) error {
 		Bases:      c.disk.Bases(),
 	}
 	if in.Node == nil {
-		return fmt.Errorf("node %q is not there yet", c.node)
+		return fmt.Errorf("node %q does not exist yet", c.node)
 	}
 	name := claim.Spec.VolumeName
 	if name == "" {
@@ -209,7 +211,7 @@ func (c *Controller) claim(ctx context.Context, key string) error {
 	return nil
 }
 
-// provision makes the place of a volume, then the volume.
+// provision creates the directory of a volume, then the volume.
 func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
 	s volume.LocalStep) error {
 	path, limit, err := c.disk.Make(ctx, *s.Make)
@@ -220,7 +222,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	_, err = c.client.CoreV1().PersistentVolumes().Create(ctx, volume.Into(s.Volume, path, limit),
 		metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the watch has yet to show it
+		return nil // the watch does not show it yet
 	}
 	if err != nil {
 		c.record(claim, []volume.Event{volume.LocalFailed(class, err)})
@@ -230,7 +232,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	return nil
 }
 
-// volume deletes a volume that no claim has any more, after its data.
+// volume deletes a volume without a claim, after its data.
 func (c *Controller) volume(ctx context.Context, name string) error {
 	v := source.Get[*corev1.PersistentVolume](c.in.Volumes, name)
 	removed := false
@@ -242,7 +244,7 @@ func (c *Controller) volume(ctx context.Context, name string) error {
 		}
 		switch {
 		case s.Remove != nil:
-			// The watch's version is not enough: data is gone for good.
+			// The version in the watch is not sufficient, because deleted data cannot be restored.
 			now, err := volumes.Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return fmt.Errorf("get volume %s before its data is deleted: %w", name, err)

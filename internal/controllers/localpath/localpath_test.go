@@ -131,7 +131,7 @@ func selectNode(t *testing.T, api *controllertest.API, name, node string) {
 }
 
 // A claim waits for a pod, gets a directory and a volume on the node that the scheduler chose, grows, and when it
-// is deleted, its data goes before the last trace of its volume (S17.1 to S17.7, S3.21, S3.26).
+// is deleted, its data is deleted before the volume's finalizer is removed (S17.1 to S17.7, S3.21, S3.26).
 func TestLifeOfAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, disk := objects(), &fakeDisk{places: map[string]int64{}}
@@ -152,7 +152,7 @@ func TestLifeOfAClaim(t *testing.T) {
 		controllertest.Equal(t, "disk", disk.did(), "make pvc-u1_ns_c")
 		got := controllertest.Events(events)
 		slices.Sort(got)
-		got = slices.Compact(got) // repeated with each look, as upstream does
+		got = slices.Compact(got) // repeated with each reconciliation, as upstream
 		controllertest.Equal(t, "events", got, "Normal ExternalProvisioning Waiting for a volume to be created either by "+
 			"the external provisioner 'rancher.io/local-path' or manually by the system administrator. If volume creation is "+
 			"delayed, please verify that the provisioner is running and correctly registered.",
@@ -183,8 +183,8 @@ func TestLifeOfAClaim(t *testing.T) {
 	})
 }
 
-// A directory that was made for a claim that goes before its volume is there goes, too; an answer that is lost
-// makes nothing twice.
+// A directory that was created for a claim is removed if the claim is deleted before its volume exists; a lost
+// response causes no duplicates.
 func TestNothingIsLeaked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, disk := objects(), &fakeDisk{places: map[string]int64{}}
@@ -224,8 +224,9 @@ func TestNothingIsLeaked(t *testing.T) {
 	})
 }
 
-// A node that is gone is unselected, so that the scheduler chooses again; what cannot be served says why.
-func TestRefusals(t *testing.T) {
+// A deleted node is unselected, so that the scheduler chooses again; claims that cannot be provisioned
+// have events with the reason.
+func TestClaimsThatCannotBeProvisioned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, disk := objects(), &fakeDisk{places: map[string]int64{}}
 		events := start(t, api, disk)
@@ -253,7 +254,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// Somebody who may make volumes does not get the provisioner to delete what it did not make (S3.27).
+// A user who may create volumes cannot make the provisioner delete data that it did not create
+// (S3.27).
 func TestForgedVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api, disk := objects(), &fakeDisk{places: map[string]int64{}}

@@ -8,25 +8,24 @@ import (
 // Watched is a watch that a controller runs or waits for; source.Watch is one.
 type Watched interface {
 	Run(ctx context.Context)
-	Synced() <-chan struct{} // closed when the first list is there
+	Synced() <-chan struct{} // closed after the first list
 }
 
-// First is the event that starts a controller: the first object that it would do something with. Until then its own
-// watches do not run, and it costs one waiting goroutine. Make it with NewFirst; its methods may be called from many
-// goroutines.
+// First is the event that starts a controller: the first object that it has to process. Until then its own watches
+// do not run, and only one goroutine waits. Make it with NewFirst; its methods may be called from many goroutines.
 type First struct {
 	once sync.Once
 	seen chan struct{}
 }
 
-// NewFirst returns a First that was not seen yet.
+// NewFirst returns a First without an object.
 func NewFirst() *First { return &First{seen: make(chan struct{})} }
 
-// Seen notes that there is an object. It does not wait, and does nothing when it is called again.
+// Seen records that there is an object. It does not block; further calls have no effect.
 func (f *First) Seen() { f.once.Do(func() { close(f.seen) }) }
 
-// Run waits for Seen, runs the watches own, and calls work when these and others, which somebody else runs, have
-// synced. It returns when ctx is done, and work and all watches of own have returned. Work is not called if
+// Run waits for Seen, runs the watches own, and calls work when these and others, which other controllers run,
+// have synced. It returns when ctx is done, and work and all watches of own have returned. Work is not called if
 // ctx ends before.
 func (f *First) Run(ctx context.Context, own, others []Watched, work func(ctx context.Context)) {
 	if !happened(ctx, f.seen) {

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// list is a watch that syncs when it is told to.
+// list is a watch whose sync the test controls.
 type list struct {
 	runs, ended int
 	synced      chan struct{}
@@ -20,7 +20,8 @@ func (l *list) Run(ctx context.Context) {
 
 func (l *list) Synced() <-chan struct{} { return l.synced }
 
-// Nothing runs before the first object; work begins when all watches have synced, and Run ends after its watches.
+// No watch runs before the first object; work begins when all watches have synced, and Run ends after its
+// watches.
 func TestFirst(t *testing.T) {
 	// How many of the events come before ctx ends: the first object, a sync of its own watch, and of another's.
 	for events := range 4 {
@@ -57,7 +58,7 @@ func TestFirst(t *testing.T) {
 			cancel()
 			<-done
 			if own.ended != own.runs {
-				t.Error("its watch goes on")
+				t.Error("its watch continues")
 			}
 		})
 	}

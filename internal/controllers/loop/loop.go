@@ -1,7 +1,6 @@
-// Package loop is the engine of a controller: it calls a reconcile function for
-// keys, each key at most once at a time, merged while it waits, again after an
-// error or when the function asks for it. Controllers add keys from their watches.
-// It must never know what a key means.
+// Package loop is the engine of a controller: it calls a reconcile function for keys, each key at
+// most once at a time, merged while it waits, again after an error or when the function requests
+// it. Controllers add keys from their watches. The meaning of a key is up to the controller.
 //
 // Goroutines: one dispatcher, and one worker for each key being reconciled. It has
 // no ticker: with nothing to do, nothing runs.
@@ -20,7 +19,7 @@ import (
 )
 
 // Func brings the object of a key closer to its desired state. It handles the whole object, not
-// what changed. again is when to call it again without a change; zero for never. An error is
+// only the change. again is when to call it again without a change; zero for never. An error is
 // logged and tried again after a growing wait.
 type Func func(ctx context.Context, key string) (again time.Duration, err error)
 
@@ -42,12 +41,12 @@ type Loop struct {
 	later    delayq.Queue[string]
 
 	metrics metrics.Queue
-	since   map[string]time.Time // when a key of ready was added; only where it is measured
+	since   map[string]time.Time // when a key of ready was added; only if the loop is measured
 	began   map[string]time.Time // when a key of busy was started
 }
 
-// New returns a loop that reconciles up to workers keys side by side. It is measured under its name, which is
-// that of upstream's queue where upstream has one.
+// New returns a loop that reconciles up to workers keys in parallel. The name is the label of its metrics:
+// that of upstream's queue if there is one.
 func New(name string, workers int, reconcile Func) *Loop {
 	l := &Loop{
 		name: name, workers: workers, reconcile: reconcile,
@@ -61,7 +60,7 @@ func New(name string, workers int, reconcile Func) *Loop {
 	return l
 }
 
-// measure sets the metrics that change while nothing happens.
+// measure sets the metrics that change without events.
 func (l *Loop) measure() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +73,8 @@ func (l *Loop) measure() {
 }
 
 // patience is the number of consecutive failures up to which a change still shortens the wait;
-// after that a key that changes often must not flood the API.
+// beyond it, changes do not shorten the wait, so that a key that changes often does not flood the
+// API.
 const patience = 5
 
 // Add requests a reconciliation of key.

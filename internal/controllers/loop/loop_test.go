@@ -15,7 +15,7 @@ import (
 	"carob/internal/controllers/metrics"
 )
 
-// calls notes when keys were reconciled, in virtual time since the start.
+// calls records when keys were reconciled, in virtual time since the start.
 type calls struct {
 	mu    sync.Mutex
 	began time.Time
@@ -52,7 +52,7 @@ func want(t *testing.T, c *calls, list ...string) {
 	}
 }
 
-func TestMergesWhileBusy(t *testing.T) {
+func TestAddsWhileBusyAreMerged(t *testing.T) {
 	run(t, 4, func(c *calls) Func {
 		return func(_ context.Context, key string) (time.Duration, error) {
 			c.note(key)
@@ -70,7 +70,7 @@ func TestMergesWhileBusy(t *testing.T) {
 	})
 }
 
-func TestBacksOffAndForgets(t *testing.T) {
+func TestBackOffEndsWithSuccess(t *testing.T) {
 	run(t, 1, func(c *calls) Func {
 		return func(_ context.Context, key string) (time.Duration, error) {
 			if n := c.note(key); n < 4 {
@@ -85,7 +85,7 @@ func TestBacksOffAndForgets(t *testing.T) {
 	})
 }
 
-func TestAgain(t *testing.T) {
+func TestRequestedReconciliation(t *testing.T) {
 	run(t, 1, func(c *calls) Func {
 		return func(_ context.Context, key string) (time.Duration, error) {
 			if c.note(key) < 3 {
@@ -118,7 +118,7 @@ func TestWorkersAreBounded(t *testing.T) {
 	})
 }
 
-// What waits, works, fails and is stuck is measured, the last also while nothing happens.
+// Waiting, running, failed and stuck keys are measured, the last also without events.
 func TestMeasured(t *testing.T) {
 	metrics.Register()
 	synctest.Test(t, func(t *testing.T) {

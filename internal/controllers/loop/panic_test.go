@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A controller that panics ends the process, with a trace; its siblings do not go on without it. The test runs itself:
-// the other process ends well only if a second key is reconciled after the panic.
+// A controller that panics ends the process, with a trace; other controllers do not continue without it. The test runs
+// itself: the other process succeeds only if a second key is reconciled after the panic.
 func TestPanicEndsTheProcess(t *testing.T) {
 	const variable = "LOOP_TEST_PANICS"
 	if os.Getenv(variable) != "" {

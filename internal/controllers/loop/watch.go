@@ -6,12 +6,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Source announces changes; source.Watch is one.
+// Source delivers changes; source.Watch implements it.
 type Source interface {
 	OnChange(f func(before, after metav1.Object)) error
 }
 
-// OnChange calls f for every object that appears, changes or goes.
+// OnChange calls f for every object that is added, changed or removed.
 func OnChange(s Source, f func(metav1.Object)) error {
 	return s.OnChange(func(before, after metav1.Object) {
 		if after == nil {
@@ -21,12 +21,12 @@ func OnChange(s Source, f func(metav1.Object)) error {
 	})
 }
 
-// OnNamespace calls f with the name of every namespace that appears or changes.
+// OnNamespace calls f with the name of every namespace that is added or changed.
 func OnNamespace(namespaces Source, f func(name string)) error {
 	return OnChange(namespaces, func(o metav1.Object) { f(o.GetName()) })
 }
 
-// Active reports whether a namespace takes new objects.
+// Active reports whether a namespace accepts new objects.
 func Active(namespaces cache.Store, name string) bool {
 	obj, exists, _ := namespaces.GetByKey(name)
 	if !exists {

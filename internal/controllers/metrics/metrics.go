@@ -1,7 +1,7 @@
 // Package metrics holds the metrics of the controllers, under the names, labels and buckets of
-// kube-controller-manager: dashboards and alerts made for it work. They appear at /metrics of the API
-// server, which runs in the same process. Before Register nothing is counted and nothing is kept. The
-// controllers use it; it must never decide anything.
+// kube-controller-manager, so that dashboards and alerts for it work. They appear at /metrics of the
+// API server, which runs in the same process. Before Register nothing is counted and nothing is kept.
+// The controllers use it; it must never make decisions.
 package metrics
 
 import (
@@ -172,8 +172,8 @@ var readers struct {
 	list   []func()
 }
 
-// OnRead registers f, which is called before the metrics are read and sets those that are not counted
-// as things happen.
+// OnRead registers f, which is called before the metrics are read and sets those that are not updated
+// by events.
 func OnRead(f func()) {
 	readers.Lock()
 	defer readers.Unlock()
@@ -182,7 +182,7 @@ func OnRead(f func()) {
 	}
 }
 
-// Update sets the metrics that are not counted as things happen.
+// Update sets the metrics that are not updated by events.
 func Update() {
 	readers.Lock()
 	defer readers.Unlock()

@@ -58,10 +58,10 @@ workqueue_retries_total COUNTER name
 workqueue_unfinished_work_seconds GAUGE name
 workqueue_work_duration_seconds HISTOGRAM name`
 
-// labels are values for that many labels.
+// labels returns values for n labels.
 func labels(n int) []string { return strings.Split(strings.Repeat("x,", n)[:max(0, 2*n-1)], ",")[:n] }
 
-// Every family is told of, with upstream's type and labels, once there is something to tell.
+// Every family with values is exposed, with upstream's type and labels.
 func TestFamilies(t *testing.T) {
 	Register()
 	Register()
@@ -129,8 +129,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// The zero value, and what is made before Register, costs nothing and panics nowhere.
-func TestNothingIsMeasured(*testing.T) {
+// The zero value, and values made before Register, record nothing and never panic.
+func TestUnregisteredMetricsRecordNothing(*testing.T) {
 	var q Queue
 	q.Added()
 	q.Taken(0)

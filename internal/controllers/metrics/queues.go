@@ -47,9 +47,9 @@ var registerQueues = sync.OnceFunc(func() {
 // their import paths, so this one comes before the library's (k8s.io/component-base/…/workqueue).
 func init() { workqueue.SetProvider(libraryQueues{}) }
 
-// libraryQueues measures the queues of libraries as k8s.io/component-base does, but for the time that is
-// spent on unfinished work: for that, the library wakes twice a second for each queue, idle or not. The
-// queues of two admission plugins made half of the wake-ups of an idle process. It stays 0.
+// libraryQueues measures the queues of libraries as k8s.io/component-base does, except the time spent on
+// unfinished work, which stays 0: for it, the library wakes up twice a second for each queue, also when
+// idle. The queues of two admission plugins caused half of the wake-ups of an idle process.
 type libraryQueues struct{}
 
 func (libraryQueues) NewDepthMetric(name string) workqueue.GaugeMetric {
@@ -115,10 +115,10 @@ func NewQueue(name string) Queue {
 	}
 }
 
-// Measured reports whether anything is measured.
+// Measured reports whether the metrics are registered.
 func (q *Queue) Measured() bool { return q.depth != nil && q.waited != nil && q.adds != nil }
 
-// Added takes that a key was added to those that wait for a worker.
+// Added records that a key was added to the queue.
 func (q *Queue) Added() {
 	if q.Measured() {
 		q.adds.Inc()
@@ -126,7 +126,7 @@ func (q *Queue) Added() {
 	}
 }
 
-// Taken takes that a worker begins with a key that waited so long.
+// Taken records that a worker starts with a key, and how long the key waited.
 func (q *Queue) Taken(wait time.Duration) {
 	if q.Measured() {
 		q.depth.Dec()
@@ -134,21 +134,21 @@ func (q *Queue) Taken(wait time.Duration) {
 	}
 }
 
-// Done takes that a worker has ended after so long.
+// Done records that a worker has ended, and how long it ran.
 func (q *Queue) Done(took time.Duration) {
 	if q.Measured() {
 		q.worked.Observe(took.Seconds())
 	}
 }
 
-// Later takes that a key is to be looked at after a while.
+// Later records that a key was added with a delay.
 func (q *Queue) Later() {
 	if q.Measured() {
 		q.retries.Inc()
 	}
 }
 
-// Running sets how long all running workers have been running together, and the one that began first.
+// Running sets the total time of all running workers, and that of the longest running one.
 func (q *Queue) Running(sum, first time.Duration) {
 	if q.Measured() {
 		q.unfinished.Set(sum.Seconds())

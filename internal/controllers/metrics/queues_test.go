@@ -11,14 +11,14 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/metrics/legacyregistry"
-	_ "k8s.io/component-base/metrics/prometheus/workqueue" // its provider must come too late, as in the product
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // its provider must be registered too late, as in the product
 
 	_ "carob/internal/controllers/metrics"
 )
 
 var runs int // families are kept for the whole process
 
-// A queue of a library is measured, and stops waking the process twice a second.
+// A queue of a library is measured, and no longer wakes the process twice a second.
 func TestQueueOfALibrary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticking := func() bool {

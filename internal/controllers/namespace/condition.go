@@ -17,7 +17,7 @@ import (
 
 // findings is the result of one pass over a namespace.
 type findings struct {
-	discovery  error // not all kinds are known
+	discovery  error // discovery was incomplete
 	content    error // not all objects could be deleted
 	remaining  map[schema.GroupVersionResource]int
 	finalizers map[string]int
@@ -83,7 +83,7 @@ func (f *findings) finalizersText() string {
 	return strings.Join(texts, ", ")
 }
 
-// publish writes what a deletion waits for into the namespace's status, if it has changed.
+// publish writes the conditions of a deletion to the namespace's status, if it has changed.
 func (c *Controller) publish(ctx context.Context, n *corev1.Namespace, f findings) error {
 	changed := n.DeepCopy()
 	if !merge(&changed.Status, f.conditions(), time.Now()) {
@@ -91,7 +91,7 @@ func (c *Controller) publish(ctx context.Context, n *corev1.Namespace, f finding
 	}
 	_, err := c.client.CoreV1().Namespaces().UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or the watch will report a newer version
+		return nil // deleted, or the watch will report a newer version
 	}
 	return fmt.Errorf("write conditions of namespace %q: %w", n.Name, err)
 }

@@ -4,8 +4,8 @@
 //
 //	Active ──DELETE──▶ Terminating: pods ──gone──▶ everything else ──gone──▶ finalized ──▶ gone
 //
-// Pods are deleted first, and the controller waits for them, so that what they need while they stop
-// (policies, service accounts, secrets) remains.
+// Pods are deleted first, and the controller waits for them, so that objects that they need while
+// they terminate (policies, service accounts, secrets) remain.
 package namespace
 
 import (
@@ -104,7 +104,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	return again, f.content
 }
 
-// finalize removes our finalizer, after which the API server removes the namespace.
+// finalize removes this controller's finalizer, after which the API server removes the namespace.
 func (c *Controller) finalize(ctx context.Context, n *corev1.Namespace) error {
 	final := n.DeepCopy()
 	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers,

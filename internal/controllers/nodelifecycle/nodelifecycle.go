@@ -40,7 +40,7 @@ type Controller struct {
 	pods   cache.Indexer
 
 	mu      sync.Mutex
-	seen    map[string]time.Time              // last sign of life
+	seen    map[string]time.Time              // last heartbeat
 	ready   map[string]corev1.ConditionStatus // last verdict
 	unready map[string]bool                   // nodes that are not ready and have pods to mark
 	pacer   *nodehealth.Pacer                 // of NoExecute taints
@@ -102,7 +102,7 @@ func (c *Controller) measure() {
 	}
 }
 
-// heartbeat is when the node last wrote its own Ready condition.
+// heartbeat returns when the node last wrote its own Ready condition.
 func heartbeat(n *corev1.Node) time.Time {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == corev1.NodeReady {
@@ -118,7 +118,7 @@ func (c *Controller) alive(node string) {
 	c.seen[node] = time.Now()
 }
 
-// renewed records a lease. Only a node that is considered dead is reconciled for it.
+// renewed records a lease. It triggers a reconciliation only for a node without recent heartbeats.
 func (c *Controller) renewed(node string) {
 	c.alive(node)
 	c.mu.Lock()
@@ -192,7 +192,7 @@ func (c *Controller) decide(node *corev1.Node) (nodehealth.Output, corev1.Condit
 	case !out.Waiting:
 		c.addAll(c.pacer.Forget(node.Name))
 	case len(out.Conditions) > 0:
-		// The pacer counts what is stored: it is asked when the watch shows the conditions.
+		// The pacer counts stored conditions, so it is called when the watch shows them.
 	default:
 		var next time.Time
 		if in.Evict, next = c.pacer.Ask(in.Now, node.Name); in.Evict {
@@ -204,7 +204,7 @@ func (c *Controller) decide(node *corev1.Node) (nodehealth.Output, corev1.Condit
 	return out, c.ready[node.Name]
 }
 
-// observe passes a stored node to the pacer; after is nil when it is gone.
+// observe passes a stored node to the pacer; after is nil when it was deleted.
 func (c *Controller) observe(before, after *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +220,7 @@ func (c *Controller) observe(before, after *corev1.Node) {
 	}
 	c.addAll(c.nodes.ListKeys())
 	if !c.pacer.AllDown() {
-		// While it was cut off, the control plane could hear of no node (L7.164).
+		// While it was cut off, the control plane received no heartbeats of any node (L7.164).
 		for name := range c.seen {
 			c.seen[name] = time.Now()
 		}

@@ -75,7 +75,7 @@ func (w *world) node(name string) *corev1.Node {
 	return n
 }
 
-// state is the status of the node's Ready condition and its taints.
+// state formats the status of the node's Ready condition and its taints.
 func (w *world) state(name string) []string {
 	w.Helper()
 	n := w.node(name)
@@ -107,7 +107,7 @@ func unreachable() []string {
 }
 
 // A lease that is renewed just before the grace period ends prevents a verdict; one that is renewed
-// after it does not undo the verdict, because only the node's own status says that it is ready.
+// after it does not undo the verdict, because only the node's own status sets it to ready.
 func TestGracePeriod(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue)}, func(w *world) {
 		for range 3 {
@@ -155,8 +155,8 @@ func TestNoNodeIsReady(t *testing.T) {
 	})
 }
 
-// Nodes that go down together are evicted one every ten seconds; one that comes back in between lets the
-// next one have its turn (L7.164).
+// Nodes that go down together are evicted one every ten seconds; if one becomes ready in between, the
+// next one follows (L7.164).
 func TestEvictionRate(t *testing.T) {
 	var all []runtime.Object
 	for i := range 6 {
@@ -235,7 +235,7 @@ func TestConflict(t *testing.T) {
 }
 
 // Pods of a node that is not ready become not ready, those of other nodes do not (L7.161). If a
-// pod's status cannot be written, the rest is retried, and each event is recorded once.
+// pod's status cannot be written, the others are retried, and each event is recorded once.
 func TestPodsOfUnreadyNode(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		inWorld(t, []runtime.Object{

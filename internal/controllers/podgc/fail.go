@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fail sets the phase of this very pod, and the condition with the reason, if there is one.
+// fail sets the phase of this pod, and the condition with the reason, if there is one.
 func (c *Controller) fail(ctx context.Context, pod *corev1.Pod, condition *corev1.PodCondition) error {
 	status := map[string]any{"phase": corev1.PodFailed, "observedGeneration": pod.Generation} // L0.6
 	if condition != nil {

@@ -1,4 +1,4 @@
-// Package podgc removes pod objects that nobody else removes: terminated pods when there are too
+// Package podgc removes pod objects that no other part removes: terminated pods when there are too
 // many, pods of deleted nodes, deleted pods of nodes that are out of service, pods that are deleted
 // before they were scheduled (L7.166). The controller manager runs it; it must never delete a pod
 // that a node agent is still responsible for.
@@ -30,7 +30,7 @@ import (
 const (
 	maxFinished = 12500
 	period      = 20 * time.Second // between two checks of the terminated pods, if pods terminate
-	quarantine  = 40 * time.Second // how long a node must be gone
+	quarantine  = 40 * time.Second // how long a node must be missing
 	// The API server removes a pod without a node with a second write, right after the one that
 	// sets its deletionTimestamp. Without this delay, the controller would add two useless writes
 	// for each such pod.
@@ -94,7 +94,8 @@ func (c *Controller) has(node string) bool {
 	return exists
 }
 
-// outOfService reports whether an administrator said that nothing runs on the node any more.
+// outOfService reports whether an administrator has marked the node as out of service: no
+// containers run on it.
 func (c *Controller) outOfService(node string) bool {
 	obj, exists, _ := c.nodes.GetByKey(node)
 	n, ok := obj.(*corev1.Node)
@@ -149,7 +150,7 @@ func (c *Controller) removeFinished(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeOrphans removes the pods of a node that is gone for good.
+// removeOrphans removes the pods of a node that is permanently deleted.
 func (c *Controller) removeOrphans(ctx context.Context, node string) error {
 	if c.has(node) {
 		return nil
@@ -188,7 +189,7 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
 			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or another pod of that name
+		return nil // deleted, or another pod of that name
 	}
 	metrics.PodsNotRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)

@@ -34,8 +34,9 @@ func pod(name, node string, deleted bool) *corev1.Pod {
 	return p
 }
 
-// Only pods that are deleted already, on a node that is both not ready and out of service, are removed at
-// once: marked Failed first. Pod, taint and readiness may come in any order, and a write may fail.
+// Only pods that are already being deleted, on a node that is both not ready and out of service, are
+// removed at once: marked Failed first. Pod, taint and readiness may come in any order, and a write may
+// fail.
 func TestOutOfService(t *testing.T) { // L7.166 b
 	synctest.Test(t, func(t *testing.T) {
 		const taint = corev1.TaintNodeOutOfService

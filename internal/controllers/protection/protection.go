@@ -71,7 +71,7 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 	return c, nil
 }
 
-// usesClaim reports whether a pod uses a claim: from when the pod is scheduled until it is gone,
+// usesClaim reports whether a pod uses a claim: from when the pod is scheduled until it is removed,
 // because the volume of a pod that has ended may still be mounted (S7.2, S7.4). A pod without a
 // node will not start with a claim that is being deleted.
 func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
@@ -164,7 +164,7 @@ func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) 
 	case gr == c.kind && held(o, c.finalizer):
 		c.Add(o.Namespace + "/" + o.Name)
 	case gr == corev1.Resource("persistentvolumeclaims") || gr == corev1.Resource("persistentvolumes"):
-		c.retry("/") // users of objects of the whole cluster
+		c.retry("/") // users of cluster-scoped objects
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package quota maintains the status of resource quotas: it counts the existing objects. Admission
-// charges new objects; this controller releases what deleted objects used, and corrects what
-// admission charged for an object that was rejected in the end. The controller manager runs it; it
-// must never change anything except the status.
+// charges new objects; this controller releases what deleted objects used, and corrects the charge
+// for an object that was rejected after admission. The controller manager runs it; it must never
+// change anything except the status.
 package quota
 
 import (
@@ -58,7 +58,8 @@ func New(client kubernetes.Interface, objects metadata.Interface, inv *inventory
 
 var quotas = corev1.Resource("resourcequotas")
 
-// weighed kinds are not only counted: a change of an object may change the usage.
+// weighed are the kinds whose usage depends on the objects' content: a change of an object may
+// change the usage.
 var weighed = map[schema.GroupResource]bool{
 	quotas: true, corev1.Resource("pods"): true, corev1.Resource("services"): true,
 	corev1.Resource("persistentvolumeclaims"): true, resourcev1.Resource("resourceclaims"): true,

@@ -19,7 +19,7 @@ func (replicaSets) gvk() schema.GroupVersionKind {
 func (replicaSets) countsEnding() bool { return true }
 
 func (replicaSets) read(owner metav1.Object) *appsv1.ReplicaSet {
-	return owner.(*appsv1.ReplicaSet) //nolint:errcheck,forcetypeassert // the watch holds nothing else
+	return owner.(*appsv1.ReplicaSet) //nolint:errcheck,forcetypeassert // the watch holds only this type
 }
 
 func (k replicaSets) live(ctx context.Context, namespace, name string) (metav1.Object, error) {
@@ -42,7 +42,7 @@ func (replicationControllers) gvk() schema.GroupVersionKind {
 func (replicationControllers) countsEnding() bool { return false }
 
 func (replicationControllers) read(owner metav1.Object) *appsv1.ReplicaSet {
-	rc := owner.(*corev1.ReplicationController) //nolint:errcheck,forcetypeassert // the watch holds nothing else
+	rc := owner.(*corev1.ReplicationController) //nolint:errcheck,forcetypeassert // the watch holds only this type
 	set := &appsv1.ReplicaSet{
 		ObjectMeta: rc.ObjectMeta,
 		Spec: appsv1.ReplicaSetSpec{
@@ -72,7 +72,7 @@ func (k replicationControllers) live(ctx context.Context, namespace, name string
 
 func (k replicationControllers) store(ctx context.Context, owner metav1.Object,
 	status appsv1.ReplicaSetStatus) (metav1.Object, error) {
-	rc := *owner.(*corev1.ReplicationController) //nolint:errcheck,forcetypeassert // the watch holds nothing else
+	rc := *owner.(*corev1.ReplicationController) //nolint:errcheck,forcetypeassert // the watch holds only this type
 	rc.Status = corev1.ReplicationControllerStatus{
 		Replicas: status.Replicas, FullyLabeledReplicas: status.FullyLabeledReplicas,
 		ReadyReplicas:     status.ReadyReplicas,

@@ -1,6 +1,6 @@
-// Package replicaset keeps as many pods running as replica sets and replication
-// controllers say. It drives core/workload/replicaset, one controller for each of the
-// two kinds. The controller manager runs it; it must never change an owner's spec.
+// Package replicaset keeps the number of pods at the replicas of ReplicaSets and
+// ReplicationControllers. It drives core/workload/replicaset, one controller for each of the two
+// kinds. The controller manager runs it; it must never change an owner's spec.
 //
 // Contract: docs/spec/workloads.md.
 package replicaset
@@ -36,7 +36,7 @@ type kind interface {
 	read(owner metav1.Object) *appsv1.ReplicaSet
 	// live reads an owner from the API.
 	live(ctx context.Context, namespace, name string) (metav1.Object, error)
-	// store writes the status of an owner as the watch showed it.
+	// store writes the status of an owner as read from the watch.
 	store(ctx context.Context, owner metav1.Object, status appsv1.ReplicaSetStatus) (metav1.Object, error)
 	// countsEnding is whether the status counts pods that are ending (W1.21).
 	countsEnding() bool
@@ -88,7 +88,7 @@ func (c *Controller) selects(owner metav1.Object, l labels.Set) bool {
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
 		metrics.ReplicaSetSkips.WithLabelValues("apps", "replicasets").Inc()
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	object := source.Get[metav1.Object](c.owners, key)
 	if object == nil {
@@ -97,7 +97,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	set := c.kind.read(object)
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
-		return 0, nil //nolint:nilerr // validation lets none in; a changed one wakes the key
+		return 0, nil //nolint:nilerr // validation rejects these; a change queues the key
 	}
 	owner := children.Owner{Owner: workload.Owner{Object: set, Kind: c.kind.gvk()}, Runtime: object.(runtime.Object),
 		Key: key} //nolint:errcheck,forcetypeassert // every object is one
@@ -155,7 +155,7 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, selector l
 	return active, ending, err
 }
 
-// act does what the decision about the number of pods says.
+// act carries out the decision about the number of pods.
 //
 // complete is whether it created the last pods that were missing, or deleted all that it was to delete: then the
 // status that follows from in would be replaced at once, and each of the two writes would lead to one of the
@@ -200,8 +200,8 @@ func measureAges(active, going []*corev1.Pod) {
 	}
 }
 
-// related counts the active pods of all replica sets with the same controller, by node. One without a
-// controller, and a replication controller, rank by no node, as upstream (W0.53).
+// related counts the active pods of all replica sets with the same controller, by node. Sets without
+// a controller, and replication controllers, do not rank by node, as upstream (W0.53).
 func (c *Controller) related(set *appsv1.ReplicaSet) map[string]int {
 	top := metav1.GetControllerOfNoCopy(set)
 	if top == nil || !c.kind.countsEnding() {

@@ -27,7 +27,7 @@ func reference(kind, name string) []metav1.OwnerReference {
 		Controller: new(true)}}
 }
 
-// pod is ready since some time before now.
+// pod returns a pod that has been ready for some time.
 func pod(name, kind, owner, node string, ready time.Duration) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name),
@@ -48,9 +48,9 @@ func replicaSet(name string, replicas int32, owners []metav1.OwnerReference) *ap
 	}
 }
 
-// Which pod goes first when a set shrinks by one (W0.53): the sets of one Deployment count their pods on a node
-// together; a set of nobody, and a replication controller, do not count, as upstream's ActivePodsWithRanks gets
-// no related pods for them. Then the pod goes that is ready for the shortest time.
+// Which pod is deleted first when a set is scaled down by one (W0.53): the sets of one Deployment count their
+// pods on a node together; sets without a controller, and replication controllers, do not, as upstream's
+// ActivePodsWithRanks gets no related pods for them. Then the pod that became ready last is deleted.
 func TestCrowdedNodes(t *testing.T) {
 	const rs, rc = "ReplicaSet", "ReplicationController"
 	for name, test := range map[string]struct {
@@ -137,7 +137,7 @@ func TestStatusWrites(t *testing.T) {
 					objects = append(objects, pod("pod-"+strconv.Itoa(i), "ReplicaSet", "new", "x", time.Hour))
 				}
 				api := controllertest.New(objects...)
-				api.Late = func() time.Duration { return time.Millisecond } // what watches tell
+				api.Late = func() time.Duration { return time.Millisecond } // the events of watches
 				var mu sync.Mutex
 				var stored []int32
 				api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {

@@ -9,7 +9,7 @@ import (
 	"carob/internal/controllers/metrics"
 )
 
-// adminAccess reports whether a claim asks for devices that are in use (S9.4).
+// adminAccess reports whether a claim requests admin access to devices (S9.4).
 func adminAccess(c *resourcev1.ResourceClaim) string {
 	return strconv.FormatBool(slices.ContainsFunc(c.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
 		return r.Exactly != nil && r.Exactly.AdminAccess != nil && *r.Exactly.AdminAccess

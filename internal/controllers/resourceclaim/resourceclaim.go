@@ -1,9 +1,9 @@
-// Package resourceclaim makes the ResourceClaims that pods want from templates, and releases claims
-// whose pods have ended. core/podclaims decides; the controller manager runs it. It must never
-// allocate a device.
+// Package resourceclaim creates the ResourceClaims of pods from templates, and releases claims whose
+// pods have ended. core/podclaims decides; the controller manager runs it. It must never allocate a
+// device.
 //
-// Its watches of claims and templates begin with the first pod that wants a claim, or the first claim:
-// a cluster without any pays nothing.
+// Its watches of claims and templates begin with the first pod that needs a claim, or the first claim:
+// a cluster without any has no cost.
 //
 // Contract: S9.B in docs/spec/storage-and-node.md.
 package resourceclaim
@@ -45,13 +45,13 @@ type Controller struct {
 	first  *loop.First // something to do
 
 	mu    sync.Mutex
-	users map[string]map[string]bool // names of the pods that name a claim or template, by claim/… or template/…
-	// unclear are the keys of pods for which a claim may have been created although the request
+	users map[string]map[string]bool // names of the pods that refer to a claim or template, by claim/… or template/…
+	// unclear holds the keys of pods for which a claim may have been created although the request
 	// failed.
 	unclear map[string]bool
 }
 
-// Readers is where the controller registers to hear of the first claim; an inventory is one.
+// Readers notifies the controller of the first claim; an inventory implements it.
 type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
@@ -94,7 +94,7 @@ func (c *Controller) Run(ctx context.Context) {
 	c.first.Run(ctx, []loop.Watched{c.in.Claims, c.in.Templates}, nil, c.loop.Run)
 }
 
-// podChanged notes which claims a pod uses, and what its change is reason to look at.
+// podChanged records the claims of a pod, and queues the keys that its change affects.
 func (c *Controller) podChanged(before, after metav1.Object) {
 	b, _ := before.(*corev1.Pod)
 	a, _ := after.(*corev1.Pod)
@@ -133,7 +133,7 @@ func uses(pod *corev1.Pod) bool {
 	return pod != nil && (len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil)
 }
 
-// named are the claims and templates that a pod names.
+// named returns the claims and templates that a pod refers to.
 func named(pod *corev1.Pod) []string {
 	if pod == nil {
 		return nil

@@ -23,7 +23,7 @@ import (
 	"carob/internal/core/podclaims"
 )
 
-// readers is an inventory that a test speaks for.
+// readers is an inventory that the test controls.
 type readers struct{ list []inventory.Reader }
 
 func (r *readers) AddReader(one inventory.Reader) { r.list = append(r.list, one) }
@@ -45,7 +45,7 @@ func template(name string) *resourcev1.ResourceClaimTemplate {
 	return &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 }
 
-// pod wants a claim of the template for each entry.
+// pod returns a pod with a claim from the template for each entry.
 func pod(name, template string, entries ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 	for _, e := range entries {
@@ -57,7 +57,7 @@ func pod(name, template string, entries ...string) *corev1.Pod {
 
 func wait() { time.Sleep(time.Minute); synctest.Wait() }
 
-// told returns what the pods' statuses say, "POD ENTRY OWNER" for each entry whose claim is there.
+// told formats the pods' statuses: "POD ENTRY OWNER" for each entry whose claim exists.
 func told(t *testing.T, api *controllertest.API) []string {
 	t.Helper()
 	claims := map[string]*resourcev1.ResourceClaim{}
@@ -81,8 +81,8 @@ func told(t *testing.T, api *controllertest.API) []string {
 	return out
 }
 
-// A pod waits for its template; then each entry gets one claim, which the status names; a claim that is
-// deleted is made again (S9.10 to S9.12).
+// A pod waits for its template; then each entry gets one claim, which the status names; a deleted claim
+// is created again (S9.10 to S9.12).
 func TestFromTemplate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(pod("p", "gpu", "a", "b"))
@@ -109,8 +109,8 @@ func TestFromTemplate(t *testing.T) {
 	})
 }
 
-// With watches that are late, tell twice or break off, and writes that fail before or after their effect, each
-// entry has exactly one claim in the end.
+// With watches that are late, deliver twice or break off, and writes that fail before or after their effect,
+// each entry has exactly one claim in the end.
 func TestOneClaimForEachEntry(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestOneClaimForEachEntry(t *testing.T) {
 	}
 }
 
-// reserve allocates a claim for a pod, as the scheduler does.
+// reserve allocates a claim for a pod, like the scheduler.
 func reserve(t *testing.T, api *controllertest.API, claim string, p *corev1.Pod) {
 	t.Helper()
 	if !controllertest.Change(api, "ns", claim, func(c *resourcev1.ResourceClaim) {
@@ -167,9 +167,9 @@ func reserve(t *testing.T, api *controllertest.API, claim string, p *corev1.Pod)
 	}
 }
 
-// The claim of a finished pod goes with its allocation although the pod stays; one that the user named is only
-// released, when its last pod has ended or is gone (S9.15, S9.16). A pod that the watch does not show yet
-// keeps its reservation.
+// The generated claim of a finished pod is deleted with its allocation although the pod stays; a claim of the
+// user is only released, when its last pod has ended or is deleted (S9.15, S9.16). A pod that the watch does
+// not show yet keeps its reservation.
 func TestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "shared"}}
@@ -198,7 +198,7 @@ func TestRelease(t *testing.T) {
 		controllertest.Equal(t, "one of two users", api.Log(), "update resourceclaims/status shared")
 		api.Remove(pods["other"])
 		wait()
-		controllertest.Equal(t, "the last user is gone", api.Log(), "update resourceclaims/status shared",
+		controllertest.Equal(t, "the last user is deleted", api.Log(), "update resourceclaims/status shared",
 			"update resourceclaims shared")
 		finish("made")
 		controllertest.Equal(t, "the pod of a made claim", api.Log(), "update resourceclaims/status "+own,
@@ -208,7 +208,7 @@ func TestRelease(t *testing.T) {
 			left[0].Status.Allocation != nil {
 			t.Errorf("left %+v", left)
 		}
-		// The pod is stored, and the watch does not tell for an hour.
+		// The pod is stored, and the watch is late by an hour.
 		late := time.Hour
 		api.Late = func() time.Duration { return late }
 		api.Put(pod("late", "gpu"))
@@ -223,11 +223,11 @@ func TestRelease(t *testing.T) {
 		controllertest.Equal(t, "a pod that is not known yet", api.Log())
 		reserve(t, api, "shared", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ghost", UID: "ghost"}})
 		wait()
-		controllertest.Equal(t, "a pod that never was", api.Log(), "update resourceclaims/status shared")
+		controllertest.Equal(t, "a pod that never existed", api.Log(), "update resourceclaims/status shared")
 	})
 }
 
-// A claim that is deleted while nobody uses it goes, also in a cluster without pods: the inventory tells of it.
+// A claim that is deleted while unused is removed, also in a cluster without pods: the inventory reports it.
 func TestDeletedClaimWithoutPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := metav1.Now()

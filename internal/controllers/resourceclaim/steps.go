@@ -20,8 +20,8 @@ import (
 // fieldManager writes pod.status.resourceClaimStatuses (S9.11).
 const fieldManager = "ResourceClaimController"
 
-// provide makes the claims of a pod, writes their names to its status, and reserves what is allocated
-// for a pod that no scheduler handled.
+// provide creates the claims of a pod, writes their names to its status, and reserves allocated
+// claims for a pod that was bound without the scheduler.
 func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) error {
 	if pod == nil {
 		c.setUnclear(key, false)
@@ -66,7 +66,7 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 		names[n.Entry] = made.Name
 	}
 	if len(names) > 0 {
-		if err := c.tell(ctx, key, pod, names); err != nil {
+		if err := c.writeStatuses(ctx, key, pod, names); err != nil {
 			return err
 		}
 	}
@@ -101,12 +101,12 @@ func (c *Controller) setUnclear(key string, is bool) {
 	}
 }
 
-// lookFor adds the claims that the API has for a pod: the watch may not show the one whose answer was lost.
+// lookFor adds the claims that the API has for a pod: the watch may not show one whose response was lost.
 func (c *Controller) lookFor(ctx context.Context, key string, pod *corev1.Pod,
 	claims map[string]*resourcev1.ResourceClaim) error {
 	list, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("look for the claims of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("list the claims of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	for i := range list.Items {
 		if podclaims.OwnedBy(pod, &list.Items[i]) {
@@ -117,8 +117,8 @@ func (c *Controller) lookFor(ctx context.Context, key string, pod *corev1.Pod,
 	return nil
 }
 
-// tell writes the names of claims, by entry, into the status of exactly this pod (S9.11).
-func (c *Controller) tell(ctx context.Context, key string, pod *corev1.Pod, names map[string]string) error {
+// writeStatuses writes the names of claims, by entry, into the status of exactly this pod (S9.11).
+func (c *Controller) writeStatuses(ctx context.Context, key string, pod *corev1.Pod, names map[string]string) error {
 	status := applycorev1.PodStatus()
 	for _, s := range podclaims.Statuses(pod, names) {
 		one := applycorev1.PodResourceClaimStatus().WithName(s.Name)
@@ -140,7 +140,7 @@ func (c *Controller) tell(ctx context.Context, key string, pod *corev1.Pod, name
 	return nil
 }
 
-// store writes the status of a claim as the watch showed it; nil means that something newer is stored.
+// store writes the status of a claim as read from the watch; nil means that a newer version is stored.
 func (c *Controller) store(ctx context.Context, key string, claim *resourcev1.ResourceClaim,
 	status *resourcev1.ResourceClaimStatus) (*resourcev1.ResourceClaim, error) {
 	changed := claim.DeepCopy()
@@ -150,7 +150,7 @@ func (c *Controller) store(ctx context.Context, key string, claim *resourcev1.Re
 	return c.written(ctx, key, claim, stored, err)
 }
 
-// written takes the answer to a write of a claim.
+// written handles the response to a write of a claim.
 func (c *Controller) written(ctx context.Context, key string, planned, stored *resourcev1.ResourceClaim, err error) (
 	*resourcev1.ResourceClaim, error) {
 	switch {
@@ -160,7 +160,7 @@ func (c *Controller) written(ctx context.Context, key string, planned, stored *r
 	case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
 		return nil, err
 	}
-	// Only what is newer explains the answer: a webhook may say the same.
+	// Only a newer version explains the response: a webhook may return the same error.
 	live, failed := c.client.ResourceV1().ResourceClaims(planned.Namespace).Get(ctx, planned.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(failed):
@@ -190,7 +190,7 @@ func (c *Controller) release(ctx context.Context, key string, claim *resourcev1.
 			// The watch may not show it yet, and the scheduler may be about to bind it.
 			live, err := c.client.CoreV1().Pods(claim.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("look for pod %s/%s: %w", claim.Namespace, ref.Name, err)
+				return fmt.Errorf("read pod %s/%s: %w", claim.Namespace, ref.Name, err)
 			}
 			if err == nil {
 				pod = live

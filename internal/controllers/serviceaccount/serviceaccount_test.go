@@ -16,24 +16,25 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// Each active namespace without the account gets it; answers that show that nothing is left to do are not errors.
+// Each active namespace without the account gets it; responses that show that nothing is left to do are not
+// errors.
 func TestDefaultAccount(t *testing.T) {
 	resource := schema.GroupResource{Resource: "serviceaccounts"}
 	ending := apierrors.NewForbidden(resource, Name, errors.New("is being terminated"))
 	ending.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	for _, c := range []struct {
 		name    string
-		phase   corev1.NamespacePhase // empty: there is no such namespace
+		phase   corev1.NamespacePhase // empty: the namespace does not exist
 		account bool
 		answer  error
 		created bool
 		fails   bool
 	}{
 		{name: "it is missing", phase: corev1.NamespaceActive, created: true},
-		{name: "it is there", phase: corev1.NamespaceActive, account: true},
-		{name: "the namespace ends", phase: corev1.NamespaceTerminating},
+		{name: "it exists", phase: corev1.NamespaceActive, account: true},
+		{name: "the namespace is being deleted", phase: corev1.NamespaceTerminating},
 		{name: "the namespace is gone"},
-		{name: "somebody was faster", phase: corev1.NamespaceActive, created: true,
+		{name: "another client was faster", phase: corev1.NamespaceActive, created: true,
 			answer: apierrors.NewAlreadyExists(resource, Name)},
 		{name: "the namespace has just gone", phase: corev1.NamespaceActive, created: true,
 			answer: apierrors.NewNotFound(resource, Name)},

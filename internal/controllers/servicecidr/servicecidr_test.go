@@ -102,13 +102,13 @@ func TestLife(t *testing.T) {
 			&metav1.PartialObjectMetadata{ObjectMeta: a.ObjectMeta})
 		synctest.Wait()
 		if o := get(); len(o.Finalizers) != 1 {
-			t.Error("a request in flight was not waited for")
+			t.Error("the controller did not wait for a request in flight")
 		}
 		time.Sleep(grace)
 		synctest.Wait()
 		if o, err := api.Get(t.Context(), "r", metav1.GetOptions{}); !apierrors.IsNotFound(err) &&
 			len(o.Finalizers) != 0 {
-			t.Errorf("nobody uses it any more: %v, %v", o, err)
+			t.Errorf("no longer in use: %v, %v", o, err)
 		}
 	})
 }

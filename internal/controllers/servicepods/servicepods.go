@@ -1,5 +1,5 @@
-// Package servicepods reports to controllers of Services which pods are behind each, and when
-// that changes. The controllers of EndpointSlices and Endpoints use it; it must never write.
+// Package servicepods reports to controllers of Services which pods are behind each Service, and
+// changes of them. The controllers of EndpointSlices and Endpoints use it; it must never write.
 //
 // Contract: N1 in docs/spec/network.md.
 package servicepods
@@ -16,7 +16,7 @@ import (
 	"carob/internal/core/netplan"
 )
 
-// Watch knows the pods of Services for one controller. Its methods may be called from many
+// Watch tracks the pods of Services for one controller. Its methods may be called from many
 // goroutines.
 type Watch struct {
 	services, pods *source.Watch
@@ -25,9 +25,9 @@ type Watch struct {
 	seen map[string]netplan.Seen // by key of the Service
 }
 
-// New has add called with the namespace/name of each Service that appears, changes or goes,
-// and of each whose pods change in a way that may change its endpoints. Both watches are
-// indexed by namespace.
+// New registers add, which is called with the namespace/name of each Service that is added, changed
+// or removed, and of each whose pods change in a way that may affect its endpoints. Both watches
+// are indexed by namespace.
 func New(services, pods *source.Watch, add func(key string)) (*Watch, error) {
 	w := &Watch{services: services, pods: pods, seen: map[string]netplan.Seen{}}
 	if err := services.OnChange(func(before, after metav1.Object) {
@@ -52,7 +52,8 @@ func New(services, pods *source.Watch, add func(key string)) (*Watch, error) {
 	return w, nil
 }
 
-// Affected calls add with each Service that selects a pod as it was or as it is; either may be nil.
+// Affected calls add with each Service that selects a pod before or after a change; either may be
+// nil.
 func (w *Watch) Affected(old, pod *corev1.Pod, add func(key string)) {
 	namespace := ""
 	for _, p := range []*corev1.Pod{old, pod} {
@@ -82,12 +83,12 @@ func (w *Watch) Of(s *corev1.Service) ([]*corev1.Pod, time.Time) {
 	return out, trigger
 }
 
-// Forget forgets a Service that is gone.
+// Forget removes a deleted Service.
 func (w *Watch) Forget(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.seen, key)
 }
 
-// Key is the namespace/name of an object.
+// Key returns the namespace/name of an object.
 func Key(o metav1.Object) string { return o.GetNamespace() + "/" + o.GetName() }

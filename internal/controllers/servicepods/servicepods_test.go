@@ -28,7 +28,7 @@ func pod(name, app string, ready int64) *corev1.Pod {
 }
 
 // N1.2, N1.3: which Services a change concerns; those of the old and of the new labels, never those
-// of another namespace, and none for what endpoints do not say.
+// of another namespace, and none for changes that do not affect endpoints.
 func TestChanges(t *testing.T) {
 	services, pods := source.Services(fake.NewClientset()), source.Pods(fake.NewClientset())
 	var added []string
@@ -90,6 +90,6 @@ func TestChanges(t *testing.T) {
 	}
 	w.Forget("ns/a")
 	if _, trigger := w.Of(a); !trigger.Equal(time.Unix(1, 0)) {
-		t.Errorf("after it was forgotten: %v", trigger)
+		t.Errorf("after Forget: %v", trigger)
 	}
 }

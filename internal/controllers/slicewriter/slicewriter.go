@@ -1,5 +1,5 @@
-// Package slicewriter writes EndpointSlices as a plan says. The controllers of EndpointSlices and
-// of their copies of Endpoints use it; it must never decide what a slice says.
+// Package slicewriter writes EndpointSlices according to a plan. The controllers endpointslice and
+// endpointslicemirroring use it; it must never decide about the content of a slice.
 package slicewriter
 
 import (
@@ -14,12 +14,12 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// Plan is what to write, in this order (N1.23).
+// Plan holds the writes, in this order (N1.23).
 type Plan struct{ Create, Update, Delete []*discoveryv1.EndpointSlice }
 
 // Write writes a plan for a key, and calls wrote after each write with create, update, or delete. The
-// watch is that of EndpointSlices. Without an error the key wakes when the watch shows what was
-// written, or what another writer stored instead.
+// watch is that of EndpointSlices. Without an error, the key is queued when the watch shows the
+// writes, or the newer version of another writer.
 func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key string, plan Plan,
 	wrote func(operation string)) error {
 	api := func(s *discoveryv1.EndpointSlice) client {
@@ -45,7 +45,7 @@ func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key str
 			if err != nil {
 				return fmt.Errorf("update %s: %w", s.Name, err)
 			}
-			return nil // woken when the watch shows what is stored
+			return nil // queued when the watch shows the stored version
 		}
 		k.Fresh.Wrote(key, watch, stored)
 		wrote("update")

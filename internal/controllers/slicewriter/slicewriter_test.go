@@ -26,7 +26,7 @@ func slice(name, version string) *discoveryv1.EndpointSlice {
 		UID: types.UID("uid-" + name), ResourceVersion: version}}
 }
 
-// N1.23: creates, then updates, then deletes, and which answers end a pass.
+// N1.23: creates, then updates, then deletes, and which responses end a pass.
 func TestWrite(t *testing.T) {
 	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	ending := apierrors.NewForbidden(resource, "new", errors.New("is being terminated"))
@@ -36,7 +36,7 @@ func TestWrite(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		deletes bool   // and nothing else
-		verb    string // whose answer is an error
+		verb    string // whose response is an error
 		answer  error
 		stored  string // version that a get finds
 		wrote   string
@@ -44,14 +44,14 @@ func TestWrite(t *testing.T) {
 	}{
 		{name: "only a delete", deletes: true, wrote: "delete"},
 		{name: "all is well", wrote: "create update delete"},
-		{name: "the namespace ends", verb: "create", answer: ending},
+		{name: "the namespace is being deleted", verb: "create", answer: ending},
 		{name: "a create fails", verb: "create", answer: failure, err: "create: "},
-		{name: "something newer is stored", verb: "update", answer: conflict, stored: "40", wrote: "create"},
+		{name: "a newer version is stored", verb: "update", answer: conflict, stored: "40", wrote: "create"},
 		{name: "a conflict without reason", verb: "update", answer: conflict, stored: "15", wrote: "create", err: "update old: "},
 		{name: "an update fails", verb: "update", answer: failure, stored: "15", wrote: "create", err: "update old: "},
 		{name: "an update fails, and is stored", verb: "update", answer: failure, stored: "40", wrote: "create"},
 		{name: "it is deleted already", verb: "delete", answer: apierrors.NewNotFound(resource, "extra"), wrote: "create update delete"},
-		{name: "another one of its name", verb: "delete", answer: apierrors.NewConflict(resource, "extra", errors.New("uid")),
+		{name: "another object of its name", verb: "delete", answer: apierrors.NewConflict(resource, "extra", errors.New("uid")),
 			wrote: "create update delete"},
 		{name: "a delete fails", verb: "delete", answer: failure, wrote: "create update", err: "delete extra: "},
 	} {

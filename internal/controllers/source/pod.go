@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slimPod keeps the parts of a pod that some controller reads: identity, owners, node, status,
-// tolerations, requests, addresses, named ports, and claims. It drops what the pod runs and how
-// (commands, environment, mounts, probes, security): nine tenths.
+// slimPod keeps the parts of a pod that controllers read: identity, owners, node, status,
+// tolerations, requests, addresses, named ports, and claims. It drops the rest (commands,
+// environment, mounts, probes, security), about nine tenths.
 func slimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -59,7 +59,7 @@ func slimContainers(all []corev1.Container) []corev1.Container {
 	return slices.Clip(out)
 }
 
-// slimStatuses keeps how containers stand and how often they began anew.
+// slimStatuses keeps the states of containers and their restart counts.
 func slimStatuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
 	out := make([]corev1.ContainerStatus, len(all))
 	for i := range all {
@@ -84,7 +84,7 @@ func slimVolumes(all []corev1.Volume) []corev1.Volume {
 	return slices.Clip(out)
 }
 
-// slimAffinity keeps to which nodes a pod is bound: a daemon set's pods name theirs there.
+// slimAffinity keeps the required node affinity: pods of DaemonSets name their node there.
 func slimAffinity(a *corev1.Affinity) *corev1.Affinity {
 	if a == nil || a.NodeAffinity == nil {
 		return nil

@@ -1,6 +1,6 @@
 // Package source makes the watches that controllers share: informers over the objects of the API
-// server in this process, or, with a client of another server, over copies that keep only what some
-// controller reads. It must never decide anything.
+// server in this process, or, with a client of another server, over copies that keep only the
+// fields that controllers read. It must never make decisions.
 //
 // Contract: docs/spec/workloads.md.
 package source
@@ -44,7 +44,7 @@ func ConfigMaps(c kubernetes.Interface, name string) *Watch {
 	return newWatch(c.CoreV1().ConfigMaps(metav1.NamespaceAll), &corev1.ConfigMap{}, named(name), slimMeta, nil)
 }
 
-// Pods watches all pods, as slimPod leaves them; indexed ByNode, ByController and by namespace.
+// Pods watches all pods, reduced by slimPod; indexed ByNode, ByController and by namespace.
 func Pods(c kubernetes.Interface) *Watch {
 	return newWatch(c.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything(), slimPod,
 		cache.Indexers{ByNode: nodeOf, ByController: controllerOf, cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
@@ -55,7 +55,7 @@ func Nodes(c kubernetes.Interface) *Watch {
 	return newWatch(c.CoreV1().Nodes(), &corev1.Node{}, fields.Everything(), slimNode, nil)
 }
 
-// Leases watches the leases that nodes renew to show that they live.
+// Leases watches the leases that nodes renew as heartbeats.
 func Leases(c kubernetes.Interface) *Watch {
 	return newWatch(c.CoordinationV1().Leases(corev1.NamespaceNodeLease), &coordinationv1.Lease{},
 		fields.Everything(), slimMeta, nil)
@@ -103,18 +103,18 @@ func controllerOf(obj any) ([]string, error) {
 	return []string{orphans(o.GetNamespace())}, nil
 }
 
-// Candidates are the objects that an owner controls, and those of its namespace that have no
+// Candidates returns the objects that an owner controls, and those of its namespace that have no
 // controller, which it may adopt (W0.21). The watch is indexed ByController.
 func Candidates[T metav1.Object](w *Watch, owner metav1.Object) []T {
 	return append(Controlled[T](w, owner.GetUID()), indexed[T](w, ByController, orphans(owner.GetNamespace()))...)
 }
 
-// Controlled are the objects whose controller has this UID. The watch is indexed ByController.
+// Controlled returns the objects whose controller has this UID. The watch is indexed ByController.
 func Controlled[T metav1.Object](w *Watch, owner types.UID) []T {
 	return indexed[T](w, ByController, string(owner))
 }
 
-// Namespaced are the objects of a namespace. The watch is indexed by cache.NamespaceIndex.
+// Namespaced returns the objects of a namespace. The watch is indexed by cache.NamespaceIndex.
 func Namespaced[T metav1.Object](w *Watch, namespace string) []T {
 	return indexed[T](w, cache.NamespaceIndex, namespace)
 }
@@ -186,7 +186,7 @@ func VolumeClaims(c kubernetes.Interface) *Watch {
 		fields.Everything(), slimMeta, byNamespace())
 }
 
-// OnNode are the pods of a node. The watch is indexed ByNode.
+// OnNode returns the pods of a node. The watch is indexed ByNode.
 func OnNode(w *Watch, node string) []*corev1.Pod { return indexed[*corev1.Pod](w, ByNode, node) }
 
 // Services watches all Services, indexed by namespace.
@@ -215,7 +215,8 @@ func EndpointSlices(c kubernetes.Interface) *Watch {
 		}})
 }
 
-// SlicesOf are the EndpointSlices that name a Service by its namespace/name. The watch is EndpointSlices.
+// SlicesOf returns the EndpointSlices that name a Service by its namespace/name. The watch is
+// EndpointSlices.
 func SlicesOf(w *Watch, service string) []*discoveryv1.EndpointSlice {
 	return indexed[*discoveryv1.EndpointSlice](w, byService, service)
 }
@@ -301,7 +302,7 @@ func Volumes(c kubernetes.Interface) *Watch {
 		}})
 }
 
-// VolumesOf are the volumes that name a claim, by its namespace/name. The watch is Volumes.
+// VolumesOf returns the volumes that name a claim, by its namespace/name. The watch is Volumes.
 func VolumesOf(w *Watch, claim string) []*corev1.PersistentVolume {
 	return indexed[*corev1.PersistentVolume](w, byClaim, claim)
 }
@@ -330,12 +331,12 @@ func VolumeAttachments(c kubernetes.Interface) *Watch {
 // byVolume indexes attachments by the name of their persistent volume.
 const byVolume = "volume"
 
-// AttachmentsOn are the attachments of a node. The watch is VolumeAttachments.
+// AttachmentsOn returns the attachments of a node. The watch is VolumeAttachments.
 func AttachmentsOn(w *Watch, node string) []*storagev1.VolumeAttachment {
 	return indexed[*storagev1.VolumeAttachment](w, ByNode, node)
 }
 
-// AttachmentsOf are the attachments of a persistent volume. The watch is VolumeAttachments.
+// AttachmentsOf returns the attachments of a persistent volume. The watch is VolumeAttachments.
 func AttachmentsOf(w *Watch, volume string) []*storagev1.VolumeAttachment {
 	return indexed[*storagev1.VolumeAttachment](w, byVolume, volume)
 }

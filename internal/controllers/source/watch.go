@@ -17,19 +17,19 @@ import (
 	"carob/internal/base/zerocopy"
 )
 
-// Watch holds the objects of one kind as the API last told, and says how far it
-// is: Version is the resource version up to which it has heard of every change.
-// What it holds is for reading only: where the client is one of the API server in this process, the
-// objects are those of the server's own watch cache (package zerocopy).
+// Watch holds the objects of one kind as last reported by the API server, and its progress: Version
+// is the resource version up to which it has received every change. Its objects are read only: with
+// a client of the API server in this process, they are those of the server's own watch cache
+// (package zerocopy).
 //
-// It is an informer with one goroutine: the reflector's, on which listeners are
-// called one after the other, when the change is there to be read. So a listener
-// must not wait. Make it with a function of this package, add listeners, Run it.
+// It is an informer with one goroutine: the reflector's, on which listeners are called one after
+// the other, after the change is stored. So a listener must not block. Make it with a function of
+// this package, add listeners, Run it.
 type Watch struct {
 	name      string
 	lw        *zerocopy.ListWatch
 	example   runtime.Object
-	slim      cache.TransformFunc // of objects that are this watch's own
+	slim      cache.TransformFunc // of objects that only this watch has
 	read      cache.TransformFunc // of all objects, into others
 	objects   cache.Indexer
 	mutations cache.MutationDetector
@@ -58,19 +58,20 @@ func newWatch[L runtime.Object](c zerocopy.Client[L], example runtime.Object, se
 		mutations: cache.NewCacheMutationDetector(name)}
 }
 
-// Objects are the current ones, by namespace/name and by the indexes of the kind. Objects and
-// lists are for reading only.
+// Objects returns the current objects, by namespace/name and by the indexes of the kind. Objects
+// and lists are for reading only.
 func (w *Watch) Objects() cache.Indexer { return w.objects }
 
-// Synced is closed after the first list.
+// Synced returns a channel that is closed after the first list.
 func (w *Watch) Synced() <-chan struct{} { return w.synced }
 
-// Version is the resource version up to which every change has been heard; 0 before the first list.
+// Version returns the resource version up to which every change has been received; 0 before the
+// first list.
 func (w *Watch) Version() uint64 { return w.version.Load() }
 
-// OnChange has f called with each object that appears (before is nil), changes or
-// goes (after is nil), after a new list also with what changed unseen. An object
-// that was replaced by another of its name goes first and appears then.
+// OnChange registers f, which is called with each object that is added (before is nil), changed or
+// removed (after is nil), after a new list also with missed changes. An object that was replaced by
+// another of its name is first removed and then added.
 func (w *Watch) OnChange(f func(before, after metav1.Object)) error {
 	if w.started.Load() {
 		return fmt.Errorf("listen to changes of %s: %w", w.name, errStarted)
@@ -79,8 +80,8 @@ func (w *Watch) OnChange(f func(before, after metav1.Object)) error {
 	return nil
 }
 
-// OnProgress has f called with Version whenever it has grown: after the calls for the
-// change that did it, for a bookmark, and for a new list.
+// OnProgress registers f, which is called with Version whenever it has grown: after the calls for
+// the change, for a bookmark, and for a new list.
 func (w *Watch) OnProgress(f func(version uint64)) error {
 	if w.started.Load() {
 		return fmt.Errorf("listen to the progress of %s: %w", w.name, errStarted)
@@ -89,7 +90,7 @@ func (w *Watch) OnProgress(f func(version uint64)) error {
 	return nil
 }
 
-// Run watches until ctx ends. Who shares a watch that starts late may call it, too: the first call watches, and the
+// Run watches until ctx ends. Controllers that share a watch may all call it: the first call watches, and the
 // others only wait for their ctx. All of them must end together.
 func (w *Watch) Run(ctx context.Context) {
 	if w.started.Swap(true) {
@@ -117,7 +118,7 @@ func (w *Watch) Add(obj any) error {
 	old, _ := before.(metav1.Object)
 	if there && old.GetUID() == o.GetUID() {
 		if v, err := ParseVersion(old.GetResourceVersion()); err == nil && v > version {
-			return nil // a late event: a newer version is known
+			return nil // a late event: a newer version is stored
 		}
 	}
 	if err := w.objects.Update(o); err != nil {
@@ -225,8 +226,8 @@ func (w *Watch) Bookmark(version string) error {
 // Resync implements cache.ReflectorStore; there is nothing to repeat.
 func (w *Watch) Resync() error { return nil }
 
-// take drops the fields that no controller reads, unless the object is the API server's own: that must
-// not be modified, and takes no more memory.
+// take drops the fields that no controller reads, unless the object is the API server's own, which
+// must not be modified and needs no extra memory.
 func (w *Watch) take(obj any) (o metav1.Object, version uint64, err error) {
 	if w.slim != nil && !w.lw.Shared() {
 		if obj, err = w.slim(obj); err != nil {
@@ -253,7 +254,7 @@ func (w *Watch) changed(before, after metav1.Object) {
 	}
 }
 
-// reached notes a version. An event that comes twice, or late after a new list, takes nothing back.
+// reached records a version. A duplicate event, or a late one after a new list, does not lower it.
 func (w *Watch) reached(version uint64) {
 	if version <= w.version.Load() {
 		return

@@ -28,7 +28,7 @@ func pod(name, uid, version string) *corev1.Pod {
 		ResourceVersion: version}}
 }
 
-// heard is what the listeners of a watch were told.
+// heard records the calls of a watch's listeners.
 type heard struct {
 	*Watch
 	log []string
@@ -66,7 +66,7 @@ func (h *heard) expect(t *testing.T, what string, err error, want ...string) {
 	h.log = nil
 }
 
-func TestWatchTells(t *testing.T) {
+func TestListeners(t *testing.T) {
 	h := listen(t)
 	h.expect(t, "first list", h.Replace([]any{pod("a", "1", "5")}, "7"), "- a/1@5", "7")
 	select {
@@ -85,7 +85,7 @@ func TestWatchTells(t *testing.T) {
 	h.expect(t, "gone", h.Delete(pod("b", "3", "13")), "b/3@13 -", "13")
 	h.expect(t, "gone twice", h.Delete(pod("b", "3", "13")))
 	h.expect(t, "bookmark", h.Bookmark("20"), "20")
-	// What happened unseen: a changed, c came, and d went that nobody saw.
+	// Missed changes: a changed, c was added, and d was added and removed.
 	h.expect(t, "another list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "30"), "a/1@5 -", "- a/4@25",
 		"- c/5@24", "30")
 	h.expect(t, "the same list", h.Replace([]any{pod("a", "4", "25"), pod("c", "5", "24")}, "31"), "31")
@@ -98,11 +98,11 @@ func TestWatchTells(t *testing.T) {
 	}
 	h.started.Store(true)
 	if err := h.OnChange(nil); !errors.Is(err, errStarted) {
-		t.Errorf("a listener that comes late: %v", err)
+		t.Errorf("a listener that is added late: %v", err)
 	}
 }
 
-// With client-go's mutation detector on, as in "make test", whoever modifies an object of a watch ends the process.
+// With client-go's mutation detector on, as in "make test", a modification of a watch's object ends the process.
 func TestModifiedObject(t *testing.T) {
 	if os.Getenv("MODIFY") != "" {
 		w := Pods(fake.NewClientset())
@@ -139,7 +139,8 @@ func TestSharedObjects(t *testing.T) {
 	}
 }
 
-// Parts that share a watch may all run it: it lists once, and each call ends with its context.
+// Controllers that share a watch may all run it: it lists once, and each call ends with its
+// context.
 func TestRunTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -221,7 +222,7 @@ func TestSlimPod(t *testing.T) {
 	s := obj.(*corev1.Pod)
 	switch {
 	case s == p || p.Spec.Containers[0].Image != "i":
-		t.Error("what the watch was given has changed")
+		t.Error("the object passed to the watch has changed")
 	case s.Annotations[corev1.PodDeletionCost] != "3", s.Finalizers[0] != "f",
 		*s.Spec.InitContainers[0].RestartPolicy != always, s.Status.ContainerStatuses[0].RestartCount != 4,
 		len(s.Spec.Volumes) != 1 || s.Spec.Volumes[0].PersistentVolumeClaim.ClaimName != "claim":

@@ -76,7 +76,8 @@ func selects(owner metav1.Object, l labels.Set) bool {
 	return err == nil && s.Matches(l)
 }
 
-// claimChanged wakes the set when a claim is deleted that one of its pods may wait for (W3.42, W3.48).
+// claimChanged queues the set when a claim is deleted that one of its pods may wait for (W3.42,
+// W3.48).
 func (c *Controller) claimChanged(before, after metav1.Object) {
 	if after != nil {
 		return
@@ -100,7 +101,7 @@ type turn struct {
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	if !c.keeper.Fresh.Fresh(key) {
 		metrics.StatefulSetSkips.WithLabelValues("apps", "statefulsets").Inc()
-		return 0, nil // woken when it is
+		return 0, nil // queued when it is
 	}
 	set := source.Get[*appsv1.StatefulSet](c.Sets, key)
 	if set == nil {
@@ -225,7 +226,8 @@ func (t turn) update(ctx context.Context, revisions []*appsv1.ControllerRevision
 	}
 }
 
-// store writes the status (W3.77). A conflict with a newer set is none: that set wakes the key.
+// store writes the status (W3.77). A conflict with a newer set is not an error: its event queues
+// the key.
 func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error {
 	if !statefulset.Changed(&t.set.Status, status) {
 		return nil

@@ -43,10 +43,10 @@ type world struct {
 	others sync.WaitGroup
 
 	mu    sync.Mutex
-	sizes []int32 // spec.replicas until now
+	sizes []int32 // all values of spec.replicas
 }
 
-// dice are random numbers that many goroutines ask for.
+// dice is a source of random numbers for several goroutines.
 type dice struct {
 	mu  sync.Mutex
 	rng *rand.Rand
@@ -71,7 +71,7 @@ func newSet() *appsv1.StatefulSet {
 					MaxUnavailable: new(intstr.FromInt32(1))}}}}
 }
 
-// inWorld runs a test with a set that change makes of the usual one; before sees the API first.
+// inWorld runs a test with the usual set after change; before prepares the API.
 func inWorld(t *testing.T, seed uint64, change func(*appsv1.StatefulSet), before func(w *world), test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		set := newSet()
@@ -88,11 +88,11 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.StatefulSet), before
 		w.end()
 		w.others.Wait()
 		w.calm()
-		time.Sleep(time.Second) // watches that are late end
+		time.Sleep(time.Second) // delayed watches end
 	})
 }
 
-// start runs a controller that knows nothing.
+// start runs a new controller.
 func (w *world) start() {
 	ctx, cancel := context.WithCancel(w.Context())
 	watches := Watches{Sets: source.StatefulSets(w.api), Pods: source.Pods(w.api), Claims: source.VolumeClaims(w.api),
@@ -124,7 +124,7 @@ func (w *world) pods() []*corev1.Pod { return controllertest.All[*corev1.Pod](w.
 
 func (w *world) set() *appsv1.StatefulSet { return controllertest.All[*appsv1.StatefulSet](w.api)[0] }
 
-// kept is how many pods every spec wants that the controller may know as the newest.
+// kept returns the minimum replicas of all specs that the controller may have as the newest.
 func (w *world) kept() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +140,7 @@ func (w *world) scale(n int32) {
 
 func (w *world) change(f func(*appsv1.StatefulSet)) { controllertest.Change(w.api, "ns", "web", f) }
 
-// kubelet does for one pod what a node does next, and says whether that was anything.
+// kubelet does the next action of a node for one pod, and reports whether there was one.
 func (w *world) kubelet(p *corev1.Pod) bool {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -157,7 +157,7 @@ func (w *world) kubelet(p *corev1.Pod) bool {
 	return true
 }
 
-// collect does what the garbage collector does about claims.
+// collect acts like the garbage collector for claims.
 func (w *world) collect() {
 	uids := map[types.UID]bool{}
 	for _, p := range w.pods() {
@@ -171,7 +171,7 @@ func (w *world) collect() {
 	}
 }
 
-// settle lets the node work until everything is as it should be, or for an hour.
+// settle lets the node work until the set is in its desired state, or for an hour.
 func (w *world) settle() {
 	w.Helper()
 	for range 3600 * 5 {
@@ -194,7 +194,7 @@ func (w *world) settle() {
 	w.Fatalf("after an hour: %s", w.problem())
 }
 
-// problem says what is not as the spec says, with partition 0.
+// problem returns a difference from the spec, with partition 0.
 func (w *world) problem() string {
 	set := w.set()
 	var want, got []string
@@ -227,8 +227,9 @@ func (w *world) problem() string {
 	return ""
 }
 
-// watchOrder fails the test when the controller breaks what a set in order promises: nothing is made while a lower
-// ordinal is not ready, nothing goes but the highest or what an update may take (W3.42, W3.45, W3.61, W3.62).
+// watchOrder fails the test when the controller breaks the order of a set: no pod is created while a lower ordinal
+// is not ready, and only the highest pod, or those that an update may replace, are deleted (W3.42, W3.45, W3.61,
+// W3.62).
 func (w *world) watchOrder(budget int) {
 	w.api.PrependReactor("*", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
 		var name string
@@ -259,7 +260,7 @@ func (w *world) watchOrder(budget int) {
 				below++
 			}
 		}
-		if highest && ordinal >= kept { // it may be scaled away, whatever others do that are, too
+		if highest && ordinal >= kept { // it may be scaled down, independent of other pods that are scaled down
 			unavailable = 0
 			for _, p := range w.pods() {
 				if o, _ := statefulset.Ordinal("web", p.Name); o < kept &&
@@ -278,7 +279,7 @@ func (w *world) watchOrder(budget int) {
 	})
 }
 
-// trouble makes the API and its watches as bad as they can be: late, lost and duplicate events, conflicts, errors
+// trouble injects all faults into the API and its watches: late, lost and duplicate events, conflicts, errors
 // before and after the write took effect, and a crash of the controller after any write.
 func (w *world) trouble() {
 	w.api.Late = func() time.Duration { return time.Duration(w.dice.n(60)) * time.Millisecond }
@@ -295,12 +296,12 @@ func (w *world) trouble() {
 		switch w.dice.n(30) {
 		case 0:
 			return apierrors.NewInternalError(fmt.Errorf("no room"))
-		case 2: // by a webhook: nobody wrote anything
+		case 2: // by a webhook: nothing was written
 			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("not now"))
 		case 1:
 			if verb == "update" || verb == "patch" {
 				w.others.Go(func() { w.touch(gvr.Resource, o.GetName()) })
-				return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("somebody else wrote"))
+				return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), fmt.Errorf("another client wrote"))
 			}
 		}
 		return nil
@@ -310,7 +311,7 @@ func (w *world) trouble() {
 		case 0:
 			return apierrors.NewTimeoutError("the answer was lost", 1)
 		case 1:
-			(*w.kill.Load())() // it does nothing more
+			(*w.kill.Load())() // it stops
 			select {
 			case w.crash <- struct{}{}:
 			default:
@@ -321,7 +322,7 @@ func (w *world) trouble() {
 	}
 }
 
-// touch is what the somebody writes who came first, if the object is still there.
+// touch is the write of another client that came first, if the object still exists.
 func (w *world) touch(resource, name string) {
 	defer func() { _ = recover() }()
 	note := func(o metav1.Object) { o.SetAnnotations(map[string]string{"touched": fmt.Sprint(w.dice.n(1 << 30))}) }
@@ -341,9 +342,9 @@ func (w *world) calm() {
 	w.api.Late, w.api.Faults, w.api.Before, w.api.After = nil, nil, nil, nil
 }
 
-// In whatever order events come, what is lost, refused or repeated, and wherever the controller crashes: the order
-// holds, no ordinal is there twice (the API would refuse it), and in the end the set is what its spec says.
-func TestTrouble(t *testing.T) {
+// With late, lost, and repeated events, rejected writes, and crashes of the controller: the order holds, no
+// ordinal exists twice (the API would reject it), and in the end the set matches its spec.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			budget := 1 + int(seed%3)/2
@@ -396,8 +397,9 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// claimsFit compares claims with a policy that deletes those of pods that are scaled away (W3.93): each pod has its
-// claim, and none goes. A claim stays when its pod was gone already when the set was scaled, as upstream's.
+// claimsFit compares claims with a policy that deletes those of pods that are scaled down (W3.93): each pod has its
+// claim, and no claim of a pod is deleted. A claim stays if its pod no longer existed when the set was scaled, as
+// upstream.
 func (w *world) claimsFit() {
 	w.Helper()
 	if len(w.set().Spec.VolumeClaimTemplates) == 0 {
@@ -411,12 +413,12 @@ func (w *world) claimsFit() {
 	}
 	for _, p := range w.pods() {
 		if !claims["data-"+p.Name] {
-			w.Errorf("the claim of %s is not there", p.Name)
+			w.Errorf("the claim of %s does not exist", p.Name)
 		}
 	}
 }
 
-// told are the events so far, each with how often.
+// told returns the events so far, with their counts.
 func (w *world) told() map[string]int {
 	told := map[string]int{}
 	for {
@@ -437,8 +439,8 @@ func (w *world) wantEvents(want ...string) {
 	}
 }
 
-// What a set that is made, scaled and updated tells (W3.80, W3.81, W3.83), in how little time, and then nothing more
-// happens.
+// The events of a set that is created, scaled and updated (W3.80, W3.81, W3.83), with bounded times, and no writes
+// afterwards.
 func TestEvents(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) {
 		s.Spec.Replicas = ptr.To[int32](1)
@@ -455,13 +457,13 @@ func TestEvents(t *testing.T) {
 		w.api.Log()
 		time.Sleep(24 * time.Hour)
 		if log := w.api.Log(); len(log) > 0 {
-			w.Errorf("a set that is at rest writes %v", log)
+			w.Errorf("a stable set writes %v", log)
 		}
 	})
 }
 
-// Errors are told as upstream does (W3.82, W3.84), tried again with longer and longer waits, and over when the reason
-// is; a pod of somebody else is waited for without a word (W3.49), and the end of the namespace, too (W0.40).
+// Errors are reported as upstream (W3.82, W3.84), retried with growing back-off, and end with their reason; the wait
+// for a pod with another owner (W3.49) and the deletion of the namespace (W0.40) cause no events.
 func TestErrors(t *testing.T) {
 	quota := apierrors.NewForbidden(corev1.Resource("pods"), "", fmt.Errorf("exceeded quota"))
 	gone := apierrors.NewForbidden(corev1.Resource("pods"), "web-0", fmt.Errorf("being terminated"))
@@ -507,7 +509,7 @@ func TestErrors(t *testing.T) {
 				}
 				broken = false
 				if c.name == "namespace" {
-					// nothing retries
+					// there are no retries
 					w.change(func(s *appsv1.StatefulSet) { s.Labels = map[string]string{"any": "change"} })
 				}
 				w.settle()
@@ -516,7 +518,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A name of a revision that is taken by other data gets another one, and the count of collisions is stored (W3.22).
+// If a revision with other data has the name, the new one gets another name, and the count of collisions is stored
+// (W3.22).
 func TestCollision(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		set := w.set()
@@ -542,8 +545,8 @@ func TestCollision(t *testing.T) {
 	})
 }
 
-// An orphan with the name of an ordinal is adopted, and its revision; one of another name, or that matches no more,
-// is not, and is let go (W0.21, W0.23, W0.25, W3.26).
+// An orphan with the name of an ordinal is adopted, with its revision; one with another name is not adopted, and
+// one that no longer matches is released (W0.21, W0.23, W0.25, W3.26).
 func TestOwnership(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) {
 		s.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
@@ -594,8 +597,9 @@ func TestOwnership(t *testing.T) {
 	})
 }
 
-// A pod that waits for its claim to go comes when it is gone, though nothing else happens (W3.42, W3.48, W3.96).
-func TestClaimGoes(t *testing.T) {
+// A pod that waits for the deletion of its claim is created when the claim is gone, without any other event
+// (W3.42, W3.48, W3.96).
+func TestPodWaitsForDeletedClaim(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) {
 		s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}}}
 		s.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
@@ -608,7 +612,7 @@ func TestClaimGoes(t *testing.T) {
 	}, func(w *world) {
 		time.Sleep(time.Hour)
 		if pods := w.pods(); len(pods) > 0 {
-			w.Fatalf("%s is there before its claim is gone", pods[0].Name)
+			w.Fatalf("%s exists before its claim is gone", pods[0].Name)
 		}
 		w.api.Remove(controllertest.All[*corev1.PersistentVolumeClaim](w.api)[0])
 		synctest.Wait()
@@ -619,7 +623,7 @@ func TestClaimGoes(t *testing.T) {
 	})
 }
 
-// minReadySeconds: the next pod comes exactly then (W0.61).
+// minReadySeconds: the next pod is created exactly then (W0.61).
 func TestMinReadySeconds(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) { s.Spec.MinReadySeconds = 10 }, nil, func(w *world) {
 		synctest.Wait()
@@ -637,7 +641,7 @@ func TestMinReadySeconds(t *testing.T) {
 	})
 }
 
-// A set that is being deleted makes no pods and no revisions, and tells how it stands (W3.40).
+// A set that is being deleted creates no pods and no revisions, and updates its status (W3.40).
 func TestDeleted(t *testing.T) {
 	inWorld(t, 1, func(s *appsv1.StatefulSet) {
 		s.DeletionTimestamp, s.Finalizers = new(metav1.Now()), []string{metav1.FinalizerDeleteDependents}

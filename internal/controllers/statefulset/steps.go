@@ -17,8 +17,8 @@ import (
 // tries is the number of attempts to update a pod or claim on conflicts (W3.44).
 const tries = 4
 
-// tell records the result of an action on a pod (W3.80–W3.82), unless the namespace is terminating (W0.40).
-func (t turn) tell(verb string, pod *corev1.Pod, err error) {
+// recordResult records the result of an action on a pod (W3.80–W3.82), unless the namespace is terminating (W0.40).
+func (t turn) recordResult(verb string, pod *corev1.Pod, err error) {
 	switch {
 	case err == nil:
 		t.keeper.Events.Eventf(t.set, corev1.EventTypeNormal, "Successful"+verb,
@@ -37,7 +37,7 @@ func (t turn) step(ctx context.Context, s statefulset.Step) error {
 		return t.delete(ctx, s.Pod)
 	case statefulset.Repair:
 		err := t.repair(ctx, s)
-		t.tell("Update", s.Pod, err)
+		t.recordResult("Update", s.Pod, err)
 		return err
 	case statefulset.EnsureClaims:
 		return t.ensureClaims(ctx, s)
@@ -47,7 +47,7 @@ func (t turn) step(ctx context.Context, s statefulset.Step) error {
 
 func (t turn) create(ctx context.Context, s statefulset.Step) error {
 	if err := t.makeClaims(ctx, s); err != nil {
-		t.tell("Create", s.Pod, err)
+		t.recordResult("Create", s.Pod, err)
 		return err
 	}
 	made, err := t.keeper.Client.CoreV1().Pods(s.Pod.Namespace).Create(ctx, s.Pod, metav1.CreateOptions{})
@@ -60,10 +60,10 @@ func (t turn) create(ctx context.Context, s statefulset.Step) error {
 		owner = made
 	}
 	if err := t.ownClaims(ctx, s, owner); err != nil {
-		t.tell("Update", s.Pod, err)
+		t.recordResult("Update", s.Pod, err)
 		return err
 	}
-	t.tell("Create", s.Pod, err)
+	t.recordResult("Create", s.Pod, err)
 	return err
 }
 
@@ -73,7 +73,7 @@ func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	if err == nil || apierrors.IsNotFound(err) {
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
-		t.tell("Delete", pod, nil)
+		t.recordResult("Delete", pod, nil)
 		return nil
 	}
 	// After some errors the pod may be deleted. If it is, wait until the watch shows it before the next plan.
@@ -85,7 +85,7 @@ func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	if gone && apierrors.IsConflict(err) {
 		return nil
 	}
-	t.tell("Delete", pod, err)
+	t.recordResult("Delete", pod, err)
 	return fmt.Errorf("delete pod %s: %w", pod.Name, err)
 }
 
@@ -126,7 +126,7 @@ func (t turn) ensureClaims(ctx context.Context, s statefulset.Step) error {
 	}
 	err := t.ownClaims(ctx, s, s.Pod)
 	if err != nil {
-		t.tell("Update", s.Pod, err)
+		t.recordResult("Update", s.Pod, err)
 	}
 	return err
 }
@@ -174,7 +174,7 @@ func (t turn) makeClaims(ctx context.Context, s statefulset.Step) error {
 func (t turn) ownClaims(ctx context.Context, s statefulset.Step, pod *corev1.Pod) error {
 	for _, name := range s.Claims.Conflicting {
 		t.keeper.Events.Eventf(t.set, corev1.EventTypeWarning, "ConflictingController",
-			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name) //nolint:misspell // upstream has it so
+			"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a manging controller, the retention policy is ignored for this claim", name) //nolint:misspell // upstream's spelling
 	}
 	var errs []error
 	api := t.keeper.Client.CoreV1().PersistentVolumeClaims(t.set.Namespace)

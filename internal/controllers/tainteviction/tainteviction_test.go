@@ -28,7 +28,8 @@ func noExecute() corev1.Taint {
 	return corev1.Taint{Key: "example.com/drain", Effect: corev1.TaintEffectNoExecute}
 }
 
-// pod is on node n and tolerates the taint for some seconds; a negative number is for ever.
+// pod returns a pod on node n that tolerates the taint for some seconds; a negative number is for
+// ever.
 func pod(name string, seconds int64) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PodSpec{NodeName: "n"}}
@@ -88,7 +89,7 @@ func TestEviction(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.setTaints(noExecute())
 		if w.exists("intolerant") || !w.exists("minute") {
-			t.Error("at once: the pod without a toleration must go, the other stay")
+			t.Error("at once: the pod without a toleration must be evicted, the other must stay")
 		}
 		time.Sleep(time.Minute - 1)
 		if !w.exists("minute") {
@@ -170,7 +171,8 @@ func TestEvictionIsRetried(t *testing.T) {
 	}
 }
 
-// A pod that was replaced by another of the same name, which the watch has not reported yet, is left alone.
+// A pod that was replaced by another of the same name, which the watch has not reported yet, is not
+// evicted.
 func TestReplacedPodStays(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.PrependReactor("get", "pods", func(ktesting.Action) (bool, runtime.Object, error) {

@@ -1,6 +1,5 @@
-// Package ttlafterfinished deletes Jobs some time after they are over, when their
-// ttlSecondsAfterFinished says so (W10.A). The controller manager runs it; it must never
-// delete anything else.
+// Package ttlafterfinished deletes finished Jobs after their ttlSecondsAfterFinished (W10.A). The
+// controller manager runs it; it must never delete anything else.
 //
 // Contract: docs/spec/workloads.md.
 package ttlafterfinished
@@ -51,7 +50,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if wait, due, err := left(j); err != nil || !due {
 		return wait, err
 	}
-	// The watch may not show yet that the TTL was raised a moment ago (W10.1).
+	// The watch may not show yet that the TTL was just raised (W10.1).
 	j, err := c.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil

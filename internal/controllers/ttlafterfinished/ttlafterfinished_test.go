@@ -14,7 +14,7 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// W10.1 to W10.3: to the second, not earlier, and what is stored last counts.
+// W10.1 to W10.3: to the second, not earlier, and the last stored value applies.
 func TestTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		job := func(name string, ttl *int32, over bool) *batchv1.Job {
@@ -53,7 +53,7 @@ func TestTTL(t *testing.T) {
 		expect(4)
 		time.Sleep(time.Second)
 		expect(3)
-		// Raised right before it is due, and the event comes late.
+		// The TTL is raised right before it expires, and the event arrives late.
 		time.Sleep(29 * time.Second)
 		api.Late = func() time.Duration { return 10 * time.Second }
 		controllertest.Change(api, "ns", "raised",

@@ -1,9 +1,9 @@
 // Package volumes binds persistent volume claims to volumes. core/volume decides; the controller
-// manager runs it. It must never decide which volume a claim gets, and never touch data.
+// manager runs it. It must never decide which volume a claim gets, and never access data.
 //
-// Its watches of volumes and classes begin with the first claim or volume: a cluster without any pays
-// nothing. One worker makes all decisions, on what it read or wrote last, whichever is newer: so it
-// never gives one volume to two claims.
+// Its watches of volumes and classes begin with the first claim or volume: a cluster without any has
+// no cost. One worker makes all decisions, on the newest version that it has read or written, so that
+// it never binds one volume to two claims.
 //
 // Contract: S1 in docs/spec/storage-and-node.md.
 package volumes
@@ -29,7 +29,7 @@ import (
 	"carob/internal/core/volume"
 )
 
-// again is how often a claim that is still to be bound is looked at without a change (S0.30).
+// again is the interval at which an unbound claim is checked without a change (S0.30).
 const again = 15 * time.Second
 
 // Watches are what the controller reads.
@@ -43,19 +43,19 @@ type Controller struct {
 	loop   *loop.Loop
 	client kubernetes.Interface
 	events record.EventRecorder
-	// expands records what upstream's expand controller tells.
+	// expands records the events of upstream's expand controller.
 	expands record.EventRecorder
 	in      Watches
 	first   *loop.First // claim or volume
 
 	mu      sync.Mutex
-	pending map[string]bool // keys of claims that are still to be bound
+	pending map[string]bool // keys of unbound claims
 
-	// For the worker: what it wrote and its watches do not show yet, by key.
+	// Of the worker: its writes that the watches do not show yet, by key.
 	written map[string]metav1.Object
 }
 
-// Readers is where the controller registers to hear of the first volume; an inventory is one.
+// Readers notifies the controller of the first volume; an inventory implements it.
 type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
@@ -64,7 +64,7 @@ func New(client kubernetes.Interface, events, expands record.EventRecorder, read
 	c := &Controller{client: client, events: events, expands: expands, in: in, first: loop.NewFirst(),
 		pending: map[string]bool{}, written: map[string]metav1.Object{}}
 	c.loop = loop.New("claims", 1, c.reconcile)
-	// claims are watched anyway
+	// claims are always watched
 	readers.AddReader(inventory.Notify(c.first.Seen, corev1.Resource("persistentvolumes")))
 	for _, err := range []error{
 		in.Claims.OnChange(c.claimChanged), in.Volumes.OnChange(c.volumeChanged),
@@ -150,7 +150,7 @@ func (c *Controller) setPending(key string, pending bool) {
 	}
 }
 
-// retryPending looks at all claims that are still to be bound.
+// retryPending queues all unbound claims.
 func (c *Controller) retryPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -191,7 +191,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 		wrote, err := c.write(ctx, step.Write)
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return 10 * time.Millisecond, nil // the watches are about to show what changed
+			return 10 * time.Millisecond, nil // the watches will show the change
 		}
 		if err != nil {
 			return 0, fmt.Errorf("bind %s: %w", key, err)
@@ -209,12 +209,12 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 			return 0, nil
 		}
 		if len(step.Events) > 0 && step.Pending {
-			return again, nil // said already; the next look says it again
+			return again, nil // already recorded; recorded again with the next check
 		}
 	}
 }
 
-// forVolume decides about a volume, and asks the API before it takes a claim for gone.
+// forVolume decides about a volume, and reads from the API before it treats a claim as deleted.
 func (c *Controller) forVolume(ctx context.Context, v *corev1.PersistentVolume) (volume.Step, error) {
 	in := volume.PVInput{Volume: v}
 	if r := v.Spec.ClaimRef; r != nil {
@@ -236,7 +236,8 @@ func (c *Controller) forVolume(ctx context.Context, v *corev1.PersistentVolume) 
 	return volume.ForVolume(in), nil
 }
 
-// write does what a step says and notes the answer. wrote is false when there was nothing to write.
+// write does the write of a step and records the response. wrote is false if there was nothing to
+// write.
 func (c *Controller) write(ctx context.Context, w volume.Write) (wrote bool, err error) {
 	var answer metav1.Object
 	var key string
@@ -288,7 +289,7 @@ func (c *Controller) record(about metav1.Object, e volume.Event) {
 	}
 }
 
-// unscheduled are the pods without a node that use a claim (S1.43).
+// unscheduled returns the pods without a node that use a claim (S1.43).
 func (c *Controller) unscheduled(namespace, claim string) []string {
 	var names []string
 	for _, pod := range source.Namespaced[*corev1.Pod](c.in.Pods, namespace) {
@@ -301,12 +302,12 @@ func (c *Controller) unscheduled(namespace, claim string) []string {
 	return names
 }
 
-// view is what decisions read.
+// view provides the objects to decisions.
 func (c *Controller) view() view { return view{c} }
 
 type view struct{ c *Controller }
 
-// newest is what was written, while the watch shows something older.
+// newest returns the written version while the watch shows an older one.
 func newest[T interface {
 	metav1.Object
 	comparable

@@ -49,7 +49,7 @@ func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, invento
 	return events, all.reader
 }
 
-// wanting is a claim of a class; "" asks for a volume without one.
+// wanting returns a claim of a class; "" requests a volume without a class.
 func wanting(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
@@ -68,7 +68,7 @@ func offering(name, class string) *corev1.PersistentVolume {
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}
 }
 
-// boundTo makes a volume one that is bound to a claim.
+// boundTo binds a volume to a claim.
 func boundTo(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
 	v.Status.Phase = corev1.VolumeBound
@@ -81,7 +81,7 @@ func lateClass(name string) *storagev1.StorageClass {
 		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
 }
 
-// state says which claim has which volume, and what the phases are: "claim=volume(Bound,Bound)".
+// state formats which claim has which volume, and the phases: "claim=volume(Bound,Bound)".
 func state(api *controllertest.API) (out []string) {
 	volumes := map[string]*corev1.PersistentVolume{}
 	for _, v := range controllertest.All[*corev1.PersistentVolume](api) {
@@ -118,7 +118,7 @@ func listed(api *controllertest.API) bool {
 	})
 }
 
-// Without claims and volumes, nothing is watched but what is watched anyway.
+// Without claims and volumes, no additional watches run.
 func TestFirstClaimOrVolume(t *testing.T) {
 	for what, begin := range map[string]func(*controllertest.API, inventory.Reader){
 		"a claim": func(api *controllertest.API, _ inventory.Reader) { api.Put(wanting("c", "")) },
@@ -148,7 +148,7 @@ func TestFirstClaimOrVolume(t *testing.T) {
 	}
 }
 
-// The volume is taken first, then the claim: who looks in between finds no claim whose volume is free.
+// The volume is bound first, then the claim: at no time does a bound claim have an unbound volume.
 func TestBinding(t *testing.T) { // S1.E, S1.F
 	inTest(t, func(t *testing.T) {
 		api := controllertest.New()
@@ -159,7 +159,7 @@ func TestBinding(t *testing.T) { // S1.E, S1.F
 		controllertest.Equal(t, "state", state(api), "c=v(Bound,Bound)")
 		var order []string
 		for _, w := range api.Log() {
-			if w != "update persistentvolumes/status v" { // Available first, if the volume was seen before the claim
+			if w != "update persistentvolumes/status v" { // Available first, if the volume came before the claim
 				order = append(order, w)
 			}
 		}
@@ -173,7 +173,7 @@ func TestBinding(t *testing.T) { // S1.E, S1.F
 	})
 }
 
-// Watches that tell late do not lead to a volume that two claims have.
+// Late watches do not cause a volume with two claims.
 func TestLateWatches(t *testing.T) {
 	inTest(t, func(t *testing.T) {
 		api := controllertest.New(offering("v1", ""), offering("v2", ""))
@@ -197,7 +197,7 @@ func TestLateWatches(t *testing.T) {
 	})
 }
 
-// A claim that waits is looked at when a volume comes, not only every 15 s.
+// A pending claim is checked when a volume is added, not only every 15 s.
 func TestPendingClaims(t *testing.T) {
 	inTest(t, func(t *testing.T) {
 		api := controllertest.New()
@@ -230,7 +230,8 @@ func TestPendingClaims(t *testing.T) {
 	})
 }
 
-// A claim of a class that binds late says which pods it waits for, as soon as they come.
+// Events of a claim with WaitForFirstConsumer name the pods that it waits for, as soon as they
+// exist.
 func TestWaitForFirstConsumer(t *testing.T) { // S1.43
 	inTest(t, func(t *testing.T) {
 		api := controllertest.New(lateClass("late"))
@@ -261,8 +262,8 @@ func TestWaitForFirstConsumer(t *testing.T) { // S1.43
 	})
 }
 
-// A volume is not released because the watch of claims is late: the API is asked first.
-func TestClaimThatTheWatchDoesNotShow(t *testing.T) { // S1.74
+// A volume is not released because the watch of claims is late: the API is read first.
+func TestVolumeIsNotReleasedByLateWatch(t *testing.T) { // S1.74
 	for _, there := range []bool{true, false} {
 		inTest(t, func(t *testing.T) {
 			c := wanting("c", "")
@@ -288,7 +289,7 @@ func TestClaimThatTheWatchDoesNotShow(t *testing.T) { // S1.74
 			controllertest.Equal(t, fmt.Sprintf("state, claim there: %v", there), state(api), want...)
 		})
 	}
-	inTest(t, func(t *testing.T) { // who does not know does not release
+	inTest(t, func(t *testing.T) { // without a response, the volume is not released
 		api := controllertest.New(boundTo(offering("v", ""), wanting("c", "")))
 		api.PrependReactor("get", "persistentvolumeclaims", func(ktesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("the API is away")
@@ -300,9 +301,9 @@ func TestClaimThatTheWatchDoesNotShow(t *testing.T) { // S1.74
 	})
 }
 
-// Conflicts, lost answers, refusals, and watches that tell late, twice, or start over: all that can be bound is bound
-// in the end, and at no time have two claims one volume.
-func TestTrouble(t *testing.T) {
+// With conflicts, lost responses, rejections, and watches that deliver late, twice, or start over: every claim that
+// can be bound is bound in the end, and a volume never has two claims.
+func TestConvergesUnderFaults(t *testing.T) {
 	for seed := range uint64(8) {
 		inTest(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))

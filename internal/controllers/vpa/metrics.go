@@ -81,7 +81,7 @@ func latency(part string) *metrics.HistogramVec {
 		StabilityLevel: metrics.ALPHA}, []string{"step"})
 }
 
-// stopwatch observes how long each step of a look took.
+// stopwatch observes the duration of each step of a pass.
 type stopwatch struct {
 	of          *metrics.HistogramVec
 	began, last time.Time
@@ -100,7 +100,7 @@ func (s *stopwatch) step(name string) {
 
 func (s *stopwatch) total() { s.of.WithLabelValues("total").Observe(time.Since(s.began).Seconds()) }
 
-// countVPAs counts the autoscalers by what became of them.
+// countVPAs counts the autoscalers by their state.
 func countVPAs(all []*vpa.VerticalPodAutoscaler) {
 	objectCount.Reset()
 	for _, v := range all {
@@ -114,7 +114,7 @@ func countVPAs(all []*vpa.VerticalPodAutoscaler) {
 	}
 }
 
-// updateCounts count what becomes of the pods of one autoscaler.
+// updateCounts counts the pods of one autoscaler by the result of an update.
 type updateCounts struct{ size, mode, name, namespace string }
 
 func resetUpdateCounts() {
@@ -149,7 +149,7 @@ func (c updateCounts) failedEviction() {
 	failedEvictions.WithLabelValues(c.size, c.mode, "EvictionError", c.name, c.namespace).Inc()
 }
 
-// admitted counts a pod that was created.
+// admitted counts a created pod.
 func admitted(began time.Time, applied bool) {
 	admittedPods.WithLabelValues(strconv.FormatBool(applied)).Inc()
 	status := "skipped"

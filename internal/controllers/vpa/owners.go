@@ -27,7 +27,7 @@ type Kinds interface {
 	Synced() <-chan struct{}
 }
 
-// Owners are the watches of the controllers that are well known.
+// Owners are the watches of the well-known controllers.
 type Owners struct {
 	Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs, ReplicationControllers *source.Watch
 }
@@ -37,13 +37,13 @@ type scales interface {
 	get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error)
 }
 
-// scaleFor is how long a scale that was read is believed; asking is how long a question may take.
+// scaleFor is how long a scale is cached; asking is the timeout of a read.
 const (
 	scaleFor = time.Minute
 	asking   = 5 * time.Second
 )
 
-// scaled are scales that were read lately.
+// scaled holds the cached scales.
 type scaled struct {
 	mu    sync.Mutex
 	known map[vpa.Ref]scaleEntry
@@ -55,7 +55,7 @@ type scaleEntry struct {
 	err error
 }
 
-// wellKnown returns the watch of a kind; nil when it is not well known.
+// wellKnown returns the watch of a kind; nil if the kind is not well known.
 func (o *Owners) wellKnown(gk schema.GroupKind) *source.Watch {
 	switch gk {
 	case schema.GroupKind{Group: appsv1.GroupName, Kind: "Deployment"}:
@@ -76,7 +76,7 @@ func (o *Owners) wellKnown(gk schema.GroupKind) *source.Watch {
 	return nil
 }
 
-// controllers returns how controllers are found.
+// controllers returns the lookup of controllers.
 func (c *Controller) controllers(ctx context.Context) vpa.Controllers {
 	return func(ref vpa.Ref) (vpa.Controller, error) { return c.controller(ctx, ref) }
 }
@@ -165,7 +165,7 @@ func (c *Controller) scalable(ctx context.Context, ref vpa.Ref, gvk schema.Group
 	return e.c, e.err
 }
 
-// configured is how many pods an owner wants (W9.53).
+// configured returns the replicas of an owner (W9.53).
 func (o *Owners) configured(namespace string, of vpa.Owner) (int, bool) {
 	key, n := namespace+"/"+of.Name, (*int32)(nil)
 	switch of.Kind {

@@ -64,7 +64,7 @@ func (r restAPI) checkpoints(ctx context.Context) ([]vpa.Checkpoint, error) {
 	return list.Items, err
 }
 
-// save replaces what a checkpoint says, or makes it.
+// save updates a checkpoint, or creates it.
 func (r restAPI) save(ctx context.Context, c *vpa.Checkpoint) error {
 	annotations := c.Annotations
 	if annotations == nil {
@@ -84,7 +84,7 @@ func (r restAPI) remove(ctx context.Context, c *vpa.Checkpoint) error {
 		"verticalpodautoscalercheckpoints", c.Name).Do(ctx).Error()
 }
 
-// usage reads what the containers of a namespace use from metrics.k8s.io (W8.3).
+// usage reads the usage of the containers of a namespace from metrics.k8s.io (W8.3).
 func (r restAPI) usage(ctx context.Context, namespace string) ([]vpa.Sample, error) {
 	var list metricsv1beta1.PodMetricsList
 	err := r.read(ctx, &list, "/apis/metrics.k8s.io/v1beta1/namespaces", namespace, "pods")

@@ -1,9 +1,9 @@
-// Package vpa runs VerticalPodAutoscalers: it feeds the recommender of core/workload/vpa with what
-// metrics.k8s.io says, stores what it recommends and what it has to remember, and resizes and evicts
-// pods. It runs only while the add-on is on; the manager starts and stops it. It must never decide
-// an amount, or which pod changes.
+// Package vpa runs VerticalPodAutoscalers: it feeds the recommender of core/workload/vpa with
+// metrics from metrics.k8s.io, stores recommendations and checkpoints, and resizes and evicts pods.
+// It runs only while the add-on is enabled; the manager starts and stops it. It must never decide an
+// amount, or which pod changes.
 //
-// Goroutines: one that looks once a minute while there is an autoscaler, and its watch.
+// Goroutines: one with a pass per minute while there is an autoscaler, and its watch.
 package vpa
 
 import (
@@ -34,18 +34,18 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// Resource is what the autoscalers are called in the API.
+// Resource is the API resource of the autoscalers.
 func Resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: vpa.Group, Version: vpa.Version, Resource: "verticalpodautoscalers"}
 }
 
 const (
-	// gap is the least time between two looks: autoscalers that are made or changed are looked at
-	// soon, not each at once.
+	// gap is the minimum time between two passes: new or changed autoscalers are processed soon,
+	// but together.
 	gap = 5 * time.Second
-	// young is how long an autoscaler that can recommend nothing yet is looked at every gap.
+	// young is how long an autoscaler without a recommendation is processed at each gap.
 	young = 2 * time.Minute
-	// orphansEvery is how often checkpoints are removed whose autoscaler is gone (W9.37).
+	// orphansEvery is the interval at which checkpoints of deleted autoscalers are removed (W9.37).
 	orphansEvery = 10 * time.Minute
 	// writing limits the time that one pass spends on checkpoints; the next continues where it
 	// ended.
@@ -54,7 +54,8 @@ const (
 
 // Config is what the controller needs.
 type Config struct {
-	// Recommender writes statuses and checkpoints and reads all else, Updater resizes and evicts.
+	// Recommender writes statuses and checkpoints and reads all other objects, Updater resizes and
+	// evicts.
 	Recommender, Updater kubernetes.Interface
 	Events               record.EventRecorder // of vpa-updater
 	// VPAs are the autoscalers: Watch makes them. The controller runs the watch.
@@ -72,14 +73,14 @@ type Controller struct {
 	wake  chan struct{} // capacity 1
 	scale scaled
 
-	// Of the goroutine that looks.
+	// Used by the goroutine of the passes only.
 	model   *vpa.Model
-	loaded  bool                // the checkpoints of the time before are in the model
+	loaded  bool                // the checkpoints have been loaded into the model
 	names   map[types.UID]named // of checkpoints
 	next    int                 // autoscaler whose checkpoints are written first
 	resizes vpa.Resizes         // in flight
-	evicted map[types.UID]bool  // pods whose evictions were looked up
-	orphans time.Time           // when checkpoints were last looked through
+	evicted map[types.UID]bool  // pods whose evictions were read
+	orphans time.Time           // when orphaned checkpoints were last removed
 	seen    map[vpa.Name]bool   // autoscalers that have a recommendation
 }
 
@@ -93,7 +94,7 @@ type store interface {
 	remove(ctx context.Context, c *vpa.Checkpoint) error
 }
 
-// usageReader reads what the containers of a namespace use.
+// usageReader reads the usage of the containers of a namespace.
 type usageReader interface {
 	usage(ctx context.Context, namespace string) ([]vpa.Sample, error)
 }
@@ -103,7 +104,7 @@ func Watch(c dynamic.Interface) *source.Watch {
 	return source.Custom(c, Resource(), func(u *unstructured.Unstructured) (metav1.Object, error) {
 		v := &vpa.VerticalPodAutoscaler{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, v); err != nil {
-			// It was stored without validation: do nothing.
+			// It was stored without validation: it is ignored.
 			v = &vpa.VerticalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
 				UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), CreationTimestamp: u.GetCreationTimestamp()}}
 			v.Spec.Recommenders = []vpa.Recommender{{Name: "none: it can't be read"}}
@@ -175,7 +176,7 @@ func (c *Controller) Run(ctx context.Context) {
 			continue
 		}
 		pause := c.look(ctx)
-		// What was known of the last ones goes with their checkpoints.
+		// The state of deleted autoscalers is removed with their checkpoints.
 		if c.loaded && last.Before(c.orphans) && len(c.VPAs.Objects().ListKeys()) == 0 {
 			idle, c.model = true, vpa.NewModel()
 			continue
@@ -214,7 +215,7 @@ func (c *Controller) all() (out []*vpa.VerticalPodAutoscaler) {
 	return out
 }
 
-// look is one look of the recommender and the updater. It returns when the next is due.
+// look is one pass of the recommender and the updater. It returns when the next one is due.
 func (c *Controller) look(ctx context.Context) time.Duration {
 	log, took := klog.FromContext(ctx), newStopwatch(recommenderLatency)
 	all, of := c.all(), c.controllers(ctx)
@@ -233,7 +234,7 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 		err = c.load(ctx)
 	}
 	if err != nil {
-		// What was remembered must be known before anything is recommended or stored over it.
+		// Checkpoints must be loaded before anything is recommended or stored over them.
 		log.Error(err, "Vertical pod autoscalers wait")
 		return vpa.Pass
 	}
@@ -312,7 +313,7 @@ func (c *Controller) load(ctx context.Context) error {
 	return nil
 }
 
-// evictions takes up which pods were evicted for their memory.
+// evictions records the pods that were evicted for their memory.
 func (c *Controller) evictions(ctx context.Context, pods []*corev1.Pod, now time.Time) {
 	here := map[types.UID]bool{}
 	for _, pod := range pods {
@@ -328,7 +329,7 @@ func (c *Controller) evictions(ctx context.Context, pods []*corev1.Pod, now time
 		if err != nil {
 			klog.FromContext(ctx).V(1).Info("The events of an evicted pod can't be read", "pod", klog.KObj(pod), "err",
 				err)
-			delete(here, pod.UID) // again in the next look
+			delete(here, pod.UID) // again in the next pass
 			continue
 		}
 		for i := range list.Items {
@@ -368,7 +369,7 @@ func (c *Controller) recommend(ctx context.Context, v *vpa.VerticalPodAutoscaler
 	return nil
 }
 
-// remember stores checkpoints, and removes those of autoscalers that are gone.
+// remember stores checkpoints, and removes those of deleted autoscalers.
 func (c *Controller) remember(ctx context.Context, targets []vpa.Target) {
 	log, until := klog.FromContext(ctx), time.Now().Add(writing)
 	names := map[types.UID]named{}
@@ -410,7 +411,7 @@ func (c *Controller) remember(ctx context.Context, targets []vpa.Target) {
 	}
 }
 
-// nameOf names a checkpoint, so that no two containers have the same.
+// nameOf returns the name of a checkpoint, unique per container.
 func (c *Controller) nameOf(v *vpa.VerticalPodAutoscaler, s vpa.CheckpointSpec, targets []vpa.Target) string {
 	mine := c.names[v.UID]
 	if mine == nil {
@@ -433,7 +434,7 @@ func (c *Controller) nameOf(v *vpa.VerticalPodAutoscaler, s vpa.CheckpointSpec, 
 	return mine[s.ContainerName]
 }
 
-// update changes the pods that are off what is recommended for them.
+// update changes the pods that differ from their recommendation.
 func (c *Controller) update(ctx context.Context, targets []vpa.Target, pods map[string][]*corev1.Pod) {
 	took := newStopwatch(updaterLatency)
 	resetUpdateCounts()
@@ -526,8 +527,8 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 	return nil
 }
 
-// unknown reports whether a request that failed may have changed the pod all the same: the API server has not said why
-// it did not. Such a pod counts as disturbed, so that no more of a group change than may (W9.53).
+// unknown reports whether a failed request may still have changed the pod, because the error is not the API server's.
+// The pod then counts as disturbed, so that no more pods of a group change than allowed (W9.53).
 func unknown(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
@@ -549,14 +550,14 @@ func (c *Controller) resize(ctx context.Context, round *vpa.Round, pod *corev1.P
 	if err == nil {
 		_, err = api.Patch(ctx, pod.Name, types.MergePatchType, note, metav1.PatchOptions{})
 	}
-	if err != nil { // the resize is what counts
+	if err != nil { // the resize itself succeeded
 		klog.FromContext(ctx).V(1).Info("A resized pod has no annotation", "pod", klog.KObj(pod), "err", err)
 	}
 	c.Events.Event(pod, corev1.EventTypeNormal, "InPlaceResizedByVPA", "Pod was resized in place by VPA Updater.")
 	return true, nil
 }
 
-// evict has the owner of a pod make another (W9.57).
+// evict evicts a pod, so that its owner creates another one (W9.57).
 func (c *Controller) evict(ctx context.Context, v *vpa.VerticalPodAutoscaler, pod *corev1.Pod) error {
 	uid := pod.UID
 	err := c.Updater.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
@@ -573,8 +574,8 @@ func (c *Controller) evict(ctx context.Context, v *vpa.VerticalPodAutoscaler, po
 	return nil
 }
 
-// AdmitPod gives a pod that is created what its autoscaler recommends (W9.71). It implements the API
-// server's admission.PodAutoscaler.
+// AdmitPod sets the recommended requests of a pod that is being created (W9.71). It implements the
+// API server's admission.PodAutoscaler.
 func (c *Controller) AdmitPod(ctx context.Context, pod *corev1.Pod, ranges []*corev1.LimitRange) {
 	began, applied := time.Now(), false
 	defer func() { admitted(began, applied) }()

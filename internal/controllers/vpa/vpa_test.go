@@ -34,7 +34,7 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// world is what stands behind the API: the add-on's objects, metrics, pods and their owners.
+// world simulates the API: the add-on's objects, metrics, pods and their owners.
 type world struct {
 	t       *testing.T
 	client  *fake.Clientset
@@ -44,11 +44,11 @@ type world struct {
 	mu      sync.Mutex
 	stored  map[string]vpa.Checkpoint
 	status_ map[vpa.Name]vpa.Status
-	writes  int // how many more are taken; then the process is gone
+	writes  int // number of writes until the process ends
 	broken  error
 	cpu     int64
 	asked   int
-	listed  int // how often checkpoints were
+	listed  int // number of lists of checkpoints
 	did     []string
 }
 
@@ -220,8 +220,8 @@ func (w *world) target(name string) (cpu, memory int64) {
 	return r.Containers[0].Target.Cpu().MilliValue(), r.Containers[0].Target.Memory().Value()
 }
 
-// A resize of which nobody knows whether it was done is not followed by an eviction in the same look (W9.53).
-func TestResizeWithoutAnswer(t *testing.T) {
+// A resize with an unknown result is not followed by an eviction in the same pass (W9.53).
+func TestResizeWithUnknownResult(t *testing.T) {
 	for _, err := range []error{errors.New("the answer was lost"),
 		apierrors.NewInternalError(errors.New("no time left")), apierrors.NewTimeoutError("no time left", 1)} {
 		synctest.Test(t, func(t *testing.T) {
@@ -238,8 +238,9 @@ func TestResizeWithoutAnswer(t *testing.T) {
 	}
 }
 
-// A pod that is off is resized in place; when that is refused, it is evicted.
-func TestResizeElseEvict(t *testing.T) {
+// A pod that differs from the recommendation is resized in place; if that is rejected, it is
+// evicted.
+func TestEvictionAfterRejectedResize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate))
 		_, stop := w.run()
@@ -267,7 +268,7 @@ func TestResizeElseEvict(t *testing.T) {
 	})
 }
 
-// W9.71: the older of two autoscalers sizes new pods; one that is off sizes none.
+// W9.71: the older of two autoscalers sizes new pods; one with mode Off sizes none.
 func TestAdmitPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recommended := func(name string, mode vpa.UpdateMode, cpu string) *unstructured.Unstructured {
@@ -293,15 +294,15 @@ func TestAdmitPod(t *testing.T) {
 			p := pod()
 			change(p)
 			if c.AdmitPod(t.Context(), p, nil); len(p.Annotations) > 0 {
-				t.Errorf("%s: a pod of nobody's is changed: %v", what, p.Annotations)
+				t.Errorf("%s: a pod without an autoscaler is changed: %v", what, p.Annotations)
 			}
 		}
 		stop()
 	})
 }
 
-// Whenever the process ends between two writes, the next one recommends no less than was recommended.
-func TestRestartAnywhere(t *testing.T) {
+// If the process ends between any two writes, the next process recommends no less than before.
+func TestRestartBetweenWrites(t *testing.T) {
 	for writes := range 14 {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, autoscaler("v", vpa.ModeOff), autoscaler("w", vpa.ModeOff))
@@ -327,8 +328,8 @@ func TestRestartAnywhere(t *testing.T) {
 	}
 }
 
-// What was remembered is read before anything is recommended or stored over it.
-func TestCheckpointsComeFirst(t *testing.T) {
+// Checkpoints are read before anything is recommended or stored over them.
+func TestCheckpointsAreReadFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, autoscaler("v", vpa.ModeRecreate))
 		w.broken = errors.New("etcd is away")
@@ -349,15 +350,15 @@ func TestCheckpointsComeFirst(t *testing.T) {
 	})
 }
 
-// When the last autoscaler goes, its checkpoints go, and then nothing runs any more; a new one is
-// looked at soon.
+// When the last autoscaler is deleted, its checkpoints are deleted, and then no pass runs; a new
+// one is processed soon.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, stop := w.run()
 		time.Sleep(time.Hour)
 		if w.asked != 0 {
-			t.Errorf("%d questions without an autoscaler", w.asked)
+			t.Errorf("%d reads without an autoscaler", w.asked)
 		}
 		api := w.custom.Resource(Resource()).Namespace("ns")
 		if _, err := api.Create(t.Context(), autoscaler("v", vpa.ModeOff), metav1.CreateOptions{}); err != nil {
@@ -365,7 +366,7 @@ func TestIdle(t *testing.T) {
 		}
 		synctest.Wait()
 		if w.asked != 1 || len(w.stored) != 1 {
-			t.Errorf("%d questions, %d checkpoints for a new autoscaler", w.asked, len(w.stored))
+			t.Errorf("%d reads, %d checkpoints for a new autoscaler", w.asked, len(w.stored))
 		}
 		if err := api.Delete(t.Context(), "v", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -377,13 +378,13 @@ func TestIdle(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if n := len(w.client.Actions()); n != asked || w.asked != 1 || w.listed != listed {
-			t.Errorf("%d requests, %d questions, %d lists while nothing is to do", n-asked, w.asked-1, w.listed-listed)
+			t.Errorf("%d requests, %d reads, %d lists while nothing is to do", n-asked, w.asked-1, w.listed-listed)
 		}
 		stop()
 	})
 }
 
-// Targets that are not well known are asked for their scale, once a minute at most.
+// For targets that are not well known, the scale is read, once a minute at most.
 func TestScalableTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -400,7 +401,7 @@ func TestScalableTarget(t *testing.T) {
 		}
 		_, err = of(vpa.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "ns", Name: "none"})
 		if err == nil || err.Error() != "Deployment ns/none does not exist" {
-			t.Errorf("one that is not there: %v", err)
+			t.Errorf("a missing one: %v", err)
 		}
 		if !slices.Equal([]int{len(c.scale.known)}, []int{2}) {
 			t.Errorf("remembered: %v", c.scale.known)

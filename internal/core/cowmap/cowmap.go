@@ -1,5 +1,5 @@
-// Package cowmap has a map that is replaced instead of changed: With and Without return a copy that shares nearly
-// everything with the map before, whose readers see no change. A look costs about as much as one into a Go map.
+// Package cowmap implements a persistent map: With and Without return a changed copy that shares nearly all
+// memory with the original, and the original stays as it is. A lookup costs about as much as in a Go map.
 package cowmap
 
 import (
@@ -7,17 +7,19 @@ import (
 	"maps"
 )
 
-// Map is a map. Use New: the zero value is empty, and for reading only.
+// Map is a persistent map. Make it with New: the zero value is an empty map that can only be read.
 type Map[K comparable, V any] struct {
 	hash   func(K) uint32
 	shards []map[K]V // a power of two; a copy shares those that did not change
 	n      int
 }
 
-// perShard is how many entries a shard has when the map gets twice as many shards. A change copies one shard.
+// perShard is the number of entries per shard at which the number of shards is doubled. A change copies one
+// shard.
 const perShard = 64
 
-// New returns an empty map. hash spreads keys; keys that it does not spread make changes slower, not looks.
+// New returns an empty map. hash distributes the keys over the shards; a poor distribution makes changes
+// slower, but not lookups.
 func New[K comparable, V any](hash func(K) uint32) Map[K, V] { return Map[K, V]{hash: hash} }
 
 // Len is the number of entries.
@@ -44,7 +46,8 @@ func (m *Map[K, V]) at(key K) uint32 {
 	return m.hash(key) & uint32(len(m.shards)-1)
 }
 
-// Set changes the map itself. It is for a map that nobody else has: one that is being made.
+// Set changes the map in place. Use it only while the map is being built, before other goroutines or copies refer to
+// it.
 func (m *Map[K, V]) Set(key K, v V) {
 	if m.n >= perShard*len(m.shards) {
 		m.grow(max(1, 2*len(m.shards)))
@@ -107,7 +110,7 @@ func (m *Map[K, V]) copyShard(at uint32) {
 func (m *Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		for _, shard := range m.shards {
-			for k, v := range shard { // any order: as told
+			for k, v := range shard { // any order: as documented
 				if !yield(k, v) {
 					return
 				}
@@ -116,7 +119,7 @@ func (m *Map[K, V]) All() iter.Seq2[K, V] {
 	}
 }
 
-// String is a hash for keys that are texts (FNV-1a).
+// String is a hash for string keys (FNV-1a).
 func String(key string) uint32 {
 	h := uint32(2166136261)
 	for i := range len(key) {

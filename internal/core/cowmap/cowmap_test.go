@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// After random changes a map says the same as a Go map, and each map before still says what it said. The second hash
-// puts all keys into one shard.
+// After random changes, a map has the same entries as a Go map, and each earlier version still has its entries. The
+// second hash puts all keys into one shard.
 func TestAgainstMap(t *testing.T) {
 	for name, hash := range map[string]func(string) uint32{"spread": String, "one": func(string) uint32 { return 7 }} {
 		r := rand.New(rand.NewPCG(1, 2))

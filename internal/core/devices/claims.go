@@ -12,32 +12,32 @@ import (
 	"carob/internal/core/podclaims"
 )
 
-// Prepared is one device of a claim that its driver has made ready.
+// Prepared is one device of a claim that its driver has prepared.
 type Prepared struct {
-	Requests []string `json:"requests,omitempty"` // it belongs to; none: to all
+	Requests []string `json:"requests,omitempty"` // that it satisfies; none: all
 	Pool     string   `json:"pool"`
 	Device   string   `json:"device"`
 	ShareID  string   `json:"shareID,omitempty"`
 	CDI      []string `json:"cdi,omitempty"` // names for the runtime
 }
 
-// Claim is a claim that is prepared on the node, or may be.
+// Claim is a ResourceClaim that is, or may be, prepared on the node.
 type Claim struct {
 	UID       types.UID             `json:"uid"`
 	Namespace string                `json:"namespace"`
 	Name      string                `json:"name"`
 	Pods      []types.UID           `json:"pods"`    // that use it
 	Drivers   map[string][]Prepared `json:"drivers"` // drivers that were called, with their last answers
-	Ready     bool                  `json:"ready"`   // all of them have answered
+	Ready     bool                  `json:"ready"`   // all drivers have prepared it
 
 	leaving bool // it is being unprepared
 }
 
-// Claims are the claims of the node, by UID.
+// Claims holds the ResourceClaims of the node, by UID.
 type Claims map[types.UID]*Claim
 
-// Enter notes that a pod uses claims. It returns those that have to be prepared, by driver, in the order of names;
-// none if another pod has had it done (S9.51 to S9.53). After an error nothing has changed.
+// Enter records that a pod uses claims. It returns the claims to prepare, by driver, in the order of names; none
+// if they are already prepared for another pod (S9.51 to S9.53). An error changes nothing.
 func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[string][]*Claim, error) {
 	for _, o := range list {
 		switch {
@@ -47,7 +47,7 @@ func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[st
 			return nil, fmt.Errorf("pod %s (%s) is not allowed to use ResourceClaim %s (%s)", pod.Name, pod.UID, o.Name,
 				o.UID)
 		}
-		for _, have := range c { // any order: one at most has the name
+		for _, have := range c { // any order: at most one has the name
 			if have.UID != o.UID && have.Namespace == o.Namespace && have.Name == o.Name {
 				return nil, fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists "+
 					"(previous pod force-deleted?!)", o.Name, have.UID)
@@ -83,14 +83,14 @@ func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[st
 	return calls, nil
 }
 
-// Answered stores what a driver has prepared for a claim.
+// Answered records what a driver has prepared for a claim.
 func (c Claims) Answered(claim types.UID, driver string, devices []Prepared) {
 	if have := c[claim]; have != nil {
 		have.Drivers[driver] = devices
 	}
 }
 
-// Done reports whether all drivers have answered.
+// Done reports whether all drivers have prepared the claim.
 func (c Claims) Done(claims []*resourcev1.ResourceClaim) {
 	for _, o := range claims {
 		if have := c[o.UID]; have != nil {
@@ -99,8 +99,8 @@ func (c Claims) Done(claims []*resourcev1.ResourceClaim) {
 	}
 }
 
-// Leave returns, by driver, the claims to be unprepared because a pod has ended that was the last to use them. Claims
-// that others use lose the pod at once (S9.55).
+// Leave removes a pod that has ended from its claims. It returns, by driver, the claims that no other pod uses, to be
+// unprepared; claims that are still in use only lose the pod (S9.55).
 func (c Claims) Leave(pod types.UID) map[string][]*Claim {
 	calls := map[string][]*Claim{}
 	for _, uid := range slices.Sorted(maps.Keys(c)) {
@@ -122,8 +122,8 @@ func (c Claims) Leave(pod types.UID) map[string][]*Claim {
 	return calls
 }
 
-// Unprepared records that a driver has unprepared a claim; with the last driver the claim is
-// forgotten.
+// Unprepared records that a driver has unprepared a claim, and removes the claim after the last
+// driver.
 func (c Claims) Unprepared(claim types.UID, driver string) {
 	have := c[claim]
 	if have == nil {
@@ -135,7 +135,7 @@ func (c Claims) Unprepared(claim types.UID, driver string) {
 	}
 }
 
-// Stays records that a claim could not be unprepared: it is tried again.
+// Stays records that a claim could not be unprepared, so that it is tried again.
 func (c Claims) Stays(claim types.UID) {
 	if have := c[claim]; have != nil {
 		have.leaving = false
@@ -144,7 +144,7 @@ func (c Claims) Stays(claim types.UID) {
 
 // Has reports whether a pod uses a claim.
 func (c Claims) Has(pod types.UID) bool {
-	for _, have := range c { // any order: it only asks
+	for _, have := range c { // any order: only reads
 		if slices.Contains(have.Pods, pod) {
 			return true
 		}
@@ -162,7 +162,7 @@ func (c Claims) Pods() []types.UID {
 	return slices.Compact(list)
 }
 
-// Used is a device of a claim that a container sees.
+// Used is a device of a claim that is available in a container.
 type Used struct {
 	Claim    *Claim
 	PodClaim string // the entry of the pod's spec; empty for extended resources
@@ -171,7 +171,8 @@ type Used struct {
 	Prepared
 }
 
-// Of returns the devices that a container sees (S9.5, S9.54), sorted by claim, driver, pool and device.
+// Of returns the devices of claims that are available in a container (S9.5, S9.54), sorted by claim,
+// driver, pool and device.
 func (c Claims) Of(pod *corev1.Pod, container *corev1.Container) []Used {
 	var list []Used
 	add := func(claim, entry, request string) {

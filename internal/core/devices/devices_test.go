@@ -40,7 +40,7 @@ func healthy(ids ...string) map[string]Device {
 	return all
 }
 
-// allocate does what the driver does, with a plugin that says yes.
+// allocate does what the driver does with a plugin that allocates every request.
 func allocate(p *Plugins, pod *corev1.Pod) error {
 	for {
 		ask, err := p.Next(pod)
@@ -103,7 +103,7 @@ func TestAmounts(t *testing.T) {
 	p.Expire(gpu)
 	check("for too long", 0, 0)
 	if c, _ := p.Amounts(); len(c) != 1 {
-		t.Error("the resource is not told any more")
+		t.Error("the resource is no longer reported")
 	}
 	p.Update(gpu, healthy("d0"))
 	check("back", 1, 1)
@@ -111,7 +111,8 @@ func TestAmounts(t *testing.T) {
 	check("a late timer", 1, 1)
 }
 
-// S8.21: an init container's devices are used again by those that start after it, a sidecar's are not.
+// S8.21: the devices of an init container are reused by the containers that start after it; those of a
+// sidecar are not.
 func TestInitContainers(t *testing.T) {
 	for _, sidecar := range []bool{false, true} {
 		var p Plugins
@@ -143,12 +144,12 @@ func TestPreferred(t *testing.T) { // S8.22; a plugin may prefer nonsense
 	}
 }
 
-// No device has two pods, whatever plugins do and whenever the agent starts again: only what was stored is known then.
+// No device is assigned to two pods, whatever plugins do and whenever the agent restarts with only the stored state.
 func TestNoDeviceTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Plugins
 		ids := []string{"d0", "d1", "d2", "d3", "d4"}
-		running := map[types.UID]map[string]bool{} // what pods that were told so use, and their plugins know
+		running := map[types.UID]map[string]bool{} // devices in use by pods, as their plugins know them
 		for step := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			uid := types.UID(fmt.Sprintf("p%d", rapid.IntRange(0, 5).Draw(t, "pod")))
 			switch rapid.SampledFrom([]string{"list", "lose", "expire", "pod", "pod", "refuse", "end", "crash"}).Draw(t,
@@ -238,7 +239,8 @@ func drivers(calls map[string][]*Claim) string {
 	return strings.Join(slices.Sorted(maps.Keys(calls)), " ")
 }
 
-// S9.51 to S9.55: prepared once for all pods, undone after the last; a claim of the same name waits for the old one.
+// S9.51 to S9.55: a claim is prepared once for all pods and unprepared after the last one; a new claim of the same
+// name waits for the old one.
 func TestClaims(t *testing.T) {
 	c := Claims{}
 	one := claimFor("one", "a", "b")
@@ -250,7 +252,7 @@ func TestClaims(t *testing.T) {
 		t.Fatalf("%v, %v", calls, err)
 	}
 	c.Answered("uid-one", "d1", []Prepared{{Requests: []string{"r"}, Pool: "p", Device: "x", CDI: []string{"v/c=x"}}})
-	// The agent starts again before d2 has answered: both are asked again.
+	// The agent restarts before d2 has answered: both drivers are called again.
 	if calls, err = c.Enter(wants("a"), []*resourcev1.ResourceClaim{one}); err != nil || drivers(calls) != "d1 d2" {
 		t.Fatalf("%v, %v", calls, err)
 	}
@@ -299,8 +301,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// Devices near to the chosen nodes come first, preferred ones before others; a plugin is asked about them alone when
-// there are more than needed. Hints follow where healthy, free devices are (S10.31).
+// Devices on the chosen NUMA nodes come first, preferred ones before others; GetPreferredAllocation gets only these
+// if there are more than needed. Hints reflect where healthy, free devices are (S10.31).
 func TestNearDevices(t *testing.T) {
 	p := Plugins{}
 	p.Update("x/gpu", map[string]Device{"a": {Healthy: true, NUMA: []int64{0}}, "b": {Healthy: true, NUMA: []int64{1}},

@@ -11,7 +11,7 @@ import (
 )
 
 // Hints are the sets of NUMA nodes that have enough devices of each resource for a container, or for the whole pod when
-// c is nil (S10.31). nodes are those of the machine: what plugins say of others does not count.
+// c is nil (S10.31). nodes are those of the machine; other nodes that plugins report are ignored.
 func (p *Plugins) Hints(pod *corev1.Pod, c *corev1.Container, nodes pinning.Mask) pinning.Hints {
 	want := map[string]int{}
 	if c != nil {
@@ -23,7 +23,7 @@ func (p *Plugins) Hints(pod *corev1.Pod, c *corev1.Container, nodes pinning.Mask
 	for name, count := range want { // any order: a map becomes a map
 		r := p.Resources[name]
 		if !slices.ContainsFunc(p.ids(name), func(id string) bool { return len(r.Devices[id].NUMA) > 0 }) {
-			hints[name] = nil // nobody knows where they are
+			hints[name] = nil // their nodes are unknown
 			continue
 		}
 		own := p.owned(pod, c, name)
@@ -39,7 +39,7 @@ func (p *Plugins) Hints(pod *corev1.Pod, c *corev1.Container, nodes pinning.Mask
 	return hints
 }
 
-// wanted adds what a container asks for of device plugins.
+// wanted adds the device plugin resources that a container requests.
 func (p *Plugins) wanted(pod *corev1.Pod, c *corev1.Container, to map[string]int) {
 	for name, q := range c.Resources.Limits { // any order: a map becomes a map
 		if p.Resources[string(name)] != nil && !q.IsZero() && !podclaims.ServedByClaim(pod, c.Name, name) {
@@ -48,7 +48,8 @@ func (p *Plugins) wanted(pod *corev1.Pod, c *corev1.Container, to map[string]int
 	}
 }
 
-// wantedOfPod is what all containers need: init containers give their devices to those after them.
+// wantedOfPod is the devices that all containers need: later containers reuse the devices of init
+// containers.
 func (p *Plugins) wantedOfPod(pod *corev1.Pod, to map[string]int) {
 	most, sidecars := map[string]int{}, map[string]int{}
 	for i := range pod.Spec.InitContainers {
@@ -93,7 +94,7 @@ func (p *Plugins) owned(pod *corev1.Pod, c *corev1.Container, resource string) [
 	return ids
 }
 
-// free are the healthy devices that nobody has.
+// free are the healthy devices that are not assigned.
 func (p *Plugins) free(resource string) []string {
 	return slices.DeleteFunc(p.ids(resource), func(id string) bool {
 		has := func(a Assignment) bool { return a.Resource == resource && slices.Contains(a.Devices, id) }
@@ -134,7 +135,7 @@ func (r *Resource) hints(ids []string, count int, machine pinning.Mask) []pinnin
 	})
 }
 
-// Align says which of the devices of an ask are near to the nodes.
+// Align sets which devices of an ask are on the given NUMA nodes.
 func (p *Plugins) Align(a *Ask, nodes pinning.Mask) {
 	for _, id := range a.Free {
 		if slices.ContainsFunc(p.Resources[a.Resource].Devices[id].NUMA,

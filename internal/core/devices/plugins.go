@@ -1,6 +1,6 @@
-// Package devices decides which devices of the node a pod gets: those of device plugins, which the node itself
-// allocates, and those of ResourceClaims, which drivers prepare. node/devices drives it. Everything is a function of
-// its arguments; one goroutine at a time may use a value.
+// Package devices decides which devices of the node a pod gets: devices of device plugins, which the node allocates,
+// and devices of ResourceClaims, which drivers prepare. node/devices drives it. Everything is a function of its
+// arguments; one goroutine at a time may use a value.
 //
 // Contract: S8 and S9.E in docs/spec/storage-and-node.md.
 package devices
@@ -18,17 +18,17 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Device is one device of a plugin, as its plugin last told.
+// Device is one device, as its plugin last reported it.
 type Device struct {
 	Healthy bool
-	NUMA    []int64 // nodes it is near to; none: unknown
+	NUMA    []int64 // its NUMA nodes; none: unknown
 }
 
-// Resource is what is known of one resource of device plugins.
+// Resource is the state of one device plugin resource.
 type Resource struct {
 	Devices   map[string]Device // by id
 	Connected bool              // a plugin serves it; else all devices count as unhealthy
-	Gone      bool              // no plugin came back in time: it counts nothing (S8.11)
+	Gone      bool              // no plugin came back in time: its amounts are 0 (S8.11)
 }
 
 // Assignment is what a container has of one resource.
@@ -37,23 +37,23 @@ type Assignment struct {
 	Container string
 	Resource  string
 	Devices   []string // sorted
-	Response  []byte   // of the plugin, as protobuf; nil while it is asked
+	Response  []byte   // of the plugin's Allocate, as protobuf; nil while the call runs
 }
 
-// Plugins is the state of all device plugins' resources. The zero value has none.
+// Plugins is the state of all device plugin resources. The zero value is ready to use.
 type Plugins struct {
 	Resources   map[string]*Resource
 	Assignments []Assignment
 }
 
-// Ask is what a container needs next.
+// Ask is the next allocation that a container needs.
 type Ask struct {
 	Container string
 	Resource  string
 	Count     int
 	Include   []string // devices that must be among them: of init containers that have ended (S8.21); sorted
 	Free      []string // devices to choose from, without Include; sorted
-	Near      []string // those of Free that are near to the container's other resources; none: all are alike
+	Near      []string // those of Free on the NUMA nodes of the container's other resources; none: no preference
 }
 
 // Update takes the full list of a plugin's devices (S8.4). It returns the pods whose devices changed their health.
@@ -95,7 +95,7 @@ func (p *Plugins) Expire(resource string) {
 	}
 }
 
-// Amounts are capacity and allocatable quantity of each resource (S8.10).
+// Amounts returns capacity and allocatable quantity of each resource (S8.10).
 func (p *Plugins) Amounts() (capacity, allocatable map[string]int64) {
 	capacity, allocatable = map[string]int64{}, map[string]int64{}
 	for name, r := range p.Resources { // any order: a map becomes a map
@@ -109,8 +109,8 @@ func (p *Plugins) Amounts() (capacity, allocatable map[string]int64) {
 	return capacity, allocatable
 }
 
-// Away reports whether a resource is known but not served at present: a pod that requests it has
-// to wait.
+// Away reports whether a resource is known but no plugin serves it at present: pods that request it
+// have to wait.
 func (p *Plugins) Away(resource string) bool {
 	r := p.Resources[resource]
 	return r != nil && !r.Connected
@@ -138,8 +138,8 @@ func (p *Plugins) Pods() []types.UID {
 	return list
 }
 
-// Next returns what is to be allocated next for a pod, nil if it has everything (S8.20 to
-// S8.23). The error says what the pod has to wait for.
+// Next returns the next allocation for a pod; nil if it has all its devices (S8.20 to S8.23). The
+// error is the reason why the pod has to wait.
 func (p *Plugins) Next(pod *corev1.Pod) (*Ask, error) {
 	reusable := map[string][]string{}
 	all := append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...)
@@ -170,7 +170,7 @@ func (p *Plugins) Next(pod *corev1.Pod) (*Ask, error) {
 	return nil, nil
 }
 
-// usable checks what a container got before: it may be long ago.
+// usable checks an earlier assignment, which may no longer be valid.
 func usable(pod *corev1.Pod, c *corev1.Container, resource string, r *Resource, have *Assignment, count int) error {
 	if len(have.Devices) != count {
 		return fmt.Errorf("pod %q container %q changed request for resource %q from %d to %d", pod.UID, c.Name,
@@ -231,7 +231,8 @@ func (p *Plugins) ask(container, resource string, r *Resource, count int, reusab
 	return a, nil
 }
 
-// Candidates are the devices that a plugin is asked about: only near ones where there are more of them than needed.
+// Candidates are the devices to pass to GetPreferredAllocation: only near ones if there are more of them than
+// needed.
 func (a *Ask) Candidates() []string {
 	if len(a.Include)+len(a.Near) > a.Count {
 		return append(slices.Clone(a.Include), a.Near...)
@@ -239,8 +240,8 @@ func (a *Ask) Candidates() []string {
 	return append(slices.Clone(a.Include), a.Free...)
 }
 
-// Choose takes devices for an ask: those that must be included, then near ones, then any; of each, first those that
-// the plugin prefers. It returns them sorted.
+// Choose selects devices for an ask: those that must be included, then near ones, then any; of each, first those
+// that the plugin prefers. It returns them sorted.
 func (a *Ask) Choose(preferred []string) []string {
 	chosen := slices.Clone(a.Include)
 	near := slices.DeleteFunc(slices.Clone(preferred), func(id string) bool { return !slices.Contains(a.Near, id) })
@@ -255,14 +256,15 @@ func (a *Ask) Choose(preferred []string) []string {
 	return chosen
 }
 
-// Hold gives devices to a container, before its plugin is asked.
+// Hold reserves devices for a container, before the call of its plugin.
 func (p *Plugins) Hold(pod types.UID, a *Ask, devices []string) {
 	p.Drop(pod, a.Container, a.Resource)
 	p.Assignments = append(p.Assignments, Assignment{Pod: pod, Container: a.Container, Resource: a.Resource,
 		Devices: devices})
 }
 
-// Assign stores the plugin's answer to what Hold gave; false: the pod was released meanwhile.
+// Assign stores the plugin's response for the devices that Hold reserved; false: the pod has been
+// released meanwhile.
 func (p *Plugins) Assign(pod types.UID, container, resource string, response []byte) bool {
 	a := p.assignment(pod, container, resource)
 	if a == nil {
@@ -272,14 +274,14 @@ func (p *Plugins) Assign(pod types.UID, container, resource string, response []b
 	return true
 }
 
-// Drop takes back what Hold gave.
+// Drop cancels the reservation made by Hold.
 func (p *Plugins) Drop(pod types.UID, container, resource string) {
 	p.Assignments = slices.DeleteFunc(p.Assignments, func(a Assignment) bool {
 		return a.Pod == pod && a.Container == container && a.Resource == resource
 	})
 }
 
-// Release takes everything from a pod that has ended.
+// Release frees all devices of a pod that has ended.
 func (p *Plugins) Release(pod types.UID) {
 	p.Assignments = slices.DeleteFunc(p.Assignments, func(a Assignment) bool { return a.Pod == pod })
 }
@@ -293,7 +295,7 @@ func (p *Plugins) assignment(pod types.UID, container, resource string) *Assignm
 	return nil
 }
 
-// Of returns what a container has, by resource.
+// Of returns the assignments of a container, by resource.
 func (p *Plugins) Of(pod types.UID, container string) []Assignment {
 	var list []Assignment
 	for i := range p.Assignments {

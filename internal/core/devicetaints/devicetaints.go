@@ -1,6 +1,6 @@
 // Package devicetaints decides which pods are evicted because a device that they use is tainted, when, and what
-// the status of a DeviceTaintRule says about it (KEP-5055). The controller devicetaints drives it. It must never
-// decide which device a claim gets: the scheduler does.
+// the status of a DeviceTaintRule reports about it (KEP-5055). The controller devicetaints drives it. It does
+// not decide which device a claim gets: the scheduler does.
 //
 // Contract: S9.62 and S9.63 in docs/spec/storage-and-node.md.
 package devicetaints
@@ -29,8 +29,8 @@ type Eviction struct {
 	Rules []*resourcev1.DeviceTaintRule // whose taints are among them, each once, by name
 }
 
-// Index holds the NoExecute taints of all devices. Make it with NewIndex. It reads the objects that it is given
-// and keeps them, and changes none.
+// Index holds the NoExecute taints of all devices. Make it with NewIndex. It keeps the objects that it receives
+// and does not change them.
 type Index struct {
 	pools map[poolID]*pool
 	rules map[string]*resourcev1.DeviceTaintRule // those with the effect NoExecute, by name
@@ -131,7 +131,7 @@ func (p *pool) newest() int64 {
 	return newest
 }
 
-// in are the taints of a slice if its generation counts.
+// in returns the taints of a slice if its generation is the current one.
 func (s published) in(generation int64) map[string][]resourcev1.DeviceTaint {
 	if s.slice == nil || s.slice.Spec.Pool.Generation != generation {
 		return nil
@@ -139,8 +139,8 @@ func (s published) in(generation int64) map[string][]resourcev1.DeviceTaint {
 	return s.taints
 }
 
-// changed are the devices whose taints are others after one slice, old, became now; was is the generation that
-// counted before. Only a change of the generation is reason to look at other slices.
+// changed returns the devices whose taints differ after the slice old was replaced by now; was is the
+// generation that was current before. Other slices are read only if the generation has changed.
 func (p *pool) changed(was int64, old, now published) []string {
 	before, after := maps.Clone(old.in(was)), maps.Clone(now.in(p.generation))
 	if was != p.generation {
@@ -174,7 +174,7 @@ func merge(into, from map[string][]resourcev1.DeviceTaint) map[string][]resource
 	return into
 }
 
-// of are the taints of a device. If two slices publish a device, which no driver may do, the
+// of returns the taints of a device. If two slices publish a device, which no driver may do, the
 // first slice by name counts.
 func (p *pool) of(device string) []resourcev1.DeviceTaint {
 	var out []resourcev1.DeviceTaint
@@ -196,7 +196,7 @@ func (x *Index) SetRule(r *resourcev1.DeviceTaintRule) {
 	}
 }
 
-// RemoveRule forgets the rule of a name.
+// RemoveRule removes the rule with this name.
 func (x *Index) RemoveRule(name string) { delete(x.rules, name) }
 
 // Empty reports whether no device has a taint.
@@ -214,7 +214,7 @@ func (x *Index) Empty() bool {
 	return true
 }
 
-// ForClaim returns when the pods that use a claim must go; nil for never.
+// ForClaim returns when the pods that use a claim must be evicted; nil for never.
 func (x *Index) ForClaim(claim *resourcev1.ResourceClaim) *Eviction {
 	if claim.Status.Allocation == nil {
 		return nil
@@ -241,9 +241,9 @@ func (x *Index) ForClaim(claim *resourcev1.ResourceClaim) *Eviction {
 	return out
 }
 
-// ForPod returns when a pod must go; nil for never. get returns the claim of a name in the pod's namespace, nil if
-// there is none. A claim counts only if this very pod has reserved it. The claim that the scheduler makes for
-// extended resources never counts, as upstream.
+// ForPod returns when a pod must be evicted; nil for never. get returns the claim of a name in the pod's
+// namespace, nil if there is none. A claim counts only if this very pod has reserved it. The claim that the
+// scheduler makes for extended resources never counts, as upstream.
 func (x *Index) ForPod(pod *corev1.Pod, get func(name string) *resourcev1.ResourceClaim) *Eviction {
 	if pod.Spec.NodeName == "" {
 		return nil
@@ -267,7 +267,7 @@ func (x *Index) ForPod(pod *corev1.Pod, get func(name string) *resourcev1.Resour
 
 // evictAt returns when a NoExecute taint evicts. Of several tolerations that match, the shortest counts, unless one
 // has no limit. A toleration that names no effect lets the scheduler choose the device, and does not stop an
-// eviction, as upstream. A taint without a time, which the API server never stores, evicts nobody.
+// eviction, as upstream. A taint without a time, which the API server never stores, evicts no pod.
 func evictAt(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration) (time.Time, bool) {
 	if t.TimeAdded == nil {
 		return time.Time{}, false
@@ -286,7 +286,7 @@ func evictAt(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration
 	if !tolerated {
 		return t.TimeAdded.Time, true
 	}
-	// A Duration holds 292 years.
+	// A Duration can hold at most 292 years.
 	return t.TimeAdded.Add(time.Duration(min(seconds, int64(math.MaxInt64/time.Second))) * time.Second), true
 }
 
@@ -325,15 +325,15 @@ func join(a, b *Eviction) *Eviction {
 	return out
 }
 
-// Selects reports whether a rule taints a device: all that its selector names must be equal. A rule without a
-// selector taints none.
+// Selects reports whether a rule taints a device: all fields that its selector sets must be equal. A rule
+// without a selector taints none.
 func Selects(r *resourcev1.DeviceTaintRule, d Device) bool {
 	s := r.Spec.DeviceSelector
 	return s != nil && (s.Driver == nil || *s.Driver == d.Driver) && (s.Pool == nil || *s.Pool == d.Pool) &&
 		(s.Device == nil || *s.Device == d.Name)
 }
 
-// SameTaint reports whether two states of a rule do the same to the same devices.
+// SameTaint reports whether two states of a rule have the same effect on the same devices.
 func SameTaint(a, b *resourcev1.DeviceTaintRule) bool {
 	if !sameTaint(a.Spec.Taint, b.Spec.Taint) {
 		return false

@@ -72,7 +72,7 @@ func among(claims ...*resourcev1.ResourceClaim) func(string) *resourcev1.Resourc
 	}
 }
 
-// says is "never", or the second of an eviction and its rules.
+// says formats an eviction: "never", or its second and its rules.
 func says(e *Eviction) string {
 	if e == nil {
 		return "never"
@@ -211,7 +211,7 @@ func TestForPod(t *testing.T) {
 	}
 }
 
-// Of a pool whose slices are of two generations, the newest counts.
+// If the slices of a pool have two generations, the newest counts.
 func TestGenerations(t *testing.T) {
 	x, c := NewIndex(), claim("c", "gpu", nil)
 	changed := func(before, after *resourcev1.ResourceSlice, want ...Device) {
@@ -232,18 +232,18 @@ func TestGenerations(t *testing.T) {
 	}
 	changed(next, nil, gpu)
 	if got := says(x.ForClaim(c)); got != "5" {
-		t.Errorf("the newest went, the other counts again: %s", got)
+		t.Errorf("the newest generation was deleted, the older one counts again: %s", got)
 	}
 	other := slice("old", 1, device("gpu", taint("k", "", 6)))
 	changed(old, other, gpu)
 	changed(other, other)
 	changed(other, nil, gpu)
 	if !x.Empty() || len(x.pools) != 0 {
-		t.Error("something is left of slices that are gone")
+		t.Error("taints of deleted slices are left")
 	}
 }
 
-// Whatever comes and goes in any order, the index says what a fresh reading of all objects says, and it names each
+// After random changes in any order, the index equals one that is built anew from all objects, and it returns each
 // device whose taints changed.
 func TestIndexIsThatOfTheObjects(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -288,7 +288,7 @@ func TestIndexIsThatOfTheObjects(t *testing.T) {
 			for _, n := range names {
 				differs := before[n] != fmt.Sprint(x.pools[poolID{"d", "p"}].get(n))
 				if differs != slices.Contains(changed, Device{"d", "p", n}) {
-					t.Fatalf("device %s: changed %v, told %v", n, differs, changed)
+					t.Fatalf("device %s: changed %v, returned %v", n, differs, changed)
 				}
 			}
 		}
@@ -390,7 +390,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// 10,000 devices whose taints come and go, slice by slice, and a claim for each of them.
+// 10,000 devices whose taints are added and removed, slice by slice, and a claim for each of them.
 func TestTenThousandDevices(t *testing.T) {
 	const all, perSlice = 10_000, 100
 	x := NewIndex()

@@ -8,15 +8,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Cluster is what the status of a rule depends on; read only.
+// Cluster provides the objects that the status of a rule depends on; they are read only.
 type Cluster struct {
 	Claims []*resourcev1.ResourceClaim
 	Claim  func(namespace, name string) *resourcev1.ResourceClaim // nil if there is none
 	Pod    func(namespace, name string) *corev1.Pod               // nil if there is none
 }
 
-// Status returns the condition of a rule (S9.63), without a time. evicted is how many pods went because of the rule
-// since the process began.
+// Status returns the condition of a rule (S9.63), without a time. evicted is how many pods were evicted because of
+// the rule since the process started.
 func (x *Index) Status(r *resourcev1.DeviceTaintRule, evicted int, c Cluster) metav1.Condition {
 	out := metav1.Condition{Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse,
 		ObservedGeneration: r.Generation}

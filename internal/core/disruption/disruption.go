@@ -1,4 +1,4 @@
-// Package disruption decides how many pods a PodDisruptionBudget allows to evict. The disruption
+// Package disruption decides how many evictions a PodDisruptionBudget allows. The disruption
 // controller drives it; eviction reads the result from the status. It is a function of its
 // arguments.
 //
@@ -24,11 +24,12 @@ type Input struct {
 	Now    time.Time
 	Budget *policyv1.PodDisruptionBudget // read only
 	Pods   []*corev1.Pod                 // the pods that the budget selects
-	// Scale is the number of replicas that the pods' controllers want; only set if NeedsScale.
+	// Scale is the number of replicas of the pods' controllers; only set if NeedsScale.
 	Scale int32
 }
 
-// NeedsScale reports whether a budget depends on the number of replicas that controllers want.
+// NeedsScale reports whether a budget depends on the desired number of replicas of the pods'
+// controllers.
 func NeedsScale(b *policyv1.PodDisruptionBudget) bool {
 	return b.Spec.MaxUnavailable != nil || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.Type == intstr.String
 }
@@ -107,9 +108,9 @@ func Overdue(in Input) []*corev1.Pod {
 	return list
 }
 
-// Stale reports whether the condition DisruptionTarget says that the pod is about to be deleted, and
-// how long it remains until that must have happened; zero if it is over. The node agent's own
-// condition is never stale: its pods can take any time to end.
+// Stale reports whether the condition DisruptionTarget announces a deletion that did not happen in
+// time. The duration is the time that is left for the deletion; zero if it has passed. The node
+// agent's own condition is never stale: its pods can take any time to end.
 func Stale(p *corev1.Pod, now time.Time) (left time.Duration, marked bool) {
 	if p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return 0, false

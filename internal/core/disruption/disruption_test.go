@@ -53,8 +53,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A pod with a recorded eviction does not count as healthy until it is clear that it was not
-// deleted.
+// A pod with a recorded eviction does not count as healthy until its deletion is overdue.
 func TestEvictedPod(t *testing.T) {
 	least, now := intstr.FromInt32(1), time.Unix(1000, 0)
 	b := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least},

@@ -228,10 +228,10 @@ func TestRankProperties(t *testing.T) {
 		got := Rank(MemoryAvailable, list, false)
 		for i := range got {
 			if got[i].Pod.Annotations != nil {
-				t.Fatalf("seed %d: a static pod goes", seed)
+				t.Fatalf("seed %d: a static pod is evicted", seed)
 			}
 			if i > 0 && got[i].Memory > 100 && got[i-1].Memory <= 100 {
-				t.Fatalf("seed %d: %s goes before %s", seed, got[i-1].Pod.Name, got[i].Pod.Name)
+				t.Fatalf("seed %d: %s is evicted before %s", seed, got[i-1].Pod.Name, got[i].Pod.Name)
 			}
 		}
 		if want := len(slices.DeleteFunc(slices.Clone(list),
@@ -258,7 +258,7 @@ func TestExplain(t *testing.T) {
 		a["starved_resource"] != "memory" {
 		t.Errorf("annotations: %v", a)
 	}
-	// ephemeral: it can't ask for anything
+	// ephemeral: it cannot have requests
 	u.Containers = append(u.Containers, ContainerUsage{Name: "debugger", Memory: 1 << 30})
 	u.Memory = 65 << 20
 	u.Pod.Spec.Resources = &corev1.ResourceRequirements{
@@ -396,7 +396,7 @@ func TestShutdownSteps(t *testing.T) {
 	}
 }
 
-// L7.133: the event's text, with sizes as people read them.
+// L7.133: the event's text, with sizes in readable units.
 func TestStillFull(t *testing.T) {
 	for size, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB",
 		10 << 20: "10.0 MiB", 1 << 30: "1.0 GiB", 5 << 40: "5.0 TiB", 5 << 50: "5120.0 TiB"} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ImagePolicy is when unused images are removed (L7.133).
+// ImagePolicy defines when unused images are removed (L7.133).
 type ImagePolicy struct {
 	High, Low int           // percent of the image file system: removal starts at High and stops at Low
 	MinAge    time.Duration // younger images stay
@@ -36,8 +36,8 @@ func ImageNeed(p ImagePolicy, available, capacity int64) int64 {
 	return capacity*int64(100-p.Low)/100 - available
 }
 
-// StillFull is the message if removing all unused images did not free enough of a disk that was as
-// full before.
+// StillFull returns the message for the case that removing all unused images did not free enough
+// disk space.
 func StillFull(disk Observation, freed int64) string {
 	used := int64(100)
 	if disk.Capacity > 0 {
@@ -61,7 +61,7 @@ func binarySize(bytes int64) string {
 	return fmt.Sprintf("%.1f %ciB", size, "KMGT"[unit])
 }
 
-// UnusedImages are the images that may be removed, in order: least recently used, then oldest.
+// UnusedImages returns the images that may be removed, in order: least recently used, then oldest.
 // Images used or pulled less than minAge ago stay.
 func UnusedImages(all []Image, minAge time.Duration, now time.Time) []Image {
 	var free []Image

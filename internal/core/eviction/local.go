@@ -27,8 +27,8 @@ func limited(v *corev1.Volume) bool {
 		v.EmptyDir.SizeLimit.Sign() > 0
 }
 
-// OverLocalLimit returns the message about the local storage limit that the pod exceeds, as its
-// status shows it, and what its eviction is counted as (L7.152); empty: none.
+// OverLocalLimit returns the message about the local storage limit that the pod exceeds, for its
+// status, and the signal of the eviction for the metrics (L7.152); empty: none.
 func OverLocalLimit(u Usage) (message, signal string) {
 	total := u.FileBytes
 	held := map[string]int64{}

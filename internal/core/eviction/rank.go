@@ -40,8 +40,8 @@ type VolumeUsage struct {
 	Bytes, Inodes int64
 }
 
-// measure is a pod's usage of the resource of a signal. If images have their own file system,
-// writable layers count there and the rest on the node's.
+// measure returns a pod's usage of the resource of a signal. If images have their own file system,
+// writable layers count there, and all other files on the node's file system.
 func (u *Usage) measure(s Signal, split bool) int64 {
 	switch s {
 	case MemoryAvailable:
@@ -79,7 +79,7 @@ func (u *Usage) measure(s Signal, split bool) int64 {
 	return total
 }
 
-// Rank orders the pods that may be evicted for a signal, the first to evict first (L7.148).
+// Rank returns the pods that may be evicted for a signal, in the order of eviction (L7.148).
 // Critical pods are never evicted.
 func Rank(s Signal, pods []Usage, split bool) []Usage {
 	type ranked struct {
@@ -120,7 +120,7 @@ func Rank(s Signal, pods []Usage, split bool) []Usage {
 	return out
 }
 
-// Notice is the reason for an eviction, as the user sees it.
+// Notice is the reason for an eviction, for the status and the event.
 type Notice struct {
 	Message     string
 	Annotations map[string]string // of the event (L7.149)
@@ -167,7 +167,7 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 	return Notice{Message: message.String(), Annotations: notes}
 }
 
-// requestOf is a container's request; false: ephemeral containers have none.
+// requestOf returns a container's request; false: it is an ephemeral container, which has none.
 func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) (resource.Quantity, bool) {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -179,7 +179,7 @@ func requestOf(pod *corev1.Pod, container string, name corev1.ResourceName) (res
 	return resource.Quantity{}, false
 }
 
-// quantity formats bytes with a binary suffix, pieces with a decimal one.
+// quantity formats bytes with a binary suffix, counts with a decimal one.
 func quantity(n int64, name corev1.ResourceName) string {
 	format := resource.DecimalSI
 	if name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {

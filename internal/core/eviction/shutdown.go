@@ -16,13 +16,14 @@ type ShutdownGroup struct {
 	Pods     []*corev1.Pod
 }
 
-// ShutdownStep is the time that pods of a priority, up to that of the next step, have at a node shutdown.
+// ShutdownStep is the time that pods have at a node shutdown if their priority is at least that of the
+// step, and below that of the next one.
 type ShutdownStep struct {
 	Priority int32
 	Grace    time.Duration
 }
 
-// ShutdownSteps are the two steps of a time of which a part is reserved for critical pods.
+// ShutdownSteps returns the two steps for a total time, a part of which is reserved for critical pods.
 func ShutdownSteps(total, critical time.Duration) []ShutdownStep {
 	return []ShutdownStep{{0, total - critical}, {criticalPriority, critical}}
 }
@@ -54,7 +55,7 @@ func ShutdownGroups(pods []*corev1.Pod, steps []ShutdownStep) []ShutdownGroup {
 	return slices.DeleteFunc(groups, func(g ShutdownGroup) bool { return len(g.Pods) == 0 })
 }
 
-// Within is a pod's own grace period, limited to that of its group.
+// Within returns a pod's own grace period, limited to that of its group.
 func (g *ShutdownGroup) Within(pod *corev1.Pod) time.Duration {
 	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
 		return min(time.Duration(*own)*time.Second, g.Grace)

@@ -1,6 +1,6 @@
-// Package eviction decides when a node is short of memory, disk, or process IDs, and what is
-// evicted then: which pods (L7.L, L7.M), which images (L7.133). The node agent measures and acts;
-// nothing here reads a clock or the machine.
+// Package eviction decides when a node is short of memory, disk, or process IDs, and which pods
+// (L7.L, L7.M) and images (L7.133) are removed then. The node agent measures and acts; nothing here
+// reads a clock or the machine.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package eviction
@@ -70,7 +70,7 @@ type Amount struct {
 	Share    float64            // 0–1
 }
 
-// Of is the amount for a capacity, in bytes or pieces.
+// Of returns the amount for a capacity, in bytes or as a count.
 func (a Amount) Of(capacity int64) int64 {
 	if a.Quantity != nil {
 		return a.Quantity.Value()
@@ -85,10 +85,10 @@ type Threshold struct {
 	Signal  Signal
 	Min     Amount
 	Grace   time.Duration // how long it must be reached before pods are evicted; 0: a hard threshold
-	Reclaim Amount        // once reached, it ends at Min plus this amount
+	Reclaim Amount        // once reached, the threshold is left at Min plus this amount
 }
 
-// Config is when and how pods are evicted.
+// Config defines when and how pods are evicted.
 type Config struct {
 	Thresholds []Threshold
 	MaxGrace   time.Duration // grace period of pods evicted because of a soft threshold
@@ -114,7 +114,7 @@ type Settings struct {
 }
 
 // ParseList parses "memory.available<100Mi,nodefs.available<10%", with sign between signal and
-// value. An empty text is not a list.
+// value. An empty string is not a valid list.
 func ParseList(text, sign string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -193,7 +193,7 @@ func join(list []Signal) string {
 	return strings.Join(names, ", ")
 }
 
-// parseAmount parses "100Mi" or "10%"; 0% and 100% are not threshold.
+// parseAmount parses "100Mi" or "10%"; 0% and 100% disable the threshold.
 func parseAmount(text string) (Amount, error) {
 	if number, ok := strings.CutSuffix(text, "%"); ok {
 		share, err := strconv.ParseFloat(number, 64)
@@ -215,7 +215,7 @@ func parseAmount(text string) (Amount, error) {
 // Observation is the amount of a resource that is available.
 type Observation struct {
 	Signal              Signal
-	Available, Capacity int64 // bytes or pieces
+	Available, Capacity int64 // bytes or a count
 }
 
 func find(all []Observation, s Signal) (Observation, bool) {
@@ -226,7 +226,7 @@ func find(all []Observation, s Signal) (Observation, bool) {
 	return all[i], true
 }
 
-// State is what is kept between two checks. The zero value is the initial state.
+// State is kept between two checks. The zero value is the initial state.
 type State struct {
 	met  []met
 	seen []pressed
@@ -244,8 +244,8 @@ type pressed struct {
 	last time.Time
 }
 
-// Pressure is an active pressure condition of a node. Why names the resource, without amounts that
-// change from check to check.
+// Pressure is an active pressure condition of a node. Why is the reason with the name of the
+// resource, without amounts that change from check to check.
 type Pressure struct {
 	Kind corev1.NodeConditionType
 	Why  string

@@ -42,7 +42,7 @@ func Claim(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volum
 	return out
 }
 
-// unbound says what a claim without a volume waits for.
+// unbound explains what a claim without a volume waits for.
 func (l *Lines) unbound(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volume *corev1.PersistentVolume,
 	users []string) {
 	name := ""
@@ -57,14 +57,14 @@ func (l *Lines) unbound(c *corev1.PersistentVolumeClaim, class *storagev1.Storag
 	case c.Spec.StorageClassName == nil:
 		l.warn("names no StorageClass, and no StorageClass is the default")
 	case name == "":
-		l.warn("waits for a volume without a class that fits it: nothing makes one for it")
+		l.warn("waits for a volume without a class that fits it: no provisioner creates one")
 	case class == nil:
 		l.warn("its StorageClass %q does not exist", name)
 	case class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer &&
 		len(users) == 0:
 		l.warn("waits for the first pod that uses it: its StorageClass %q binds only then", name)
 	case class.Provisioner == "kubernetes.io/no-provisioner":
-		l.warn("waits for a volume of class %q that fits it: nothing makes one for it", name)
+		l.warn("waits for a volume of class %q that fits it: no provisioner creates one", name)
 	case len(users) > 0:
 		l.warn("waits for a volume from %s; it is used by %s", class.Provisioner, named("pod", users))
 	default:

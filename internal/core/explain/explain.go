@@ -1,5 +1,5 @@
-// Package explain says in plain words what an object does, and why it does not do more: (the object, its status, what
-// the engine knows of it) → sentences. `carob explain` prints them. It decides nothing.
+// Package explain describes the state of an object in sentences, and why it does not work as specified. Its input is
+// the object, its status, and the engine's own state of it. `carob explain` prints them. It decides nothing.
 package explain
 
 import (
@@ -11,13 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Line is a sentence. Problem: something does not work, or waits.
+// Line is a sentence. Problem marks a sentence about something that fails or waits.
 type Line struct {
 	Problem bool   `json:"problem"`
 	Text    string `json:"text"`
 }
 
-// Lines are what is said of an object, in order: what matters most comes first.
+// Lines describe an object, the most important line first.
 type Lines []Line
 
 func (l *Lines) say(format string, args ...any) {
@@ -27,10 +27,10 @@ func (l *Lines) warn(format string, args ...any) {
 	*l = append(*l, Line{true, fmt.Sprintf(format, args...)})
 }
 
-// Problems reports whether any line is about a problem.
+// Problems reports whether any line is a problem.
 func (l Lines) Problems() bool { return slices.ContainsFunc(l, func(o Line) bool { return o.Problem }) }
 
-// ago is how long something was before now, in the unit that a reader would use.
+// ago is how long something was before now, in a readable unit.
 func ago(now, at time.Time) string {
 	switch d := max(now.Sub(at), 0); {
 	case d < 2*time.Minute:
@@ -44,7 +44,7 @@ func ago(now, at time.Time) string {
 	}
 }
 
-// counted is a number with its noun.
+// counted formats a number with its noun.
 func counted(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -52,7 +52,7 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// conditions warns of each condition that is not true; of tells where it is from.
+// conditions adds a problem for each condition that is not True; of is the owner of the condition.
 func (l *Lines) conditions(of string, all []metav1.Condition) {
 	for _, c := range all {
 		if c.Status != metav1.ConditionTrue {
@@ -61,7 +61,7 @@ func (l *Lines) conditions(of string, all []metav1.Condition) {
 	}
 }
 
-// because is a reason with its message.
+// because formats a reason with its message.
 func because(reason, message string) string {
 	switch {
 	case message == "":

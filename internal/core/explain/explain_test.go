@@ -34,7 +34,7 @@ func expectLines(t *testing.T, what string, got Lines, want string) {
 	}
 }
 
-// pod is one that runs.
+// pod returns a running pod.
 func pod(change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning,
@@ -50,8 +50,8 @@ func waiting(reason, message string) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 }
 
-// A long cause that the status gives is not printed again for each event that wraps it, and no event is printed whose
-// message was said.
+// A long cause from the status is not printed again for each event that wraps it, and events whose message is already
+// printed are omitted.
 func TestEventsDoNotRepeat(t *testing.T) {
 	cause := strings.Repeat("failed to resolve the reference of the image; ", 7)
 	cause = cause[:len(cause)-2]
@@ -74,7 +74,7 @@ func TestEventsDoNotRepeat(t *testing.T) {
 `)
 }
 
-// Each wait of a pod has its sentence; no pod that is not ready has none.
+// Each reason why a pod waits has its sentence; every pod that is not ready has at least one.
 func TestPod(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -134,7 +134,7 @@ func TestPod(t *testing.T) {
 ! event 2m ago: it did not work (Failed)
 `},
 		{"a gate", func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "a/b"}} }, `
-! is not ready: nobody has set its readiness gate a/b to True
+! is not ready: its readiness gate a/b is not True
 ! event 2m ago: it did not work (Failed)
 `},
 		{"deleted", func(p *corev1.Pod) {
@@ -161,7 +161,7 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// A pool says what serves it, what is missing, and what becomes of requests.
+// The explanation of a pool names its servers, what is missing, and how requests are handled.
 func TestInferencePool(t *testing.T) {
 	seen := now.Add(-time.Second)
 	old := now.Add(-time.Minute)
@@ -243,7 +243,7 @@ func TestInferencePool(t *testing.T) {
 	}
 }
 
-// A route says where it is served, and what does not work.
+// The explanation of a route says where it is served, and what does not work.
 func TestRoute(t *testing.T) {
 	expectLines(t, "served", Route(&Served{Places: []Place{{Where: "http://a:80 /x", Backends: []PlaceBackend{
 		{Name: "d/s:80", Ready: 2, Weight: 1}, {Name: "d/t:80", Weight: 1},

@@ -19,7 +19,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 			ready = true
 			out.say("has been ready for %s", ago(now, c.LastTransitionTime.Time))
 		case c.Type == corev1.NodeReady:
-			ready = true // what follows says why not
+			ready = true // the other lines are the problems
 			out.warn("has not been ready for %s: %s", ago(now, c.LastTransitionTime.Time), because(c.Reason, c.Message))
 		}
 	}
@@ -30,7 +30,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 		out.warn("is cordoned: it gets no new pods until `kubectl uncordon %s`", n.Name)
 	}
 	for _, t := range n.Spec.Taints {
-		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") { // those repeat conditions
+		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") { // these repeat conditions
 			out.warn("keeps off pods that do not tolerate its taint %s", t.ToString())
 		}
 	}

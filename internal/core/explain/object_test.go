@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A Service says where its traffic goes; if nowhere, why.
+// The explanation of a Service says where its traffic goes, or why it has no destination.
 func TestService(t *testing.T) {
 	web := func(change func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{Spec: corev1.ServiceSpec{Selector: map[string]string{"b": "2", "a": "1"},
@@ -65,7 +65,7 @@ func TestService(t *testing.T) {
 	}
 }
 
-// Each wait of a claim has its sentence.
+// Each reason why a claim waits has its sentence.
 func TestClaim(t *testing.T) {
 	class := func(mode storagev1.VolumeBindingMode, provisioner string) *storagev1.StorageClass {
 		return &storagev1.StorageClass{Provisioner: provisioner, VolumeBindingMode: &mode}
@@ -110,7 +110,7 @@ func TestClaim(t *testing.T) {
 ! event 2m ago: it did not work (Failed)
 `},
 		{"without class", func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = new("") }, nil, nil, nil, `
-! waits for a volume without a class that fits it: nothing makes one for it
+! waits for a volume without a class that fits it: no provisioner creates one
 ! event 2m ago: it did not work (Failed)
 `},
 		{"no pod", func(*corev1.PersistentVolumeClaim) {}, late, nil, []*corev1.Pod{pod(func(p *corev1.Pod) {
@@ -129,7 +129,7 @@ func TestClaim(t *testing.T) {
 `},
 		{"by hand", func(*corev1.PersistentVolumeClaim) {}, class(storagev1.VolumeBindingImmediate,
 			"kubernetes.io/no-provisioner"), nil, nil, `
-! waits for a volume of class "fast" that fits it: nothing makes one for it
+! waits for a volume of class "fast" that fits it: no provisioner creates one
 ! event 2m ago: it did not work (Failed)
 `},
 		{"no volume", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "v" }, late, nil, nil, `

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mostEvents is how many warnings are added.
+// mostEvents limits the number of warnings that are added.
 const mostEvents = 5
 
 // Beside is what belongs to a pod beside its own object.
@@ -78,7 +78,7 @@ func (l *Lines) deletion(p *corev1.Pod, now time.Time) {
 	}
 }
 
-// scheduled reports whether the pod has a node; it says why not.
+// scheduled reports whether the pod has a nodeand explains why it has none.
 func (l *Lines) scheduled(p *corev1.Pod) bool {
 	if p.Spec.NodeName != "" {
 		return true
@@ -112,7 +112,7 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// containers says what each container waits for.
+// containers explains what each container waits for.
 func (l *Lines) containers(p *corev1.Pod, now time.Time) {
 	if len(p.Status.ContainerStatuses) == 0 && p.Status.Phase != corev1.PodFailed {
 		l.warn("waits for node %s: its agent has not reported anything about it", p.Spec.NodeName)
@@ -134,7 +134,7 @@ func (l *Lines) containers(p *corev1.Pod, now time.Time) {
 			l.warn("init container %s has run for %s; what follows waits for it", s.Name,
 				ago(now, s.State.Running.StartedAt.Time))
 		}
-		return // those after it wait for it
+		return // the following containers wait for it
 	}
 	for i := range p.Status.ContainerStatuses {
 		s := &p.Status.ContainerStatuses[i]
@@ -182,11 +182,11 @@ func exited(t *corev1.ContainerStateTerminated, now time.Time) string {
 	return text
 }
 
-// gates says which readiness gates are missing.
+// gates lists the readiness gates that are not True.
 func (l *Lines) gates(p *corev1.Pod) {
 	for _, g := range p.Spec.ReadinessGates {
 		if c := condition(p, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
-			l.warn("is not ready: nobody has set its readiness gate %s to True", g.ConditionType)
+			l.warn("is not ready: its readiness gate %s is not True", g.ConditionType)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func (l *Lines) running(p *corev1.Pod, now time.Time) {
 		counted(int(restarts), "restart"), last)
 }
 
-// events adds the newest warnings that say more than the lines before.
+// events adds the newest warnings that add information to the lines before.
 func (l *Lines) events(all []corev1.Event, now time.Time) {
 	at := func(e *corev1.Event) time.Time {
 		if e.Series != nil {
@@ -249,11 +249,12 @@ func (l *Lines) events(all []corev1.Event, now time.Time) {
 	}
 }
 
-// longRepeat is how many bytes the end of a message must have to be replaced where an earlier line has the same text.
+// longRepeat is the minimum length in bytes of the end of a message that is omitted because an earlier line has the
+// same text.
 const longRepeat = 40
 
-// unsaid shortens a message that ends with what an earlier line has said, such as the cause of a failed pull, which
-// events and statuses wrap as "what was attempted: cause". It reports whether the whole message is in an earlier line.
+// unsaid shortens a message whose end repeats an earlier line, such as the cause of a failed pull, which events and
+// statuses wrap as "what was attempted: cause". It reports whether the whole message is in an earlier line.
 func (l *Lines) unsaid(message string) (short string, repeats bool) {
 	said := func(text string) bool {
 		return slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(o.Text, text) })

@@ -2,10 +2,10 @@ package explain
 
 import "strings"
 
-// Place is where a gateway serves something of a route.
+// Place is an address at which a gateway serves a part of a route.
 type Place struct {
 	Where    string // such as http://10.0.0.1:80/path
-	Answer   string // what a request gets that no backend gets
+	Answer   string // the response to requests that reach no backend
 	Backends []PlaceBackend
 }
 
@@ -17,15 +17,15 @@ type PlaceBackend struct {
 	Problem string
 }
 
-// Served is what is known of an Ingress, a Gateway, or a route.
+// Served holds how an Ingress, a Gateway, or a route is served.
 type Served struct {
 	Parents  []Parent // of its status; a Gateway has one without a name
 	Places   []Place
-	Problems []string // that the gateway has with it
+	Problems []string // reported by the gateway
 	Unknown  string   // why the gateway's state is not known; empty: it is
 }
 
-// NothingServed is said of an object for which a gateway serves nothing.
+// NothingServed is the line for an object for which a gateway serves nothing.
 const NothingServed = "nothing is served for it"
 
 // Route explains an Ingress, a Gateway, or a route of the Gateway API.

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Service explains a Service: where its traffic goes, and why it goes nowhere. r.Pods are the pods that its selector
-// matches.
+// Service explains a Service: where its traffic goes, or why it has no destination. r.Pods are the pods that its
+// selector matches.
 func Service(s *corev1.Service, all []*discoveryv1.EndpointSlice, r Related, now time.Time) (out Lines) {
 	out.object(s, unrecorded, now)
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
@@ -43,7 +43,7 @@ func Service(s *corev1.Service, all []*discoveryv1.EndpointSlice, r Related, now
 	return out.related(r, now)
 }
 
-// selected says what is wrong with the pods that a Service selects.
+// selected explains what is wrong with the pods that a Service selects.
 func (l *Lines) selected(s *corev1.Service, pods []*corev1.Pod) {
 	if len(pods) == 0 {
 		l.warn("no pod has its labels: %s", labelsText(s.Spec.Selector))
@@ -73,7 +73,7 @@ func hasPort(pod *corev1.Pod, want corev1.ServicePort) bool {
 	return false
 }
 
-// addresses are those of endpoints, once each and in order.
+// addresses returns the addresses of endpoints, without duplicates, in order.
 func addresses(all []*discoveryv1.EndpointSlice) (ready, other []string) {
 	have := map[string]bool{}
 	for _, s := range all {
@@ -94,7 +94,7 @@ func addresses(all []*discoveryv1.EndpointSlice) (ready, other []string) {
 	return ready, other
 }
 
-// some lists at most mostNamed of names.
+// some formats at most mostNamed names.
 func some(names []string) string {
 	if len(names) <= mostNamed {
 		return strings.Join(names, ", ")

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Related are the objects that belong to one that is explained.
+// Related are the objects that belong to the explained object.
 type Related struct {
 	Pods   []*corev1.Pod  // that it owns, or that it selects
 	Events []corev1.Event // about it, and about the ReplicaSets that it owns
@@ -63,7 +63,7 @@ func StatefulSet(set *appsv1.StatefulSet, r Related, now time.Time) (out Lines) 
 	update := set.Spec.UpdateStrategy
 	switch {
 	case update.Type == appsv1.OnDeleteStatefulSetStrategyType:
-		n.updated = n.pods // old pods stay until somebody deletes them
+		n.updated = n.pods // old pods stay until they are deleted
 	case update.RollingUpdate != nil && update.RollingUpdate.Partition != nil && *update.RollingUpdate.Partition > 0:
 		out.say("updates only pods with the ordinal %d and above (its partition)", *update.RollingUpdate.Partition)
 		n.updated = n.pods
@@ -188,7 +188,8 @@ func replicas(n *int32) int {
 // unrecorded stands for the observed generation of kinds that have none.
 const unrecorded = -1
 
-// object says what holds for any object: its deletion, and whether its controller has seen its last change.
+// object explains what applies to any object: its deletion, and whether its controller has observed its
+// last change.
 func (l *Lines) object(o metav1.Object, observed int64, now time.Time) {
 	if at := o.GetDeletionTimestamp(); at != nil {
 		l.warn("was deleted %s ago", ago(now, at.Time))
@@ -200,11 +201,11 @@ func (l *Lines) object(o metav1.Object, observed int64, now time.Time) {
 	}
 }
 
-// counts says how many pods of a workload do what they should.
+// counts summarizes the pods of a workload.
 func (l *Lines) counts(n counts) {
 	switch {
 	case n.wanted == 0 && n.pods == 0:
-		l.say("wants no pod")
+		l.say("needs no pod")
 	case n.available >= n.wanted && n.pods == n.wanted && n.updated == n.wanted:
 		l.say("%d of %s available", n.available, counted(n.wanted, "pod"))
 	default:
@@ -221,7 +222,8 @@ func (l *Lines) condition(kind string, status corev1.ConditionStatus, reason, me
 	}
 }
 
-// related says what its pods wait for, and repeats its warnings if there is any problem.
+// related explains what the pods wait for, and adds the warnings of the events if there is any
+// problem.
 func (l Lines) related(r Related, now time.Time) Lines {
 	l.waits(r.Pods, now)
 	if l.Problems() {
@@ -231,7 +233,7 @@ func (l Lines) related(r Related, now time.Time) Lines {
 	return l
 }
 
-// waits says what pods wait for, once for those that wait for the same.
+// waits groups pods by what they wait for, with one line per group.
 func (l *Lines) waits(pods []*corev1.Pod, now time.Time) {
 	waiting := map[string][]string{}
 	for _, p := range pods {
@@ -249,7 +251,7 @@ func (l *Lines) waits(pods []*corev1.Pod, now time.Time) {
 			waiting[text] = append(waiting[text], p.Name)
 		}
 	}
-	texts := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int { // what holds most pods first
+	texts := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int { // the largest group first
 		return cmp.Or(cmp.Compare(len(waiting[b]), len(waiting[a])), cmp.Compare(a, b))
 	})
 	for i, text := range texts {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pulling is a pod that waits for an image.
+// pulling returns a pod that waits for an image.
 func pulling(name string) *corev1.Pod {
 	return pod(func(p *corev1.Pod) {
 		p.Name = name
@@ -24,7 +24,7 @@ func pulling(name string) *corev1.Pod {
 var quota = Related{Events: []corev1.Event{{Type: "Warning", Reason: "FailedCreate", Message: "exceeded quota",
 	LastTimestamp: before(time.Minute)}}}
 
-// What holds a Deployment is said once for all pods that wait for it; a Deployment that is done has one line.
+// A reason that several pods of a Deployment share is printed once; a complete Deployment has one line.
 func TestDeployment(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -77,7 +77,7 @@ func TestDeployment(t *testing.T) {
 		{"nothing wanted", func(d *appsv1.Deployment, _ *Related) {
 			d.Spec.Replicas, d.Status = new(int32), appsv1.DeploymentStatus{ObservedGeneration: 2}
 		}, `
-  wants no pod
+  needs no pod
 `},
 		{"deleted", func(d *appsv1.Deployment, _ *Related) {
 			d.DeletionTimestamp, d.Finalizers = new(before(time.Minute)), []string{"foregroundDeletion"}
@@ -97,7 +97,7 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-// The other workloads say what is particular to them.
+// The explanations of the other workloads contain the particulars of their kind.
 func TestWorkloads(t *testing.T) {
 	expectLines(t, "ReplicaSet", ReplicaSet(&appsv1.ReplicaSet{Status: appsv1.ReplicaSetStatus{
 		Conditions: []appsv1.ReplicaSetCondition{{Type: "ReplicaFailure", Status: "True", Message: "no"}}}}, quota, now), `

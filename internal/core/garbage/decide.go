@@ -22,7 +22,7 @@ const (
 	WaitsForDependents
 )
 
-// Input is everything that Decide depends on.
+// Input holds everything that Decide depends on.
 type Input struct {
 	Object Object
 	// Owners holds a state for each of Object.Owners, in the same order. It is not needed for an
@@ -41,7 +41,7 @@ type Action struct {
 	// if not empty, is removed from this object.
 	Release         []Object
 	RemoveFinalizer string
-	// Look are the UIDs of objects to check so that this one can continue.
+	// Look holds the UIDs of objects to check so that this one can continue.
 	Look []types.UID
 }
 

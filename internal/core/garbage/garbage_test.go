@@ -23,8 +23,8 @@ func thing(uid string, owners ...metav1.OwnerReference) Object {
 	return Object{GroupKind: things, Namespace: "ns", Name: uid, UID: types.UID(uid), Owners: owners}
 }
 
-// cluster is a small API server whose watch is as late as the test chooses, and a driver of the
-// package like the controller.
+// cluster is a small API server with a watch whose delay the test controls, and a driver of the
+// package that works like the controller.
 type cluster struct {
 	stored map[types.UID]*Object
 	events []func(g *Graph) []types.UID // not delivered yet, oldest first
@@ -163,7 +163,7 @@ func (c *cluster) left() string {
 	return strings.Join(out, " ")
 }
 
-func TestStories(t *testing.T) {
+func TestDeletionScenarios(t *testing.T) {
 	for _, s := range []struct {
 		name, left string
 		tell       func(c *cluster)
@@ -225,15 +225,15 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// A list that was made before an object was stored must not cause the deletion of its dependents.
-func TestRelistBehindTheTimes(t *testing.T) {
+// A list from before an object was stored must not cause the deletion of its dependents.
+func TestStaleRelist(t *testing.T) {
 	c := newCluster()
 	c.put(thing("a"))
 	c.put(thing("b", ref("a", false)))
 	c.rest(t)
 	c.queue = c.graph.Relisted(things, map[types.UID]bool{"b": true})
 	if len(c.queue) == 0 {
-		t.Fatal("nobody looks at what refers to a missing object")
+		t.Fatal("the dependents of a missing object are not checked")
 	}
 	c.rest(t)
 	if c.left() != "a b" {
@@ -246,8 +246,8 @@ func TestRelistBehindTheTimes(t *testing.T) {
 	}
 }
 
-// An owner that was read just before its deletion must not be added again.
-func TestVerifiedTooLate(t *testing.T) {
+// An owner that was read just before its deletion must not be added to the graph again.
+func TestVerifiedAfterDeletion(t *testing.T) {
 	g := NewGraph()
 	g.Observe(thing("b", ref("a", false)))
 	g.Gone("a")
@@ -322,7 +322,7 @@ func TestProperties(t *testing.T) {
 }
 
 // An object with an existing owner that is not in deletion is never deleted.
-func TestAnOwnerKeeps(t *testing.T) {
+func TestObjectWithOwnerIsNotDeleted(t *testing.T) {
 	states := []OwnerState{Unknown, Present, Absent, WaitsForDependents}
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{Object: thing("x")}
@@ -341,7 +341,7 @@ func TestAnOwnerKeeps(t *testing.T) {
 			t.Fatalf("owners %v: %+v", in.Owners, a)
 		}
 		if slices.Contains(in.Owners, Unknown) && (a.SetOwners != nil || a.Delete != "") {
-			t.Fatalf("acted on what it does not know: %+v", a)
+			t.Fatalf("acted on an object that it has not observed: %+v", a)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Object is the metadata of an object that matters here.
+// Object is the metadata of an object that garbage collection needs.
 type Object struct {
 	schema.GroupKind
 	Namespace, Name string // without namespace for a cluster-scoped object
@@ -48,8 +48,8 @@ func (o *Object) BlockedBy(d Object) bool {
 	})
 }
 
-// isMeantBy reports whether r, a reference in a dependent in the namespace, has the right kind,
-// name, and namespace for o.
+// isMeantBy reports whether r, an owner reference of a dependent in the namespace, has the kind,
+// name, and namespace of o.
 func (o *Object) isMeantBy(r metav1.OwnerReference, namespace string) bool {
 	gv, err := schema.ParseGroupVersion(r.APIVersion)
 	return err == nil && gv.Group == o.Group && r.Kind == o.Kind && r.Name == o.Name &&
@@ -177,7 +177,8 @@ func (g *Graph) Object(uid types.UID) (Object, bool) {
 	return n.Object, true
 }
 
-// Heard reports whether the object with this UID has been observed, even if it is gone by now.
+// Heard reports whether the object with this UID has ever been observed, even if it has been
+// deleted since.
 func (g *Graph) Heard(uid types.UID) bool {
 	n := g.nodes[uid]
 	return n != nil && (n.gone || n.UID != "")
@@ -206,7 +207,7 @@ func (g *Graph) node(uid types.UID) *node {
 	return n
 }
 
-// unlink removes a dependent from an owner, which may have waited for that.
+// unlink removes a dependent from an owner, which may have waited for its removal.
 func (g *Graph) unlink(n *node, owner types.UID, look *lookList) {
 	o := g.nodes[owner]
 	if o == nil {
@@ -243,7 +244,7 @@ func (n *node) dependentUIDs() []types.UID {
 	return out
 }
 
-// lookList collects UIDs.
+// lookList collects the UIDs of objects to check.
 type lookList []types.UID
 
 func (l *lookList) add(uids ...types.UID) { *l = append(*l, uids...) }

@@ -16,7 +16,7 @@ import (
 // nginx is the prefix of ingress-nginx's annotations.
 const nginx = "nginx.ingress.kubernetes.io/"
 
-// annotations are the annotations of ingress-nginx that have one meaning.
+// annotations are the annotations of ingress-nginx with one value.
 type annotations struct {
 	rewrite                 *httproute.Rewrite
 	regex                   bool
@@ -40,8 +40,9 @@ func tuning(name string) bool {
 	return false
 }
 
-// annotationsOf reads the annotations of an Ingress. An Ingress with an unknown annotation that
-// may protect something is not served: no service is better than one without protection.
+// annotationsOf reads the annotations of an Ingress. An Ingress with an unknown annotation that may
+// protect something is not served, because serving it without this protection is worse than not
+// serving it.
 func annotationsOf(in *networkingv1.Ingress) (*annotations, []Problem, bool) {
 	a := &annotations{}
 	var problems []Problem
@@ -126,7 +127,7 @@ func seconds(text string) (time.Duration, error) {
 // bodySize reads a size of nginx: bytes, or with k, m, or g. 0 is not a limit.
 func bodySize(text string) (int64, error) {
 	number, unit := strings.ToLower(text), int64(1)
-	for suffix, n := range map[string]int64{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} { // any order: one can fit
+	for suffix, n := range map[string]int64{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} { // any order: one fits
 		if cut, ok := strings.CutSuffix(number, suffix); ok {
 			number, unit = cut, n
 			break
@@ -139,7 +140,7 @@ func bodySize(text string) (int64, error) {
 	return n * unit, nil
 }
 
-// apply makes a backend what the annotations say about all backends.
+// apply sets the properties of a backend that annotations define for all backends.
 func (a *annotations) apply(b *httproute.Backend) {
 	if a.protocol != httproute.HTTP1 {
 		b.Protocol = a.protocol

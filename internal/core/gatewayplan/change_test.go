@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// crowd is a world with many routes at one Gateway, each with a host name of its own.
+// crowd returns a world with many routes at one Gateway, each with a host name of its own.
 func crowd(n int) *World {
 	w := world()
 	w.Gateways = []*gatewayv1.Gateway{gatewayOf("gw", 0, plain("main", 80, ""))}
@@ -39,7 +39,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// BenchmarkChange is one route that changes among many.
+// BenchmarkChange measures the change of one route among many.
 func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{10, 10000, 100000} {
 		w := crowd(n)

@@ -12,7 +12,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Endpoint is where a request can be sent.
+// Endpoint is a destination of requests.
 type Endpoint struct {
 	Address netip.AddrPort
 	Pod     types.UID // empty: no pod
@@ -22,8 +22,8 @@ type Endpoint struct {
 	Rank int
 }
 
-// Endpoints returns those of a port of a Service, in order: the ready ones, or, if there is none, those that still
-// serve while they end, as Services do (N2). Hints and weights play no role.
+// Endpoints returns those of a port of a Service, in order: the ready ones, or, if none is ready, those that are
+// terminating but still serving, as for Services (N2). Hints and weights play no role.
 func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.EndpointSlice) []Endpoint {
 	port := portOf(s, ref.Port, ref.UDP)
 	if port == nil {
@@ -66,7 +66,8 @@ func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.Endpoint
 	return slices.CompactFunc(ready, func(a, b Endpoint) bool { return a.Address == b.Address })
 }
 
-// portOf is a port of a Service: one number may be two ports, of TCP and of UDP. nil: there is none.
+// portOf returns a port of a Service by number and protocol: TCP and UDP may have the same number.
+// nil: there is none.
 func portOf(s *corev1.Service, number int32, udp bool) *corev1.ServicePort {
 	for i := range s.Spec.Ports {
 		if p := &s.Spec.Ports[i]; p.Port == number && carries(p.Protocol, udp) {
@@ -84,7 +85,7 @@ func carries(protocol corev1.Protocol, udp bool) bool {
 	return protocol == corev1.ProtocolTCP || protocol == ""
 }
 
-// slicePort is the number of a named port of a slice; 0: it has none.
+// slicePort returns the number of a named port of a slice; 0: it has none.
 func slicePort(s *discoveryv1.EndpointSlice, name string, udp bool) uint16 {
 	for _, p := range s.Ports {
 		if p.Port != nil && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) &&

@@ -52,7 +52,7 @@ type listenerPlace struct {
 	index int
 }
 
-// referrer is the object that a listener is written in: its references are resolved from there.
+// referrer is the object that contains a listener: references are resolved from its namespace.
 type referrer struct {
 	kind gatewayv1.Kind
 	metav1.Object
@@ -108,7 +108,8 @@ func (p *planner) gateways() {
 	}
 }
 
-// taken are the addresses of the pool that Gateways have: by the plan before, or by their status.
+// taken returns the addresses of the pool that Gateways have: by the plan before, or by their
+// status.
 func (p *planner) taken(ours map[string]bool) map[netip.Addr]Name {
 	out, has := map[netip.Addr]Name{}, map[Name]bool{}
 	take := func(g *gatewayv1.Gateway, ip netip.Addr) {
@@ -286,7 +287,7 @@ func (p *planner) certificates(l *listener) {
 			l.message = fmt.Sprintf("no ReferenceGrant permits the use of Secret %s", name)
 		case !there:
 			l.broken = gatewayv1.ListenerReasonInvalidCertificateRef
-			l.message = fmt.Sprintf("Secret %s of type kubernetes.io/tls is not there", name)
+			l.message = fmt.Sprintf("Secret %s of type kubernetes.io/tls does not exist", name)
 		case secret.Problem != "":
 			l.broken = gatewayv1.ListenerReasonInvalidCertificateRef
 			l.message = fmt.Sprintf("Secret %s: %s", name, secret.Problem)
@@ -323,7 +324,7 @@ func (p *planner) frontend(l *listener) {
 			l.message = fmt.Sprintf("no ReferenceGrant permits the use of ConfigMap %s", name)
 		case !there || ca.Problem != "":
 			l.broken = gatewayv1.ListenerReasonInvalidCACertificateRef
-			l.message = fmt.Sprintf("ConfigMap %s has no CA: %s", name, cmp.Or(ca.Problem, "it is not there"))
+			l.message = fmt.Sprintf("ConfigMap %s has no CA: %s", name, cmp.Or(ca.Problem, "it does not exist"))
 		default:
 			l.clients.CA += ca.PEM + "\n"
 		}
@@ -387,7 +388,7 @@ func (p *planner) open(g *gateway) {
 	}
 }
 
-// failure is why a listener's port could not be opened at an address; empty: it is open.
+// failure returns why a listener's port could not be opened at an address; empty: it is open.
 func (p *planner) failure(l *listener, ip netip.Addr) string {
 	at := netip.AddrPortFrom(ip, uint16(l.Port))
 	if l.Protocol == gatewayv1.UDPProtocolType {
@@ -396,7 +397,7 @@ func (p *planner) failure(l *listener, ip netip.Addr) string {
 	return p.Failed[at]
 }
 
-// gatewayStatus is the status of a Gateway when all routes are attached.
+// gatewayStatus returns the status of a Gateway, after all routes are attached.
 func (p *planner) gatewayStatus(g *gateway) gatewayv1.GatewayStatus {
 	s := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{g.accepted}, AttachedListenerSets: g.attachedSets()}
 	unusable := g.unusable

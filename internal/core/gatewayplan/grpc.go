@@ -43,7 +43,7 @@ func (p *planner) grpcRule(r *route, in *gatewayv1.GRPCRouteRule) (out httproute
 	return out, problem
 }
 
-// httpFilters are the same filters as those of an HTTPRoute.
+// httpFilters converts filters to the same filters of an HTTPRoute.
 func httpFilters(all []gatewayv1.GRPCRouteFilter) (out []gatewayv1.HTTPRouteFilter) {
 	for _, f := range all {
 		out = append(out, gatewayv1.HTTPRouteFilter{Type: gatewayv1.HTTPRouteFilterType(f.Type),
@@ -53,7 +53,8 @@ func httpFilters(all []gatewayv1.GRPCRouteFilter) (out []gatewayv1.HTTPRouteFilt
 	return out
 }
 
-// grpcMatch is a match on the path /service/method. The precedence of paths is that of services and methods.
+// grpcMatch returns a match of the path /service/method. The precedence of paths gives the precedence of
+// services and methods.
 func grpcMatch(in *gatewayv1.GRPCRouteMatch) (m httproute.Match, problem string) {
 	m.Path = httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}
 	if in.Method != nil {

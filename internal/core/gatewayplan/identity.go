@@ -11,7 +11,8 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// identity is the certificate that a Gateway shows to backends (spec.tls.backend). A nil identity shows none.
+// identity is the certificate that a Gateway presents to backends (spec.tls.backend). A nil identity has
+// none.
 type identity struct {
 	pem     string // certificate and key
 	reason  gatewayv1.GatewayConditionReason
@@ -35,7 +36,7 @@ func (p *planner) clientIdentity(gw *gateway) {
 		id.reason = gatewayv1.GatewayReasonRefNotPermitted
 		id.message = fmt.Sprintf("no ReferenceGrant permits the use of Secret %s", name)
 	case !there:
-		id.message = fmt.Sprintf("Secret %s of type kubernetes.io/tls is not there", name)
+		id.message = fmt.Sprintf("Secret %s of type kubernetes.io/tls does not exist", name)
 	case secret.PEM == "":
 		id.message = fmt.Sprintf("Secret %s: %s", name, cmp.Or(secret.Problem, "it cannot be read"))
 	default:
@@ -47,7 +48,7 @@ func (id *identity) condition(generation int64) metav1.Condition {
 	return condition(gatewayv1.GatewayConditionResolvedRefs, id.pem != "", id.reason, id.message, generation)
 }
 
-// show returns the rules with the certificate for all backends that are asked over TLS.
+// show returns the rules with the certificate set for all backends that use TLS.
 func (id *identity) show(rules []httproute.Rule) []httproute.Rule {
 	if id == nil || id.pem == "" {
 		return rules

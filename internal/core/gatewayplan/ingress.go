@@ -11,13 +11,13 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// legacyClass chose a class before spec.ingressClassName (N6.6).
+// legacyClass is the annotation that chose a class before spec.ingressClassName (N6.6).
 const legacyClass = "kubernetes.io/ingress.class"
 
-// afterAll is the age of routes that come after the paths of all Ingresses.
+// afterAll is the age of the routes that are matched after the paths of all Ingresses.
 const afterAll = 1 << 62
 
-// Serves reports whether an Ingress is carob's to serve: its class names carob's controller (N6.6, N6.7).
+// Serves reports whether an Ingress is served by carob: its class names carob's controller (N6.6, N6.7).
 func Serves(in *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool {
 	name := in.Annotations[legacyClass]
 	if in.Spec.IngressClassName != nil {
@@ -28,14 +28,14 @@ func Serves(in *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool
 	})
 }
 
-// ingressRoutes is what an Ingress wants.
+// ingressRoutes holds the routes of an Ingress.
 type ingressRoutes struct {
 	plain, secure []httproute.Route // over HTTP and HTTPS
 	certificates  []Certificate
 	problems      []Problem
 }
 
-// ingresses plans what Ingresses want. All are one listener for all hosts, over HTTP and HTTPS.
+// ingresses plans all Ingresses. They share one listener for all hosts, over HTTP and HTTPS.
 func (p *planner) ingresses() {
 	var plain, secure []httproute.Route
 	var certificates []Certificate
@@ -61,7 +61,7 @@ func (p *planner) ingresses() {
 	}
 }
 
-// plannedIngress plans an Ingress; nil: it is not carob's.
+// plannedIngress plans an Ingress; nil: carob does not serve it.
 func (p *planner) plannedIngress(in *networkingv1.Ingress) *route {
 	if !Serves(in, p.World.Classes) || in.DeletionTimestamp != nil {
 		return nil
@@ -125,7 +125,7 @@ func (p *planner) ingress(in *networkingv1.Ingress) *route {
 			}
 		}
 		// Requests that match no path of a host go to the Ingress's default backend, not to the
-		// paths of another host (N6.12). A rule for all hosts leaves them to others.
+		// paths of another host (N6.12). For a rule for all hosts, they go to other Ingresses.
 		routes := []httproute.Route{route}
 		if rule.Host != "" {
 			last := route
@@ -151,7 +151,7 @@ func (p *planner) ingress(in *networkingv1.Ingress) *route {
 	return r
 }
 
-// restOf is the rule for requests that match no path.
+// restOf returns the rule for requests that match no path.
 func (p *planner) restOf(r *route, in *networkingv1.Ingress, a *annotations) (httproute.Rule, []Problem) {
 	match := httproute.Match{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}
 	if in.Spec.DefaultBackend == nil {
@@ -186,7 +186,7 @@ func ingressPath(path *networkingv1.HTTPIngressPath, a *annotations) httproute.M
 	case path.PathType != nil && *path.PathType == networkingv1.PathTypeExact:
 		m.Kind = httproute.Exact
 	case a.regex && path.PathType != nil && *path.PathType == networkingv1.PathTypeImplementationSpecific:
-		// As nginx's "location ~*": at the start of the path, without regard to case.
+		// Like nginx's "location ~*": anchored at the start of the path, case-insensitive.
 		m = httproute.PathMatch{Kind: httproute.Regex, Value: "(?i:" + value + ").*"}
 	}
 	return httproute.Match{Path: m}
@@ -207,7 +207,7 @@ func (p *planner) ingressBackend(r *route, in *networkingv1.Ingress, b *networki
 	r.services = append(r.services, name)
 	s := p.Services[name]
 	if s == nil {
-		return fail("BackendNotFound", "Service %s is not there", name)
+		return fail("BackendNotFound", "Service %s does not exist", name)
 	}
 	number := b.Service.Port.Number
 	if b.Service.Port.Name != "" {
@@ -230,7 +230,7 @@ func (p *planner) ingressBackend(r *route, in *networkingv1.Ingress, b *networki
 	return out, nil
 }
 
-// ingressCertificates are the certificates of the TLS section; if a Secret has a problem, the
+// ingressCertificates returns the certificates of the TLS section; if a Secret has a problem, the
 // others are still served (N6.16).
 func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certificate, problems []Problem) {
 	for _, t := range in.Spec.TLS {
@@ -241,8 +241,8 @@ func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certifica
 		secret, there := p.secret(name)
 		switch {
 		case !there:
-			problems = append(problems, Problem{"SecretNotFound", fmt.Sprintf("Secret %s of type kubernetes.io/tls is "+
-				"not there: clients get a certificate that they do not trust", name)})
+			problems = append(problems, Problem{"SecretNotFound", fmt.Sprintf("Secret %s of type kubernetes.io/tls does "+
+				"not exist: clients get a certificate that they do not trust", name)})
 			continue
 		case secret.Problem != "":
 			problems = append(problems, Problem{"InvalidSecret", fmt.Sprintf("Secret %s: %s", name, secret.Problem)})

@@ -9,8 +9,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// listenerSet is one ListenerSet while it is planned: more listeners for a Gateway, from another
-// object.
+// listenerSet is one ListenerSet while it is planned: it adds listeners to a Gateway.
 type listenerSet struct {
 	*gatewayv1.ListenerSet
 	of        *gateway
@@ -69,7 +68,7 @@ func (p *planner) listenerSets(all map[Name]*gateway) map[Name]*listenerSet {
 	return sets
 }
 
-// served are the listeners of a Gateway and its sets that are served.
+// served returns the listeners of a Gateway and its sets that are served.
 func (g *gateway) served() (out []*listener) {
 	for _, l := range g.everyListener() {
 		if l.serves() {
@@ -79,7 +78,7 @@ func (g *gateway) served() (out []*listener) {
 	return out
 }
 
-// everyListener are the listeners of the Gateway itself, then those of its sets.
+// everyListener returns the listeners of the Gateway itself, then those of its sets.
 func (g *gateway) everyListener() []*listener {
 	out := slices.Clip(g.listeners)
 	for _, s := range g.sets {
@@ -98,7 +97,7 @@ func conflictsWith(l *listener, before []*listener) gatewayv1.ListenerConditionR
 	return ""
 }
 
-// indistinct returns why two listeners cannot be distinguished; empty: they can.
+// indistinct returns why two listeners conflict; empty: they do not.
 func indistinct(a, b *listener) gatewayv1.ListenerConditionReason {
 	udp := gatewayv1.UDPProtocolType
 	switch {
@@ -111,15 +110,16 @@ func indistinct(a, b *listener) gatewayv1.ListenerConditionReason {
 	return ""
 }
 
-// raw reports whether everything that comes to the listener's port is passed to one route.
+// raw reports whether all traffic of the listener's port is passed to one route.
 func (l *listener) raw() bool {
 	return l.Protocol == gatewayv1.TCPProtocolType || l.Protocol == gatewayv1.UDPProtocolType
 }
 
-// streamed reports whether connections are passed on at the listener, instead of requests.
+// streamed reports whether the listener forwards connections instead of requests.
 func (l *listener) streamed() bool { return l.raw() || l.Protocol == gatewayv1.TLSProtocolType }
 
-// wire is what a protocol begins a connection with: listeners of one port must have the same.
+// wire returns what connections of a protocol begin with: it must be the same for all listeners of
+// a port.
 func wire(protocol gatewayv1.ProtocolType) string {
 	switch protocol {
 	case gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType:
@@ -139,7 +139,8 @@ func (p *planner) allowsSet(g *gateway, namespace string) bool {
 	return p.allowsNamespace(or(from.From, gatewayv1.NamespacesFromNone), from.Selector, namespace, g.Namespace)
 }
 
-// allowsNamespace reports whether a rule about namespaces includes one. own is the namespace of who made the rule.
+// allowsNamespace reports whether a rule about namespaces includes one. own is the namespace of the object that
+// contains the rule.
 func (p *planner) allowsNamespace(from gatewayv1.FromNamespaces, selector *metav1.LabelSelector,
 	namespace, own string) bool {
 	switch from {
@@ -177,7 +178,7 @@ func (g *gateway) attachedSets() *int32 {
 	return &n
 }
 
-// setStatus is the status of a ListenerSet when all routes are attached.
+// setStatus returns the status of a ListenerSet, after all routes are attached.
 func (p *planner) setStatus(s *listenerSet) (out gatewayv1.ListenerSetStatus) {
 	g := s.of
 	serving := 0
@@ -216,7 +217,7 @@ func (p *planner) setStatus(s *listenerSet) (out gatewayv1.ListenerSetStatus) {
 	return out
 }
 
-// ListenerSetStatus returns the status to store, or false when the stored one says the same.
+// ListenerSetStatus returns the status to store, or false when the stored one is the same.
 func ListenerSetStatus(stored *gatewayv1.ListenerSetStatus, now gatewayv1.ListenerSetStatus,
 	at metav1.Time) (gatewayv1.ListenerSetStatus, bool) {
 	before := gatewayv1.GatewayStatus{Conditions: stored.Conditions}

@@ -105,8 +105,8 @@ func TestListenerSets(t *testing.T) {
 	}
 }
 
-// A route is attached to the listeners of the set that it names, and to no other; what the set may not use, its
-// listeners may not either.
+// A route is attached to the listeners of the set that it names, and to no other; what the set may not refer
+// to, its listeners may not refer to either.
 func TestRoutesOfListenerSets(t *testing.T) {
 	w := world()
 	w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
@@ -132,7 +132,7 @@ func TestRoutesOfListenerSets(t *testing.T) {
 	}
 }
 
-// A Gateway shows its certificate to the backends that are asked over TLS.
+// A Gateway presents its certificate to the backends that use TLS.
 func TestClientIdentity(t *testing.T) {
 	for _, c := range []struct {
 		name   string

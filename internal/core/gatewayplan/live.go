@@ -15,19 +15,19 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Live is a plan that follows changes of routes and Services, at a cost that depends only on
-// what they affect.
+// Live is a plan that is updated for changes of routes and Services; the cost depends only on the
+// parts that they affect.
 type Live struct {
 	*Plan
 	p *planner
 }
 
-// NewLive makes a plan. It takes the world's maps over.
+// NewLive makes a plan. It takes ownership of the world's maps.
 func NewLive(w *World) *Live {
 	l := &Live{p: makePlan(w)}
 	l.Plan = l.p.Plan
 	for _, port := range l.Ports { // any order: each by itself, as below
-		port.Table, _ = httproute.Compile(port.Listeners) // the routes' statuses tell what cannot be compiled
+		port.Table, _ = httproute.Compile(port.Listeners) // errors are reported in the statuses of the routes
 		for i := range port.Listeners {
 			port.Listeners[i].Routes = nil
 		}
@@ -54,7 +54,7 @@ func (l *Live) Fail(failed, udp map[netip.AddrPort]string) {
 	}
 }
 
-// Changes are objects that have changed; nil ones have gone.
+// Changes are objects that have changed; nil: the object was deleted.
 type Changes struct {
 	Ingresses  map[Name]*networkingv1.Ingress
 	HTTPRoutes map[Name]*gatewayv1.HTTPRoute
@@ -81,12 +81,12 @@ func (c *Changes) Empty() bool {
 		len(c.Policies) == 0 && len(c.CAs) == 0
 }
 
-// Touched is what changes have changed in a plan.
+// Touched lists the parts of a plan that changes have affected.
 type Touched struct {
-	Ports     map[netip.AddrPort]bool // that have another Table, or other Streams
-	UDP       map[netip.AddrPort]bool // those of UDP that have other Streams
+	Ports     map[netip.AddrPort]bool // whose Table or Streams have changed
+	UDP       map[netip.AddrPort]bool // UDP ports whose Streams have changed
 	New, Gone []httproute.Ref
-	Services  map[Name]bool // whose endpoints may be others
+	Services  map[Name]bool // whose endpoints may have changed
 
 	// Objects whose statuses may have to be stored.
 	Ingresses    []*networkingv1.Ingress
@@ -132,11 +132,11 @@ func SameService(a, b *corev1.Service) bool {
 type changing struct {
 	*planner
 	out     *Touched
-	planned map[routeID]*route // by what replaces them; nil: they have gone
+	planned map[routeID]*route // the new version; nil: deleted
 	before  map[httproute.Ref]bool
 	parts   map[netip.AddrPort]map[partOf]*httproute.Route
-	streams map[*listener]bool // whose streams may be others
-	gates   map[*gateway]bool  // whose statuses may be others
+	streams map[*listener]bool // whose streams may have changed
+	gates   map[*gateway]bool  // whose statuses may have changed
 	added   map[*listenerSet]bool
 	// judged are policies whose statuses may be others, also those that have gone.
 	judged map[*policy]bool
@@ -149,8 +149,8 @@ type partOf struct {
 	part     int
 }
 
-// Change makes the plan what the changed objects want. It returns false when the plan has to be made afresh, because
-// more than routes is touched; then this one must not be used any more.
+// Change updates the plan for the changed objects. It returns false when the plan has to be made anew, because the
+// change affects more than routes; then this plan must not be used any more.
 func (l *Live) Change(c *Changes) (*Touched, bool) {
 	n := &changing{planner: l.p, out: &Touched{Ports: map[netip.AddrPort]bool{},
 		UDP: map[netip.AddrPort]bool{}, Services: map[Name]bool{}}, streams: map[*listener]bool{},
@@ -202,8 +202,8 @@ func (n *changing) objects(c *Changes) {
 	}
 }
 
-// secrets takes over Secrets. It returns false when something depends on one that has changed, by more than that other
-// certificates have its name.
+// secrets takes over Secrets. It returns false when a listener or backend depends on a changed Secret, other than by
+// its certificates.
 func (n *changing) secrets(all map[Name]*Material) bool {
 	for name, after := range all { // any order: a question about all, and into a map
 		before, there := n.Secrets[name]
@@ -222,8 +222,8 @@ func (n *changing) secrets(all map[Name]*Material) bool {
 	return true
 }
 
-// grants takes over grants, and adds the routes that lead to the namespaces of changed ones. It returns false when
-// more than routes may depend on one: listeners name Secrets and ConfigMaps.
+// grants takes over grants, and adds the routes that refer to the namespaces of changed ones. It returns false
+// when more than routes may depend on one: listeners name Secrets and ConfigMaps.
 func (n *changing) grants(all map[Name]*gatewayv1.ReferenceGrant, again map[routeID]bool) bool {
 	for name, after := range all { // any order: into maps, and a list of which the order plays no role
 		at := slices.IndexFunc(n.Grants, func(g *gatewayv1.ReferenceGrant) bool { return nameOf(g) == name })
@@ -307,7 +307,7 @@ func (n *changing) read(c *Changes, again map[routeID]bool) {
 	n.out.UDPRoutes = readRoutes(n, "UDPRoute", udps, n.Plan.UDPRoutes, n.plannedUDP)
 }
 
-// readRoutes plans routes of a kind, and returns those that are still there.
+// readRoutes plans routes of a kind, and returns those that still exist.
 func readRoutes[T comparable](n *changing, kind gatewayv1.Kind, all map[Name]T,
 	statuses map[Name][]gatewayv1.RouteParentStatus, plan func(T) *route) (out []T) {
 	var none T
@@ -334,7 +334,8 @@ func with[T any](all map[Name]T, name Name, o T) map[Name]T {
 	return all
 }
 
-// replace puts one route into another's place. It is false when more than routes is touched.
+// replace replaces one version of a route by the next. It returns false when the change affects
+// more than routes.
 func (n *changing) replace(id routeID, after *route) bool {
 	before := n.routes[id]
 	if before != nil && len(before.pools) > 0 || after != nil && len(after.pools) > 0 {
@@ -392,8 +393,8 @@ func (r *route) certificates() []Certificate {
 	return r.ingress.certificates
 }
 
-// part records that a part of a route was added or removed. What was added and removed again
-// stays.
+// part records that a part of a route was added or removed. A part that was added and removed again
+// stays recorded.
 func (n *changing) part(at listenerPlace, r httproute.Route, comes bool) {
 	if n.Ports[at.at] == nil {
 		return // not open

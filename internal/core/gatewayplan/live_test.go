@@ -18,7 +18,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// objects are those of a world by their names, to change them.
+// objects holds the objects of a world by name, so that the test can change them.
 type objects struct {
 	frame      *World // everything else
 	ingresses  map[Name]*networkingv1.Ingress
@@ -131,7 +131,7 @@ func randomBackend(r *rand.Rand) gatewayv1.HTTPBackendRef {
 	return backendOf(pick(r, "web", "web", "tls", "late", "none"), pick(r, "", "", "b"))
 }
 
-// change makes one random change.
+// change applies one random change.
 func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	ns := pick(r, "a", "a", "b")
 	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
@@ -303,7 +303,7 @@ func changes() *Changes {
 		Policies: map[Name]*gatewayv1.BackendTLSPolicy{}, CAs: map[Name]*Material{}}
 }
 
-// statuses are those of a plan by kind and name, copied.
+// statuses returns the statuses of a plan by kind and name, copied.
 func statuses(p *Plan) map[string]any {
 	out := map[string]any{}
 	put(out, "Ingress", p.Ingresses)
@@ -344,8 +344,8 @@ func touch[T metav1.Object](out map[string]bool, kind string, all []T) {
 	}
 }
 
-// After any changes a plan is the one that is made afresh from the same objects, and what it says that was touched is
-// all that differs.
+// After any changes, the plan equals one that is made anew from the same objects, and Touched lists everything that
+// differs.
 func TestLivePlan(t *testing.T) {
 	followed, used := 0, 0
 	for seed := range uint64(60) {
@@ -396,7 +396,7 @@ func TestLivePlan(t *testing.T) {
 				delete(refs, ref)
 			}
 			if !maps.Equal(refs, live.Refs) {
-				t.Fatalf("seed %d, step %d: of the backends %v it told %v %v", seed, step, live.Refs, touched.New,
+				t.Fatalf("seed %d, step %d: of the backends %v it returned %v %v", seed, step, live.Refs, touched.New,
 					touched.Gone)
 			}
 			for pol := range live.p.used {
@@ -434,8 +434,8 @@ func TestLivePlan(t *testing.T) {
 	}
 }
 
-// What routes alone do not decide has to be made afresh.
-func TestLiveHasLimits(t *testing.T) {
+// Changes that affect more than routes require a new plan.
+func TestChangesThatRequireNewPlan(t *testing.T) {
 	tls := ingressOf("i", "x", map[string]string{})
 	tls.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "cert"}}
 	key := Name{Namespace: tls.Namespace, Name: "i"}
@@ -477,7 +477,7 @@ func TestLiveHasLimits(t *testing.T) {
 	}
 	space := &Changes{Namespaces: map[string]labels.Set{"c": {"team": "x"}}}
 	if _, ok := NewLive(o.world()).Change(space); !ok {
-		t.Error("nobody asks for labels of namespaces")
+		t.Error("no listener selects namespaces by labels")
 	}
 	o.http[Name{Namespace: "b", Name: "r"}] = routeOf("b", "r", gatewayv1.ParentReference{Name: "g0",
 		Namespace: new(gatewayv1.Namespace("a"))})
@@ -485,6 +485,6 @@ func TestLiveHasLimits(t *testing.T) {
 		Namespaces: &gatewayv1.RouteNamespaces{From: new(gatewayv1.NamespacesFromSelector),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}}}
 	if _, ok := NewLive(o.world()).Change(space); ok {
-		t.Error("a listener asks for labels of namespaces")
+		t.Error("a listener selects namespaces by labels")
 	}
 }

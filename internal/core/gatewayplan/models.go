@@ -30,15 +30,15 @@ type model struct {
 	targets  []target
 }
 
-// target is a name that servers know, and its share.
+// target is a model name at the servers, and its share of the requests.
 type target struct {
 	name   string
 	weight int64
 }
 
-// Resolved is what becomes of a request.
+// Resolved defines how a request is served.
 type Resolved struct {
-	// Target is the name that the server is asked for.
+	// Target is the model name in the request to the server.
 	Target   string
 	Priority int
 	// Known: an InferenceModel or a rewrite has the name that the client used.
@@ -72,7 +72,7 @@ func (m *Models) Resolve(name, objective string, random uint64) Resolved {
 	return out
 }
 
-// Names are the names that clients use of which an InferenceModel or an InferenceModelRewrite says something, sorted.
+// Names returns the client-side model names of InferenceModels and InferenceModelRewrites, sorted.
 func (m *Models) Names() []string {
 	if m == nil {
 		return nil
@@ -93,7 +93,7 @@ func (m *Models) Names() []string {
 // Sheds reports whether requests for other models are refused first.
 func (m *Models) Sheds() bool { return m != nil && len(m.models) > 0 }
 
-// Rewrites reports whether the name of any model may change, or matter.
+// Rewrites reports whether a rule may change any model name or depend on it.
 func (m *Models) Rewrites() bool { return m != nil && (len(m.models) > 0 || len(m.exact) > 0 || m.any) }
 
 func draw(targets []target, random uint64, fallback string) string {
@@ -113,7 +113,8 @@ func draw(targets []target, random uint64, fallback string) string {
 	return fallback
 }
 
-// even gives all targets the same share if none has a weight. One without a weight among others is never taken.
+// even gives all targets the same share if none has a weight. If others have one, a target without a weight is
+// never chosen.
 func even(all []target) []target {
 	if !slices.ContainsFunc(all, func(t target) bool { return t.weight > 0 }) {
 		for i := range all {
@@ -145,7 +146,7 @@ func (p *planner) readModels() {
 	for _, in := range byAge(p.Inference.Models) {
 		models := poolOf(in, in.Spec.PoolRef)
 		if models == nil {
-			continue // its status reports that it waits
+			continue // its status reports that it is pending
 		}
 		if _, taken := models.models[in.Spec.ModelName]; taken {
 			p.Plan.Models[nameOf(in)] = []metav1.Condition{condition("Accepted", false, "ModelNameInUse",
@@ -175,7 +176,7 @@ func (p *planner) readModels() {
 		}
 	}
 	objectives(p.Inference.Objectives, p.Plan.Objectives)
-	objectives(p.Inference.RouterObjectives, p.Plan.RouterObjectives) // of two with a name the newer kind counts
+	objectives(p.Inference.RouterObjectives, p.Plan.RouterObjectives) // of equal names, the newer kind applies
 	newer := map[*inferenceapi.Rewrite]bool{}
 	for _, in := range p.Inference.RouterRewrites {
 		newer[in] = true

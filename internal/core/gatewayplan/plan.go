@@ -21,7 +21,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// The names by which classes choose carob.
+// Controller names in classes that carob serves.
 const (
 	IngressController                             = "carob.dev/ingress"
 	GatewayController gatewayv1.GatewayController = "carob.dev/gateway"
@@ -32,13 +32,13 @@ const (
 // Name is the namespace and the name of an object.
 type Name = types.NamespacedName
 
-// Material is a certificate with its key, or a set of CAs, as far as a decision needs to know it.
+// Material is a certificate with its key, or a set of CAs, as far as a decision needs it.
 type Material struct {
 	Problem string // why it cannot be used; empty when it can
-	PEM     string // of CAs, or of the certificate and key that a Gateway shows to backends
+	PEM     string // of CAs, or of the certificate and key that a Gateway presents to backends
 }
 
-// World is everything that a plan depends on.
+// World holds everything that a plan depends on.
 type World struct {
 	Classes    []*networkingv1.IngressClass
 	Ingresses  []*networkingv1.Ingress
@@ -69,11 +69,12 @@ type World struct {
 	Host     []netip.Addr // addresses of this host, reported when a port listens on all
 	// Failed are the ports that could not be opened, and FailedUDP those of UDP.
 	Failed, FailedUDP map[netip.AddrPort]string
-	// Offered: other gateways ask carob's picker, so all pools that have it are served, also those without a route.
+	// Offered: other gateways use carob's picker, so all pools with this picker are served, also those without a
+	// route.
 	Offered bool
 }
 
-// Plan is what is served, and what is said about it.
+// Plan is what the gateway serves, and the statuses of the objects.
 type Plan struct {
 	Ports     map[netip.AddrPort]*Port
 	UDP       map[netip.AddrPort]*Port // ports of UDP
@@ -90,9 +91,9 @@ type Plan struct {
 	TCPRoutes    map[Name][]gatewayv1.RouteParentStatus
 	UDPRoutes    map[Name][]gatewayv1.RouteParentStatus
 	Policies     map[Name][]gatewayv1.PolicyAncestorStatus
-	// Pools are the InferencePools that routes lead to, or about which other gateways may ask. PoolStatus is what
-	// carob's Gateways say about each pool that there is; Models, Objectives and Rewrites have the conditions of
-	// theirs.
+	// Pools are the InferencePools that routes refer to, or for which other gateways may use carob's picker.
+	// PoolStatus is the status of each existing pool at carob's Gateways; Models, Objectives and Rewrites have
+	// the conditions of theirs.
 	Pools                        map[httproute.Ref]*Pool
 	PoolStatus                   map[httproute.Ref][]inferenceapi.Parent
 	Models, Objectives, Rewrites map[Name][]metav1.Condition
@@ -100,20 +101,20 @@ type Plan struct {
 	RouterObjectives, RouterRewrites map[Name][]metav1.Condition
 }
 
-// Port is what one port serves.
+// Port holds what the gateway serves at one port.
 type Port struct {
 	TLS bool
-	// Raw ports pass everything to the first of Streams, which has no host name; without one, all is refused. Those of
-	// UDP are raw.
+	// A raw port passes all traffic to the first of Streams, which has no host name; without one, connections are
+	// refused. All UDP ports are raw.
 	Raw       bool
 	Listeners []httproute.Listener // in a Live plan without their routes, which are in its Table
 	Table     *httproute.Table     // nil: not in a Live plan
 	// Certificates are those of TLS connections, by requested host name.
 	Certificates []Certificate
-	// Default has connections for unknown names get a certificate that carob signs itself (N6.15).
+	// Default: connections for unknown names get a self-signed certificate (N6.15).
 	Default bool
-	// Streams are TLS connections that are passed through, by requested host name, or the routes of a raw port: of
-	// those for one name the first is served, which is the oldest at its listener.
+	// Streams are TLS connections that are passed through, by requested host name, or the routes of a raw port:
+	// the first stream of a name is served, which is the oldest at its listener.
 	Streams []Stream
 	// Clients configures which certificates clients must have.
 	Clients *ClientAuth
@@ -146,7 +147,7 @@ type IngressResult struct {
 	Problems  []Problem
 }
 
-// Problem is something about an object that its owner should know: the reason and the message of an event.
+// Problem reports something about an object to its owner: the reason and the message of an event.
 type Problem struct{ Reason, Message string }
 
 func makePlan(w *World) *planner {
@@ -178,20 +179,20 @@ type planner struct {
 	used     map[*policy]counts         // the Gateways through which a policy works
 	pools    map[httproute.Ref]*Pool
 	pickers  map[Name]bool            // Services that pools name
-	through  map[httproute.Ref]counts // the Gateways whose routes lead to a pool
+	through  map[httproute.Ref]counts // the Gateways whose routes refer to a pool
 
 	gates   map[Name]*gateway // by the names of the Gateways
 	sets    map[Name]*listenerSet
 	routes  map[routeID]*route // of all kinds, also Ingresses
 	naming  map[Name]map[routeID]bool
 	foreign map[string]map[routeID]bool // with a backend in another namespace, which is the key
-	named   map[Name]bool               // Secrets that something has asked for
+	named   map[Name]bool               // Secrets that have been looked up
 	clients map[Name]bool               // ConfigMaps with CAs that listeners name
 	// streaming are the listeners of ports that serve streams, in their order.
 	streaming map[socket][]*listener
 	refs      map[httproute.Ref]int // how many routes lead to a backend
 	hosting   int                   // Ingresses with routes
-	labels    bool                  // labels of namespaces were asked for
+	labels    bool                  // labels of namespaces have been read
 }
 
 // socket names a port: the same number may be open for TCP and UDP.
@@ -200,7 +201,7 @@ type socket struct {
 	udp bool
 }
 
-// counts is how many routes use each Gateway.
+// counts holds the number of routes of each Gateway.
 type counts map[Name]int
 
 func (c counts) add(g Name, by int) {
@@ -236,7 +237,7 @@ func (p *planner) secret(name Name) (Material, bool) {
 	return m, there
 }
 
-// at is a port of the plan that is open.
+// at returns an open port of the plan.
 func (p *planner) at(s socket) *Port {
 	if s.udp {
 		return p.UDP[s.at]
@@ -257,7 +258,8 @@ func (p *planner) port(at netip.AddrPort, tls bool) *Port {
 	return port
 }
 
-// raw returns a raw port of the plan, or nil if it is used already: what comes in has no name to tell listeners apart.
+// raw returns a raw port of the plan, or nil if it is used already: without host names, its listeners cannot be
+// distinguished.
 func (p *planner) raw(s socket) *Port {
 	if p.at(s) != nil {
 		return nil
@@ -271,7 +273,8 @@ func (p *planner) raw(s socket) *Port {
 	return port
 }
 
-// backendProblem is why a reference to a backend does not work: a reason of the condition ResolvedRefs.
+// backendProblem is the reason why a reference to a backend does not work: a reason of the condition
+// ResolvedRefs.
 type backendProblem struct {
 	reason  gatewayv1.RouteConditionReason
 	message string
@@ -284,10 +287,13 @@ func (p *planner) service(r *route, name Name, port int32, udp bool) (*corev1.Se
 	}
 	s := p.Services[name]
 	if s == nil {
-		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " is not there"}
+		return nil, &backendProblem{
+			gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() + " does not exist",
+		}
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		// It could lead to any name, also to one that the creator of the route must not reach (CVE-2021-25740).
+		// An ExternalName can be any name, also one that the creator of the route must not reach
+		// (CVE-2021-25740).
 		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() +
 			" is of type ExternalName, which is not a backend"}
 	}
@@ -302,7 +308,7 @@ func (p *planner) service(r *route, name Name, port int32, udp bool) (*corev1.Se
 		" has no such port of " + protocol}
 }
 
-// protocolOf is the protocol of a port (appProtocol, KEP-3726).
+// protocolOf returns the protocol of a port (appProtocol, KEP-3726).
 func protocolOf(port *corev1.ServicePort) httproute.Protocol {
 	if port.AppProtocol != nil && *port.AppProtocol == "kubernetes.io/h2c" {
 		return httproute.H2C

@@ -84,7 +84,7 @@ func backendOf(name, namespace string) gatewayv1.HTTPBackendRef {
 	return ref
 }
 
-// told returns conditions as "Type=Status/Reason".
+// told formats conditions as "Type=Status/Reason".
 func told(conditions []metav1.Condition) string {
 	var out []string
 	for _, c := range conditions {
@@ -333,12 +333,12 @@ func TestAddresses(t *testing.T) {
 	if address(old) != "127.0.0.3" || address(young) != "127.0.0.2" {
 		t.Error("a Gateway lost its address", address(old), address(young))
 	}
-	// The status may not tell yet what the plan before gave.
+	// The status may not contain the address of the previous plan yet.
 	young.Status.Addresses = nil
 	w.Assigned = map[Name]netip.Addr{nameOf(young): netip.MustParseAddr("127.0.0.2")}
 	if address(young) != "127.0.0.2" || address(old) != "127.0.0.3" ||
 		makePlan(w).Plan.Assigned[nameOf(old)].String() != "127.0.0.3" {
-		t.Error("a Gateway lost the address that it was just given", address(old), address(young))
+		t.Error("a Gateway lost the address that was just assigned", address(old), address(young))
 	}
 	third.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "10.0.0.1"}}
 	if address(third) != "10.0.0.1" {
@@ -420,7 +420,8 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// Which Ingresses are carob's (N6.6, N6.7), and where what no path matches goes (N6.12).
+// Which Ingresses carob serves (N6.6, N6.7), and which backend gets requests that match no path
+// (N6.12).
 func TestIngressClassesAndDefaults(t *testing.T) {
 	w := world()
 	other := ingressOf("other", "o.com", nil)
@@ -464,7 +465,7 @@ func TestIngressClassesAndDefaults(t *testing.T) {
 	}
 }
 
-// A status keeps what other controllers wrote, and the times of what did not change.
+// A status keeps the entries of other controllers, and the times of unchanged conditions.
 func TestStatusIsShared(t *testing.T) {
 	before, now := metav1.NewTime(time.Unix(1, 0)), metav1.NewTime(time.Unix(2, 0))
 	ref := gatewayv1.ParentReference{Name: "g"}
@@ -485,7 +486,7 @@ func TestStatusIsShared(t *testing.T) {
 		t.Errorf("%v %+v", changed, out)
 	}
 	if again, changed := Parents(out, fresh, metav1.NewTime(time.Unix(3, 0))); changed {
-		t.Errorf("the same again is a change: %+v", again)
+		t.Errorf("the same status is a change: %+v", again)
 	}
 	if _, changed := Parents(nil, nil, now); changed {
 		t.Error("nothing is a change")

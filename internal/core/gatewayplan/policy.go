@@ -28,7 +28,8 @@ type policy struct {
 	reason  gatewayv1.PolicyConditionReason
 }
 
-// tlsPolicies reads the policies. Of several for one target the oldest holds; the others are in conflict.
+// tlsPolicies reads the policies. Of several policies for one target, the oldest is in effect; the others
+// are in conflict.
 func (p *planner) tlsPolicies() {
 	p.claims, p.used, p.byPolicy = map[policyTarget][]*policy{}, map[*policy]counts{}, map[Name]*policy{}
 	for _, in := range p.World.Policies {
@@ -116,21 +117,21 @@ func (p *planner) tlsPolicy(in *gatewayv1.BackendTLSPolicy) *policy {
 		case ref.Group != "" || ref.Kind != "ConfigMap":
 			pol.problem, pol.reason = "CAs must be in a ConfigMap", gatewayv1.BackendTLSPolicyReasonInvalidKind
 		case !there || ca.Problem != "":
-			pol.problem = fmt.Sprintf("ConfigMap %s has no CA: %s", name, cmp.Or(ca.Problem, "it is not there"))
+			pol.problem = fmt.Sprintf("ConfigMap %s has no CA: %s", name, cmp.Or(ca.Problem, "it does not exist"))
 			pol.reason = gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef
 		default:
 			pol.tls.CA += strings.TrimSpace(ca.PEM) + "\n"
 		}
 	}
 	if pol.tls.CA != "" {
-		pol.problem = "" // the valid ones are used; the status still tells
+		pol.problem = "" // the valid ones are used; the status reports the others
 	} else if pol.problem == "" {
 		pol.problem, pol.reason = "the policy names no CA", gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef
 	}
 	return pol
 }
 
-// policyFor is the policy of a port of a Service: one that names the port precedes one for all
+// policyFor returns the policy of a port of a Service: one that names the port precedes one for all
 // ports.
 func (p *planner) policyFor(service Name, port string) *policy {
 	if port != "" {

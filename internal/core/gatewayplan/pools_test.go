@@ -46,7 +46,7 @@ func oldPoolOf(name string, picker *inferenceapi.OldPicker) *inferenceapi.OldPoo
 		Selector: map[string]string{"app": name}, TargetPortNumber: 8000, ExtensionRef: picker}}
 }
 
-// Which pools a route may lead to, who picks, and what the statuses say.
+// Which pools a route may refer to, which picker is used, and the resulting statuses.
 func TestPools(t *testing.T) {
 	service := func(port int32) *inferenceapi.Picker {
 		return &inferenceapi.Picker{Kind: "Service", Name: "web", Port: &inferenceapi.Port{Number: port}}
@@ -172,7 +172,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// Entries of other controllers stay, in their place of a status that is full, too.
+// Entries of other controllers stay in their places, also when the status is full.
 func TestPoolParents(t *testing.T) {
 	at := metav1.NewTime(time.Unix(77, 0))
 	theirs := inferenceapi.Parent{ControllerName: "istio.io/gateway", ParentRef: inferenceapi.ParentRef{Name: "x"},
@@ -262,7 +262,7 @@ func TestPoolEndpoints(t *testing.T) {
 	}
 }
 
-// What becomes of the names of models: the shares, what is unknown, and which of two objects wins.
+// How model names are resolved: the shares, unknown names, and precedence of two objects.
 func TestModels(t *testing.T) {
 	w := poolWorld(inferenceapi.OldGroup, "", "p")
 	pool := inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "p"}
@@ -362,8 +362,8 @@ func TestRewrites(t *testing.T) {
 	}
 }
 
-// Other gateways may ask about every pool that carob picks for, with or without a route; a Service that is marked leads
-// to carob's picker.
+// Other gateways may use carob's picker for each pool that names it, with or without a route; an annotated Service
+// leads to carob's picker.
 func TestOfferedPools(t *testing.T) {
 	service := &inferenceapi.Picker{Kind: "Service", Name: "web", Port: &inferenceapi.Port{Number: 80}}
 	for _, c := range []struct {
@@ -384,7 +384,7 @@ func TestOfferedPools(t *testing.T) {
 			got = append(got, ref.Name)
 			if asked := p.Asked == (Name{Namespace: "a", Name: "web"}); asked !=
 				(ref.Name == "asks") || !plan.Refs[ref] {
-				t.Errorf("%+v: %s is asked about by %v", c, ref.Name, p.Asked)
+				t.Errorf("%+v: %s is offered by %v", c, ref.Name, p.Asked)
 			}
 		}
 		slices.Sort(got)
@@ -394,8 +394,8 @@ func TestOfferedPools(t *testing.T) {
 	}
 }
 
-// Objectives and rewrites of llm-d.ai count as those of the older group; each has conditions of its own, with its own
-// generation. Of two objectives with one name that of llm-d.ai counts, of rewrites the oldest.
+// Objectives and rewrites of llm-d.ai have the same effect as those of the older group; each has its own conditions
+// and generation. Of two objectives with the same name, the one of llm-d.ai applies; of rewrites, the oldest.
 func TestRouterKinds(t *testing.T) {
 	w := poolWorld(inferenceapi.Group, "", "p")
 	pool := inferenceapi.PoolRef{Group: inferenceapi.Group, Kind: "InferencePool", Name: "p"}

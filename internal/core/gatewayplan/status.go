@@ -18,8 +18,8 @@ func condition[T, R ~string](kind T, status bool, reason R, message string, gene
 	return c
 }
 
-// Conditions returns the conditions to store: the new ones, with the time of the stored ones
-// that are equal, and those of types that others write.
+// Conditions returns the conditions to store: the new ones, with the time of the stored ones that
+// are equal, and those of types that other controllers write.
 func Conditions(stored, now []metav1.Condition, at metav1.Time) []metav1.Condition {
 	out := slices.Clone(now)
 	for i := range out {
@@ -49,7 +49,7 @@ func ours(kind string) bool {
 	return false
 }
 
-// GatewayStatus returns the status to store, or false when the stored one says the same.
+// GatewayStatus returns the status to store, or false when the stored one is the same.
 func GatewayStatus(stored *gatewayv1.GatewayStatus, now gatewayv1.GatewayStatus,
 	at metav1.Time) (gatewayv1.GatewayStatus, bool) {
 	now.Conditions = Conditions(stored.Conditions, now.Conditions, at)

@@ -51,7 +51,8 @@ func (p *planner) streamRule(r *route, name *gatewayv1.SectionName, refs []gatew
 	r.rules = append(r.rules, rule)
 }
 
-// streams are what a route serves at a listener that passes connections on. Only its first rule can match.
+// streams returns the streams of a route at a listener that forwards connections. Only its first rule can
+// match.
 func streams(l *listener, r *route, hosts []string, from httproute.Source) (out []Stream) {
 	if len(r.rules) == 0 {
 		return nil
@@ -66,7 +67,7 @@ func streams(l *listener, r *route, hosts []string, from httproute.Source) (out 
 	return out
 }
 
-// allStreams are those of all routes at a listener, of the oldest route first.
+// allStreams returns the streams of all routes at a listener, of the oldest route first.
 func (l *listener) allStreams() (out []Stream) {
 	for _, j := range l.streams {
 		out = append(out, j.streams...)
@@ -74,7 +75,7 @@ func (l *listener) allStreams() (out []Stream) {
 	return out
 }
 
-// stream adds or removes what a route serves at a listener that passes connections on.
+// stream adds or removes the streams of a route at a listener that forwards connections.
 func (l *listener) stream(j *joined, comes bool) {
 	at, there := slices.BinarySearchFunc(l.streams, j, func(a, b *joined) int {
 		return a.served.Source.Compare(b.served.Source)

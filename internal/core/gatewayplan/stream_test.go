@@ -43,7 +43,7 @@ func withDNS(w *World) *World {
 	return w
 }
 
-// TCP and UDP listeners of one port are two ports. Two listeners for the bytes of one port cannot be told apart.
+// TCP and UDP listeners with one port number have different ports. Two raw listeners of one port conflict.
 func TestRawListeners(t *testing.T) {
 	const valid = "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Conflicted=False/NoConflicts Programmed=True/Programmed"
 	const conflict = "Accepted=False/ProtocolConflict ResolvedRefs=True/ResolvedRefs " +
@@ -82,8 +82,8 @@ func TestRawListeners(t *testing.T) {
 	}
 }
 
-// Of Gateways that share an address, the older has a raw port, also in a ListenerSet; a port that cannot be opened is
-// told of the right protocol.
+// Of two Gateways that share an address, the older gets a raw port, also in a ListenerSet; a port that cannot be
+// opened is reported for its protocol.
 func TestRawPortsAreShared(t *testing.T) {
 	w := world()
 	w.Pool = nil
@@ -118,7 +118,7 @@ func TestRawPortsAreShared(t *testing.T) {
 	}
 }
 
-// Routes of TCP and UDP: which listeners they get, what their status says, and which of several is served.
+// Routes of TCP and UDP: their listeners and statuses, and which of several routes is served.
 func TestRawRoutes(t *testing.T) {
 	w := withDNS(world())
 	tcp, udp := rawListener("t", gatewayv1.TCPProtocolType, 53), rawListener("u", gatewayv1.UDPProtocolType, 53)

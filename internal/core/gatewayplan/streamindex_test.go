@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// searched is the same as StreamIndex.Find, by looking at all.
+// searched does the same as StreamIndex.Find with a linear search.
 func searched(streams []Stream, name string) int {
 	best := -1
 	for i := range streams {
@@ -25,7 +25,7 @@ func searched(streams []Stream, name string) int {
 	return best
 }
 
-// The index finds what a search finds: for the names of the hosts, and for names that clients make up.
+// The index finds the same streams as a linear search, for configured names and for arbitrary ones.
 func TestStreamIndex(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	labels := []string{"a", "b", "c.d", "example", "com"}

@@ -2,7 +2,7 @@ package httproute
 
 import "strconv"
 
-// Ref names what answers: a port of a Service.
+// Ref refers to a port of a Service, or to an InferencePool.
 type Ref struct {
 	Namespace, Name string
 	Port            int32
@@ -23,7 +23,7 @@ func (r Ref) String() string {
 	return text
 }
 
-// Protocol is what a backend speaks.
+// Protocol is the protocol of a backend.
 type Protocol int
 
 // The protocols. The zero value is HTTP/1.1.
@@ -34,7 +34,7 @@ const (
 
 // BackendTLS defines how a backend is verified. It is compared by value.
 type BackendTLS struct {
-	Insecure bool   // any certificate will do: the backend-protocol HTTPS of an Ingress
+	Insecure bool   // any certificate is accepted: the backend-protocol HTTPS of an Ingress
 	Name     string // the server's name, for SNI and its certificate
 	CA       string // PEM; empty: the well-known CAs of the host
 	SANs     string // further names, one of which must be in the certificate, separated by NUL; "uri:" or "dns:" each
@@ -42,7 +42,7 @@ type BackendTLS struct {
 	H2       bool   // HTTP/2 only, for gRPC
 }
 
-// Backend is one of those that a rule spreads its requests over.
+// Backend is one of the backends of a rule, with its weight.
 type Backend struct {
 	Ref      Ref
 	Weight   int32

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Filters change requests and answers, in this order: CORS, redirect, header changes, rewrite, mirrors.
+// Filters change requests and responses, in this order: CORS, redirect, header changes, rewrite,
+// mirrors.
 type Filters struct {
 	Request, Response []HeaderChange
 	Redirect          *Redirect
@@ -30,18 +31,18 @@ type PathChange struct {
 	Value string
 }
 
-// PathChangeKind is what of a path is replaced.
+// PathChangeKind defines which part of a path is replaced.
 type PathChangeKind int
 
 // The kinds.
 const (
 	KeepPath PathChangeKind = iota
 	ReplaceFull
-	ReplacePrefix // the part that the prefix of the match met
+	ReplacePrefix // the part that the prefix of the match matched
 	ReplaceGroups // an expression of ingress-nginx: $1 to $9 are groups of the path's regular expression
 )
 
-// Apply returns the new path of a request that met a condition.
+// Apply returns the new path of a request whose path matched.
 func (c PathChange) Apply(path string, met Met) string {
 	switch c.Kind {
 	case ReplaceFull:
@@ -122,13 +123,13 @@ func (r *Redirect) Location(scheme, host string, listener int32, path, query str
 	return out
 }
 
-// Mirror sends a copy of a part of the requests to another backend, whose answers are dropped.
+// Mirror sends a copy of a part of the requests to another backend, whose responses are ignored.
 type Mirror struct {
 	Backend                Backend
 	Numerator, Denominator int32
 }
 
-// CORS answers browsers that ask whether a page of another origin may use an answer.
+// CORS defines which cross-origin requests of browsers are allowed.
 type CORS struct {
 	Origins         []string // "*", or scheme://host[:port]; a host may begin with "*."
 	Credentials     bool
@@ -177,7 +178,7 @@ func (c *CORS) Answer(origin string) []HeaderValue {
 	return out
 }
 
-// Preflight returns the headers for the question of a browser whether it may send a request.
+// Preflight returns the response headers for a CORS preflight request.
 func (c *CORS) Preflight(origin, method, headers string) []HeaderValue {
 	out := c.Answer(origin)
 	if out == nil {

@@ -7,7 +7,7 @@ import (
 	"carob/internal/core/cowmap"
 )
 
-// hosts finds values by host name, the most specific first. A copy of it is changed without an effect on the first.
+// hosts finds values by host name, the most specific first. Changing a copy does not affect the original.
 type hosts[T any] struct {
 	exact    cowmap.Map[string, T]
 	wild     cowmap.Map[string, T] // by suffix: ".example.com"
@@ -122,8 +122,8 @@ func (h *hosts[T]) each(f func(T)) {
 // maxHost is the longest host name in bytes (RFC 1035).
 const maxHost = 253
 
-// Host returns the name in a Host header or :authority: in lower case, without the port and a dot at the end. It is
-// false for what no host name is. IP addresses are names, too.
+// Host returns the name in a Host header or :authority: in lower case, without the port and a dot at the end. It
+// returns false for an invalid host name. IP addresses are names, too.
 func Host(header string) (string, bool) {
 	host := header
 	if strings.HasPrefix(host, "[") {

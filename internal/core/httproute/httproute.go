@@ -2,15 +2,15 @@
 // Table, whose cost for a request does not grow with the number of routes. It is pure; package gateway drives it, and
 // core/gatewayplan makes its routes from Ingress and Gateway API objects.
 //
-// A request is matched in this order, as the Gateway API asks (HTTPRouteSpec.hostnames, HTTPRouteRule.matches):
+// A request is matched in this order, as the Gateway API specifies (HTTPRouteSpec.hostnames, HTTPRouteRule.matches):
 //
-//  1. the listener with the most specific host name; no other listener is asked then (listener isolation),
+//  1. the listener with the most specific host name; no other listener is tried then (listener isolation),
 //  2. routes by host name: an exact name, then wildcards with more characters, then routes for all hosts,
 //  3. the path: an exact one, then regular expressions, then the longest prefix, then the method of a gRPC call,
 //  4. matches with a method, then with more headers, then with more query parameters,
 //  5. the older route, then the one whose namespace and name come first, then the first rule in a route.
 //
-// A rule that does not match makes way for the next one of this order, also across host names of one listener.
+// If a rule does not match, the next one of this order is tried, also across host names of one listener.
 package httproute
 
 import (
@@ -79,7 +79,7 @@ type Rule struct {
 	ConnectTimeout, ReadTimeout time.Duration
 	// MaxBody is the largest request body in bytes; 0: no limit.
 	MaxBody int64
-	// NotFound answers 404 instead of asking a backend.
+	// NotFound answers 404 without a backend.
 	NotFound bool
 }
 
@@ -119,11 +119,11 @@ type Match struct {
 type Result struct {
 	Source *Source
 	Rule   *Rule
-	// Met is the condition that the request's path met: a rewrite replaces its prefix.
+	// Met is the path condition that matched: a rewrite replaces its prefix.
 	Met Met
 }
 
-// Met is a condition that a path has met.
+// Met is a path condition that has matched.
 type Met struct {
 	PathMatch
 	expr *regexp.Regexp // of a regular expression
@@ -210,7 +210,7 @@ func compileMatch(m *Match) (*entry, error) {
 	return e, err
 }
 
-// conditions compiles matches. Of several with one name only the first counts.
+// conditions compiles matches. Of several with one name only the first is used.
 func conditions(matches []ValueMatch, canonical func(string) string) (out []condition, err error) {
 	for _, m := range matches {
 		c := condition{name: canonical(m.Name), value: m.Value}

@@ -15,8 +15,8 @@ type fields struct{ headers, query map[string]string }
 func (f fields) Header(name string) (string, bool) { v, ok := f.headers[name]; return v, ok }
 func (f fields) Query(name string) (string, bool)  { v, ok := f.query[name]; return v, ok }
 
-// naive finds the rule for a request as the text of the Gateway API says it: it collects all matches that hold, and
-// compares each with each.
+// naive finds the rule for a request literally as the Gateway API specifies: it collects all matches that hold and
+// compares them pairwise.
 func naive(listeners []Listener, r *Request) *candidate {
 	var best *candidate
 	listener, found := "", false
@@ -209,8 +209,8 @@ func randomRoutes(r *rand.Rand, n int) (out []Route) {
 	return out
 }
 
-// The table says the same as the text of the specification, for random routes and requests. Some sets have many routes
-// for one path, which are indexed.
+// The table gives the same result as the literal algorithm of the specification, for random routes and requests. Some
+// sets have many routes for one path, which are indexed.
 func TestTableAgainstText(t *testing.T) {
 	found := 0
 	for seed := range uint64(200) {
@@ -248,7 +248,7 @@ func TestTableAgainstText(t *testing.T) {
 			got, ok := table.Find(q)
 			want := naive(listeners, q)
 			if ok != (want != nil) {
-				t.Fatalf("seed %d: %+v: found %v, the text says %+v", seed, q, ok, want)
+				t.Fatalf("seed %d: %+v: found %v, want %+v", seed, q, ok, want)
 			}
 			if !ok {
 				continue
@@ -256,7 +256,7 @@ func TestTableAgainstText(t *testing.T) {
 			found++
 			if *got.Source != want.route.Source || got.Met.PathMatch != want.match().Path ||
 				got.Rule != &want.route.Rules[want.rule] {
-				t.Fatalf("seed %d: %+v: %+v %+v, the text says %+v %d %+v", seed, q, got.Source, got.Met.PathMatch,
+				t.Fatalf("seed %d: %+v: %+v %+v, want %+v %d %+v", seed, q, got.Source, got.Met.PathMatch,
 					want.route.Source, want.rule, want.match())
 			}
 		}
@@ -427,7 +427,7 @@ func FuzzPath(f *testing.F) {
 		for _, change := range []PathChange{{ReplacePrefix, sent}, {ReplaceFull, sent}} {
 			out := change.Apply(path, Met{PathMatch{Prefix, "/a"}, nil})
 			if strings.ContainsAny(out, " ?#\r\n\x00\"<>\\^`{|}") {
-				t.Fatalf("%q is in a URL", out)
+				t.Fatalf("%q is not escaped in a URL", out)
 			}
 		}
 	})

@@ -37,7 +37,7 @@ func (p *paths) groups(e *entry) (m *cowmap.Map[string, *group], key string) {
 	return nil, ""
 }
 
-// add is for paths that are being made; finish must follow.
+// add is used while the index is built; finish must follow.
 func (p *paths) add(e *entry) {
 	m, key := p.groups(e)
 	if m == nil {
@@ -160,7 +160,8 @@ func (p *paths) find(r *Request) *entry {
 	return nil
 }
 
-// findPrefix asks the longest prefix first. A path with more segments than any prefix costs no more.
+// findPrefix tries the longest prefix first. A path with more segments than any prefix costs no
+// more.
 func (p *paths) findPrefix(r *Request) *entry {
 	path := r.Path
 	if p.prefix.Len() == 0 || !strings.HasPrefix(path, "/") {
@@ -192,16 +193,17 @@ func (p *paths) findPrefix(r *Request) *entry {
 	}
 }
 
-// group has the entries of one path, in their precedence. A large group is indexed by what its entries ask for.
+// group has the entries of one path, in their precedence. A large group is indexed by the conditions of its
+// entries.
 type group struct {
 	entries []*entry
 	shapes  []*shape // nil: the entries are few
 }
 
-// few is how many entries are looked at one by one.
+// few is the maximum number of entries for a linear search.
 const few = 8
 
-// shape has the entries that ask for the same fields by value: all of them are found by one look into a map.
+// shape has the entries with exact conditions on the same fields: one map lookup finds them.
 type shape struct {
 	key     string
 	rank    entry // any of the entries without its age
@@ -217,7 +219,7 @@ func (g *group) finish() {
 	g.index()
 }
 
-// index makes the shapes of sorted entries.
+// index builds the shapes of sorted entries.
 func (g *group) index() {
 	g.shapes = nil
 	if len(g.entries) <= few {
@@ -308,7 +310,7 @@ func (g *group) without(e *entry) *group {
 	return out
 }
 
-// key returns what an entry asks for, and the values if all of them are exact.
+// key returns the fields of an entry's conditions, and the values if all of them are exact.
 func (e *entry) key() (shape, values string, indexed bool) {
 	var s, v strings.Builder
 	indexed = true
@@ -331,7 +333,7 @@ func (e *entry) key() (shape, values string, indexed bool) {
 	return s.String(), v.String(), indexed
 }
 
-// length writes a text so that no other texts look the same together.
+// length writes a text with its length, so that different lists of texts have different encodings.
 func length(b *strings.Builder, text string) {
 	n := len(text)
 	b.Write([]byte{byte(n), byte(n >> 8), byte(n >> 16)})
@@ -398,9 +400,9 @@ func (s *shape) find(r *Request) *entry {
 
 // CleanPath returns the path that routes are compared with, from a path as it was sent (still escaped): escapes of
 // unreserved characters are decoded, others are in upper case, and dot segments are removed (RFC 3986, section 6.2.2).
-// An escaped slash stays escaped: it separates nothing. moved says that there were dot segments: then a backend must
-// get the clean path, or it would see another resource than the one that was matched. It is false for what no path is,
-// and for paths with a NUL.
+// An escaped slash stays escaped: it separates nothing. moved reports dot segments: then the backend must get the
+// clean path, so that it serves the resource that was matched. It returns false for an invalid path, and for paths
+// with a NUL.
 func CleanPath(sent string) (path string, moved, ok bool) {
 	if !strings.HasPrefix(sent, "/") {
 		return "", false, false
@@ -479,7 +481,7 @@ func removeDots(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// EscapePath escapes what a path must not contain (RFC 3986, section 3.3). Escapes that are there stay.
+// EscapePath escapes what a path must not contain (RFC 3986, section 3.3). Existing escapes stay.
 func EscapePath(path string) string {
 	const digits = "0123456789ABCDEF"
 	var b strings.Builder

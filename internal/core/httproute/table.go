@@ -7,7 +7,8 @@ import (
 	"carob/internal/core/cowmap"
 )
 
-// Table answers for one port which rule serves a request. It is never changed: With returns another.
+// Table finds the rule that serves a request at one port. It is immutable: With returns a changed
+// copy.
 type Table struct {
 	listeners hosts[*routes]
 	names     []string // host names of the listeners, as Compile got them
@@ -113,16 +114,16 @@ func newPlaced(r *Route, via int) (*placed, []Problem) {
 
 func (p *placed) place() place { return place{p.Source, p.via, p.Part} }
 
-// Change is a route of a listener that has come, changed, or gone.
+// Change is a route of a listener that was added, changed, or removed.
 type Change struct {
 	Listener int // its place in what Compile got
 	Source   Source
 	Part     int
-	Route    *Route // nil: it has gone; else with this Source and Part
+	Route    *Route // nil: removed; else with this Source and Part
 }
 
-// With returns the table with other routes. It costs what the changed routes cost, and an entry for each other one of
-// the same host and path; the table itself stays as it is.
+// With returns the table with other routes. Its cost depends on the changed routes, and on the number of entries with
+// the same host and path; the table itself does not change.
 func (t *Table) With(changes []Change) (*Table, []Problem) {
 	out := *t
 	var problems []Problem

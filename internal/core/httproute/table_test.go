@@ -10,7 +10,7 @@ import (
 	"carob/internal/core/cowmap"
 )
 
-// dump writes everything that a table has, in one order.
+// dump writes the whole content of a table in a fixed order.
 func (t *Table) dump() string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -60,8 +60,7 @@ func eachHost[T any](h *hosts[T], f func(string, T)) {
 	}
 }
 
-// After any changes a table is the one that is compiled afresh from the same routes; the tables before stay as they
-// were.
+// After any changes a table equals one that is compiled anew from the same routes; earlier tables do not change.
 func TestChangedTable(t *testing.T) {
 	for seed := range uint64(25) {
 		r := rand.New(rand.NewPCG(seed, 3))

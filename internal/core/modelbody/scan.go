@@ -2,8 +2,8 @@
 // model, where the prompt is, whether the answer is streamed, and how many tokens were used. A request is read once,
 // piece by piece, in the buffer that it is forwarded from; nothing of it is copied except the model's name.
 //
-// It accepts what encoding/json accepts as an object, but for two names of one model, which two readers could
-// understand differently, and for nesting below MaxDepth.
+// It accepts the same objects as encoding/json, except duplicate model fields, which two parsers could interpret
+// differently, and nesting deeper than MaxDepth.
 //
 // Contract: docs/spec/inference-gateway.md, 2.3; RFC 8259.
 package modelbody
@@ -22,7 +22,7 @@ const (
 	MaxModel = 256 // bytes of a model's name
 )
 
-// What is wrong with a body.
+// Errors of a body.
 var (
 	errNotObject = errors.New("the body is not a JSON object")
 	errSyntax    = errors.New("the body is not valid JSON")
@@ -35,25 +35,26 @@ var (
 // Span is a part of the body: from its first byte to the one after its last.
 type Span struct{ From, To int }
 
-// Empty reports that there is no such part.
+// Empty reports whether the part is missing.
 func (s Span) Empty() bool { return s.To <= s.From }
 
 // Of returns the part.
 func (s Span) Of(body []byte) []byte { return body[s.From:s.To] }
 
-// Facts are what a gateway looks at.
+// Facts are the parts of a request body that a gateway reads.
 type Facts struct {
 	Model    string
 	HasModel bool
 	// ModelAt is the JSON string with the name, with its quotes.
 	ModelAt Span
-	// Prompt has what the answer depends on, in the order in which servers join it: tools, system, prompt or messages.
+	// Prompt has the parts that the answer depends on, in the order in which servers join them: tools, system, prompt
+	// or messages.
 	Prompt [3]Span
 	// Salt keeps tenants that share a prompt from sharing its cache.
 	Salt      string
 	Stream    bool
 	Usage     bool // the client requests the usage at the end of a stream
-	MaxTokens int  // of the answer; 0: not said
+	MaxTokens int  // of the answer; 0: not set
 }
 
 type state uint8
@@ -96,8 +97,8 @@ type Scanner struct {
 	value  int    // begin of the value at depth 1
 }
 
-// Scan continues in body, which begins as in the previous call and may have grown. Its error
-// says what is wrong.
+// Scan continues in body, which begins as in the previous call and may have grown. The error is one
+// of the errors above.
 func (s *Scanner) Scan(body []byte) error {
 	for s.at < len(body) {
 		if s.state == text {
@@ -124,14 +125,14 @@ func (s *Scanner) Close() error {
 	return nil
 }
 
-// skip goes to the next byte of a string that means something: eight bytes at once, then one by one. Prompts are
+// skip goes to the next byte that has a meaning in a string: eight bytes at once, then one by one. Prompts are
 // hundreds of kilobytes long, and nearly all of their bytes are skipped.
 func (s *Scanner) skip(body []byte) {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for len(body)-s.at >= 8 {
 		w := binary.LittleEndian.Uint64(body[s.at:])
 		quote, slash := w^(ones*'"'), w^(ones*'\\')
-		// The high bit of a byte is set where x-1 borrows: that byte, or one before it, is what is looked for.
+		// The high bit of a byte is set where x-1 borrows: this byte, or one before it, is a match.
 		if ((w-ones*' ')&^w|(quote-ones)&^quote|(slash-ones)&^slash)&highs != 0 {
 			break
 		}

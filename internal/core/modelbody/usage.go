@@ -14,14 +14,14 @@ const (
 // Usage is how many tokens a request used, according to the server.
 type Usage struct{ Input, Output, Cached int }
 
-// Answer keeps the beginning and the end of an answer, where servers tell the usage, whatever its size: JSON, or events
-// (SSE) of which the last ones tell it. The zero value is ready.
+// Answer keeps the beginning and the end of an answer, where servers report the usage, with bounded memory: JSON, or
+// events (SSE), the last of which report it. The zero value is ready.
 type Answer struct {
 	head, tail []byte
 	Bytes      int64
 }
 
-// Write keeps of p what may be needed. It is no io.Writer: it cannot fail.
+// Write keeps of p what may be needed. It is not an io.Writer, because it cannot fail.
 func (a *Answer) Write(p []byte) {
 	a.Bytes += int64(len(p))
 	if room := headBytes - len(a.head); room > 0 {
@@ -53,9 +53,9 @@ type counts struct {
 	} `json:"input_tokens_details"`
 }
 
-// Usage returns what the answer tells. What makes no sense is 0.
+// Usage returns the usage in the answer. Implausible numbers become 0.
 func (a *Answer) Usage() (u Usage) {
-	for _, part := range [][]byte{a.head, a.tail} { // the end knows better
+	for _, part := range [][]byte{a.head, a.tail} { // the end is more recent
 		for at := 0; ; {
 			i := bytes.Index(part[at:], []byte(`"usage"`))
 			if i < 0 {

@@ -1,6 +1,6 @@
-// Package netplan holds what the plans of the service network share: which pods stand
-// behind a Service, at which addresses and ports, and since when. The drivers of
-// EndpointSlices and Endpoints call it; it must never look at a clock or at the API.
+// Package netplan holds what the plans of the service network share: which pods are behind a
+// Service, at which addresses and ports, and since when. The drivers of EndpointSlices and
+// Endpoints call it; it must never look at a clock or at the API.
 //
 // Contract: N1 in docs/spec/network.md.
 package netplan
@@ -33,7 +33,7 @@ func Headless(s *corev1.Service) bool {
 	return s.Spec.ClusterIP == corev1.ClusterIPNone || s.Spec.ClusterIP == ""
 }
 
-// Families are the address families of a Service, the first one first. A Service that names
+// Families returns the address families of a Service, the first one first. A Service that names
 // none has the family of its cluster IP; a headless one has both (N1.11).
 func Families(s *corev1.Service) []corev1.IPFamily {
 	if len(s.Spec.IPFamilies) > 0 {
@@ -48,7 +48,7 @@ func Families(s *corev1.Service) []corev1.IPFamily {
 	return []corev1.IPFamily{corev1.IPv4Protocol}
 }
 
-// Ready reports whether a pod says that it is ready.
+// Ready reports whether a pod is ready.
 func Ready(p *corev1.Pod) bool {
 	c := readyCondition(p)
 	return c != nil && c.Status == corev1.ConditionTrue
@@ -67,7 +67,8 @@ func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Address is the address of a pod in one family in its canonical text; "" when it has none (N1.16).
+// Address returns the address of a pod in one family in its canonical text; "" when it has none
+// (N1.16).
 func Address(p *corev1.Pod, family corev1.IPFamily) string {
 	for _, ip := range p.Status.PodIPs {
 		if a, ok := ParseIP(ip.IP); ok && a.Is6() == (family == corev1.IPv6Protocol) {
@@ -99,7 +100,7 @@ func unpadded(ip string) string {
 	return strings.Join(parts, ".")
 }
 
-// Hostname is the host name of a pod below a Service; "" when it has none (N1.17).
+// Hostname returns the host name of a pod below a Service; "" when it has none (N1.17).
 func Hostname(p *corev1.Pod, s *corev1.Service) string {
 	if p.Spec.Subdomain != s.Name || p.Namespace != s.Namespace {
 		return ""
@@ -107,8 +108,8 @@ func Hostname(p *corev1.Pod, s *corev1.Service) string {
 	return p.Spec.Hostname
 }
 
-// Target is the port of a pod to which a port of a Service leads; false when the pod has no
-// port of the name (N1.20).
+// Target returns the port of a pod that a port of a Service targets; false when the pod has no port
+// of the name (N1.20).
 func Target(p *corev1.Pod, port *corev1.ServicePort) (int32, bool) {
 	if port.TargetPort.Type == intstr.Int {
 		return port.TargetPort.IntVal, true
@@ -150,15 +151,16 @@ func Changed(before, after *corev1.Pod) bool {
 			func(a, b corev1.PodIP) bool { return a.IP == b.IP })
 }
 
-// Seen are the times of a Service and its pods at the last plan. The zero value has seen nothing.
+// Seen holds the times of a Service and its pods at the last plan. The zero value is the state
+// before the first plan.
 type Seen struct {
 	known   bool
 	service time.Time
 	pods    map[string]time.Time // by name, when Ready last changed
 }
 
-// Trigger returns the time of the change that leads to the next write, zero for none, and
-// what has been seen now (N1.28).
+// Trigger returns the time of the change that leads to the next write, zero for none, and the new
+// state (N1.28).
 func (s Seen) Trigger(service *corev1.Service, pods []*corev1.Pod) (time.Time, Seen) {
 	now := Seen{known: true, service: service.CreationTimestamp.Time, pods: map[string]time.Time{}}
 	var first time.Time

@@ -43,7 +43,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// N1.20: which container's port a name means.
+// N1.20: which container port a name refers to.
 func TestTarget(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	port := func(name string, n int32, p corev1.Protocol) []corev1.ContainerPort {
@@ -75,7 +75,7 @@ func TestTarget(t *testing.T) {
 	}
 }
 
-// N1.2: what of a pod matters to endpoints.
+// N1.2: which changes of a pod matter to endpoints.
 func TestChanged(t *testing.T) {
 	pod := func(f func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
@@ -161,7 +161,8 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// FuzzAddress: whatever stands in a status, an address that is used is canonical and of its family.
+// FuzzAddress: whatever the status contains, an address that is used is canonical and of its
+// family.
 func FuzzAddress(f *testing.F) {
 	f.Add("010.0.0.1", "http", "TCP")
 	f.Add("::ffff:1.2.3.4", "", "udp")

@@ -1,7 +1,7 @@
 // Package nodegraph decides which objects the pods of a node refer to: Secrets, ConfigMaps, service
-// accounts, volume claims, and resource claims; and which of them a static pod must not have. The
-// node authorizer, NodeRestriction, and the node's static pods use it. It depends on its input
-// alone and has no locks.
+// accounts, volume claims, and resource claims; and which of them a static pod must not refer to.
+// The node authorizer, NodeRestriction, and the node's static pods use it. It depends only on its
+// input and has no locks.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package nodegraph
@@ -84,8 +84,8 @@ func (g *Graph) Remove(namespace, name string) {
 // Leads reports whether a pod of the node refers to the object.
 func (g *Graph) Leads(node string, r Ref) bool { return g.edges[edge{node, r}] > 0 }
 
-// Refs are the objects to which a pod gives its node access, each once. A mirror pod gives access
-// to none: nodes create mirror pods themselves.
+// Refs returns the objects to which a pod gives its node access, each once. A mirror pod gives
+// access to none: nodes create mirror pods themselves.
 func Refs(pod *corev1.Pod) []Ref {
 	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return nil
@@ -93,7 +93,7 @@ func Refs(pod *corev1.Pod) []Ref {
 	return Named(pod)
 }
 
-// Named are the objects that a pod refers to by name, each once.
+// Named returns the objects that a pod refers to by name, each once.
 func Named(pod *corev1.Pod) []Ref {
 	var out []Ref
 	add := func(kind Kind, name string) {
@@ -188,8 +188,8 @@ func volumeRefs(podName string, v *corev1.Volume, add func(Kind, string)) {
 	}
 }
 
-// resourceClaims are the names of a pod's existing claims: those it names, and those created for
-// it, from its status.
+// resourceClaims returns the names of a pod's existing claims: those in its spec, and those in its
+// status that were created for it.
 func resourceClaims(pod *corev1.Pod) []string {
 	var out []string
 	for _, c := range pod.Spec.ResourceClaims {
@@ -209,8 +209,8 @@ func resourceClaims(pod *corev1.Pod) []string {
 	return out
 }
 
-// VolumeClaimOf is the claim that a volume is bound to, if any. The claim's own reference to the
-// volume does not count: the claim's owner writes that.
+// VolumeClaimOf returns the claim that a volume is bound to, if any. The claim's own reference to
+// the volume does not count, because the owner of the claim can write it.
 func VolumeClaimOf(pv *corev1.PersistentVolume) (Ref, bool) {
 	c := pv.Spec.ClaimRef
 	if c == nil {
@@ -219,7 +219,7 @@ func VolumeClaimOf(pv *corev1.PersistentVolume) (Ref, bool) {
 	return Ref{VolumeClaim, c.Namespace, c.Name}, true
 }
 
-// VolumeSecrets are the Secrets that a node needs to mount a volume, without those that only
+// VolumeSecrets returns the Secrets that a node needs to mount a volume, without those that only
 // controllers need.
 func VolumeSecrets(pv *corev1.PersistentVolume) []Ref {
 	claimed := ""

@@ -125,7 +125,7 @@ func TestVolumeSecrets(t *testing.T) {
 
 // After any changes, a node has access to exactly what its pods refer to, and a graph without pods
 // is empty.
-func TestLeadsExactly(t *testing.T) {
+func TestAccessMatchesReferences(t *testing.T) {
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		g, pods := New(), map[string]*corev1.Pod{}

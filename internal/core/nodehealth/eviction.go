@@ -9,8 +9,8 @@ import (
 	"carob/internal/core/placement"
 )
 
-// EvictAt returns when a pod must leave a node with these taints (L7.163); false means never. A
-// taint without a matching toleration takes effect at once; otherwise the shortest
+// EvictAt returns when a pod must be evicted from a node with these taints (L7.163); false means
+// never. A taint without a matching toleration takes effect at once; otherwise the shortest
 // tolerationSeconds of the matching tolerations applies. seen is when a taint without a time of its
 // own was first observed.
 func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.Time) (at time.Time, evict bool) {
@@ -48,7 +48,7 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 }
 
 // OutOfService reports whether a node is not ready and an administrator tainted it as out of service:
-// its deleted pods have ended, although nobody can confirm it (L7.166b).
+// its deleted pods count as ended, although no agent can confirm it (L7.166b).
 func OutOfService(node *corev1.Node) bool {
 	ready := find(node.Status.Conditions, corev1.NodeReady)
 	tainted := func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }

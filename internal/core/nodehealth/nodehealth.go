@@ -62,7 +62,7 @@ func Decide(in Input) Output {
 		out.Ready = ready.Status
 	}
 	down := out.Ready == corev1.ConditionFalse || out.Ready == corev1.ConditionUnknown
-	// One that evicts already only changes its key: that needs no second permission.
+	// A node that already has an evicting taint only changes its key, without a second permission.
 	evict := down && !in.AllDown && (in.Evict || slices.ContainsFunc(in.Node.Spec.Taints, evicting))
 	out.Evicted = evict && !slices.ContainsFunc(in.Node.Spec.Taints, evicting)
 	out.Waiting = down && !in.AllDown && !evict
@@ -101,7 +101,7 @@ func silence(node *corev1.Node, now time.Time) []corev1.NodeCondition {
 	return news
 }
 
-// taintOf returns the taint for the state of a condition, if there is one (L7.162).
+// taintOf returns the taint for the state of a condition, if any (L7.162).
 func taintOf(c *corev1.NodeCondition) string {
 	switch {
 	case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse:
@@ -125,7 +125,7 @@ func taintOf(c *corev1.NodeCondition) string {
 	}
 }
 
-// ours reports whether a taint depends on the node's state only.
+// ours reports whether this package manages a taint, which depends on the node's state only.
 func ours(t *corev1.Taint) bool {
 	switch t.Key {
 	case corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable:
@@ -144,8 +144,8 @@ func evicting(t corev1.Taint) bool {
 		(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable)
 }
 
-// taints keeps the taints of others and those that still apply, in their order, and appends new
-// ones.
+// taints keeps the taints that others manage and those that still apply, in their order, and
+// appends new ones.
 func taints(node *corev1.Node, conditions []corev1.NodeCondition, evict bool, now time.Time) []corev1.Taint {
 	var want []corev1.Taint
 	if node.Spec.Unschedulable {

@@ -29,7 +29,7 @@ type Zone struct{ Nodes, Unhealthy int }
 func (z Zone) down() bool { return z.Nodes > 0 && z.Unhealthy == z.Nodes }
 
 // rate returns the zone's limit. A zone without a ready node has the normal one: its nodes are
-// probably gone, and the others can take over.
+// probably lost, and the others can take over.
 func (r Rates) rate(z Zone) float64 {
 	switch {
 	case z.down() || z.Unhealthy <= fewUnhealthy || float64(z.Unhealthy)/float64(z.Nodes) < r.Unhealthy:
@@ -45,7 +45,7 @@ func (r Rates) rate(z Zone) float64 {
 func ZoneOf(node *corev1.Node) string { return topology.GetZoneKey(node) }
 
 // Pacer decides when a node that is not ready gets its NoExecute taint: in each zone one after the
-// other, in the order in which they asked, and no faster than Rates. While no node of the cluster is
+// other, in the order of their requests, and no faster than Rates. While no node of the cluster is
 // ready, none does: then the control plane is probably cut off. Make it with NewPacer.
 type Pacer struct {
 	rates   Rates
@@ -58,17 +58,17 @@ type paced struct {
 	Zone
 	rate    float64
 	free    time.Time // when the next node may get its taint, if rate is not 0
-	waiting []string  // nodes, in the order in which they asked
+	waiting []string  // nodes, in the order of their requests
 }
 
 type member struct {
-	zone    string // where the node is counted, or asked
+	zone    string // where the node is counted, or waits
 	counted bool
 	ready   bool
-	allowed bool // it asked and may have its taint
+	allowed bool // it may have its taint
 }
 
-// NewPacer returns a pacer that knows no node.
+// NewPacer returns a pacer without nodes.
 func NewPacer(r Rates) *Pacer {
 	return &Pacer{rates: r, zones: map[string]*paced{}, nodes: map[string]member{}}
 }
@@ -87,14 +87,14 @@ func (p *Pacer) Zones() map[string]Zone {
 
 // Outcome lists the nodes that a change affects.
 type Outcome struct {
-	Again []string // nodes that wait for their taint and must ask again, because they may get it earlier
-	// AllDownChanged: no node is ready any more, or one is again. Then every node must be decided about.
+	Again []string // waiting nodes for which Ask must be called again: they may get their taint earlier
+	// AllDownChanged: no node is ready any more, or one is again. Then Decide must run for every node.
 	AllDownChanged bool
 }
 
 const excluded = "node.kubernetes.io/exclude-disruption"
 
-// Observe takes the stored state of a node.
+// Observe records the stored state of a node.
 func (p *Pacer) Observe(now time.Time, node *corev1.Node) Outcome {
 	ready := find(node.Status.Conditions, corev1.NodeReady)
 	_, out := node.Labels[excluded]
@@ -116,7 +116,7 @@ func (p *Pacer) Observe(now time.Time, node *corev1.Node) Outcome {
 	return p.settle(now, again)
 }
 
-// Remove takes that a node is gone.
+// Remove removes a node.
 func (p *Pacer) Remove(now time.Time, node string) Outcome {
 	old, known := p.nodes[node]
 	if !known {
@@ -170,7 +170,7 @@ func (p *Pacer) settle(now time.Time, again []string) Outcome {
 		if rate == z.rate {
 			continue
 		}
-		// After a pause or while it waits, a zone begins with a whole wait, as upstream.
+		// After a pause or while it waits, a zone begins with a full interval, as upstream.
 		switch {
 		case rate == 0:
 		case z.rate == 0 || now.Before(z.free):
@@ -186,8 +186,8 @@ func (p *Pacer) settle(now time.Time, again []string) Outcome {
 
 func every(rate float64) time.Duration { return time.Duration(float64(time.Second) / rate) }
 
-// Ask reports whether a node that was observed may get its taint. If not, next is when it should ask
-// again; zero if it must wait for an Outcome that names it. A node that may keeps that until Forget.
+// Ask reports whether a node that was observed may get its taint. If not, next is when to call Ask
+// again; zero if an Outcome will name the node. The permission lasts until Forget.
 func (p *Pacer) Ask(now time.Time, node string) (may bool, next time.Time) {
 	m, known := p.nodes[node]
 	if !known {
@@ -219,8 +219,8 @@ func (p *Pacer) Ask(now time.Time, node string) (may bool, next time.Time) {
 	return true, time.Time{}
 }
 
-// Forget takes that a node needs no taint, or has it. Those returned must ask again: they may get
-// theirs earlier.
+// Forget removes a node that needs no taint, or has it. Ask must be called again for the returned
+// nodes: they may get their taint earlier.
 func (p *Pacer) Forget(node string) []string {
 	m, known := p.nodes[node]
 	if !known {
@@ -233,7 +233,7 @@ func (p *Pacer) Forget(node string) []string {
 	return p.leave(m.zone, node)
 }
 
-// leave takes a node from those that wait in a zone, and returns those that waited behind it.
+// leave removes a node from the queue of a zone, and returns the nodes behind it.
 func (p *Pacer) leave(zone, node string) []string {
 	z := p.zones[zone]
 	if z == nil {

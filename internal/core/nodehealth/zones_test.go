@@ -17,7 +17,8 @@ func in(zone, name string, ready corev1.ConditionStatus) *corev1.Node {
 	return n
 }
 
-// A node that is not ready keeps its pods until it may evict them; one that evicts already changes only the key.
+// A node that is not ready keeps its pods until eviction is permitted; one that evicts already changes only the
+// key.
 func TestDecideWithoutPermission(t *testing.T) { // L7.162, L7.164
 	for name, test := range map[string]struct {
 		node    *corev1.Node
@@ -43,7 +44,7 @@ func TestDecideWithoutPermission(t *testing.T) { // L7.162, L7.164
 	}
 }
 
-// taintTimes lets nodes of zone z go down one after the other within a moment and returns when each gets its taint.
+// taintTimes takes nodes of zone z down one after the other within a moment and returns when each gets its taint.
 func taintTimes(healthy, sick int) []string {
 	p, now := NewPacer(DefaultRates()), start()
 	for i := range healthy + sick {
@@ -83,7 +84,7 @@ func taintTimes(healthy, sick int) []string {
 	return got
 }
 
-func TestPace(t *testing.T) { // L7.164
+func TestTaintRatePerZone(t *testing.T) { // L7.164
 	for _, test := range []struct {
 		name          string
 		healthy, sick int
@@ -106,12 +107,12 @@ func TestPace(t *testing.T) { // L7.164
 	}
 }
 
-// plant asks a pacer only when it said to, as a driver does.
+// plant calls a pacer only at the times that it returned, like a driver.
 type plant struct {
 	*Pacer
 	now     time.Time
 	nodes   map[string]*corev1.Node
-	due     map[string]time.Time // when a node that waits asks again
+	due     map[string]time.Time // when Ask is called again for a waiting node
 	granted map[string]time.Time
 	last    map[string]time.Time // of a grant, by zone
 }
@@ -127,7 +128,7 @@ func (p *plant) heed(out Outcome) {
 	}
 }
 
-// look does what the driver does for a node.
+// look processes a node like the driver.
 func (p *plant) look(t *rapid.T, name string) {
 	delete(p.due, name)
 	n := p.nodes[name]
@@ -152,7 +153,7 @@ func (p *plant) look(t *rapid.T, name string) {
 	}
 	if !next.IsZero() {
 		if !next.After(p.now) {
-			t.Fatalf("%s should ask again in the past", name)
+			t.Fatalf("%s has its next Ask in the past", name)
 		}
 		p.due[name] = next
 	}
@@ -177,9 +178,10 @@ func (p *plant) until(t *rapid.T, end time.Time) {
 	}
 }
 
-// However nodes come, go, move and change: in each zone, permissions are at least ten seconds apart, and a
-// driver that asks only when it is told to gets one for each node in a zone that has a rate.
-func TestPacerIsFairAndAlive(t *testing.T) { // L7.164
+// With nodes that are added, removed, moved and changed at random: in each zone, permissions are at least
+// ten seconds apart, and a driver that calls Ask only at the returned times gets one for each node in a
+// zone that has a rate.
+func TestPacerPermitsEachNode(t *testing.T) { // L7.164
 	rapid.Check(t, func(t *rapid.T) {
 		p := &plant{Pacer: NewPacer(DefaultRates()), now: start(), nodes: map[string]*corev1.Node{},
 			due: map[string]time.Time{}, granted: map[string]time.Time{}, last: map[string]time.Time{}}

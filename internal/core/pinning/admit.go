@@ -13,9 +13,9 @@ import (
 	"carob/internal/core/resources"
 )
 
-// State is who has which CPUs and which memory.
+// State holds the CPUs and the memory that are assigned to containers.
 type State struct {
-	Shared cpuset.CPUSet // CPUs of all containers that have none of their own
+	Shared cpuset.CPUSet // CPUs of all containers without exclusive CPUs
 	CPUs   map[types.UID]map[string]cpuset.CPUSet
 	Memory map[types.UID]map[string][]Block
 	Nodes  map[int]*NodeMemory
@@ -53,21 +53,21 @@ func (s *State) setMemory(uid types.UID, container string, blocks []Block) {
 	s.Memory[uid][container] = blocks
 }
 
-// Manager is the policies of one machine with their state.
+// Manager holds the policies of one machine and their state.
 type Manager struct {
 	cfg      Config
 	topology *Topology
 	options  CPUOptions
-	reserved cpuset.CPUSet                          // CPUs that no container gets for itself
+	reserved cpuset.CPUSet                          // CPUs that no container gets exclusively
 	kept     map[int]map[corev1.ResourceName]uint64 // memory of nodes that no container gets
 	merger   merger
 	state    *State
-	// hints are the nodes that a pod's devices should be near to, by container.
+	// hints holds the preferred NUMA nodes of a pod's devices, by container.
 	hints map[types.UID]map[string]Hint
 }
 
-// New returns a Manager whose containers have nothing. The error says why the policies can't work on this machine, in
-// upstream's words.
+// New returns a Manager without assignments. The error, with upstream's message, is the reason why the policies
+// cannot work on this machine.
 func New(t *Topology, cfg Config) (*Manager, error) {
 	cfg.setDefaults()
 	if err := cfg.Check(); err != nil {
@@ -103,7 +103,7 @@ func New(t *Topology, cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// checkNodes refuses machines with too many NUMA nodes: each set of them is looked at.
+// checkNodes refuses machines with too many NUMA nodes, because each subset of them is tried.
 func (m *Manager) checkNodes(o TopologyOptions) error {
 	most := len(m.topology.Nodes)
 	switch {
@@ -129,7 +129,7 @@ func (m *Manager) checkNodes(o TopologyOptions) error {
 func (m *Manager) pinsCPUs() bool   { return m.cfg.CPUPolicy == NameStatic }
 func (m *Manager) pinsMemory() bool { return m.cfg.MemoryPolicy == NameStaticMemory }
 
-// usable are the CPUs that containers may run on.
+// usable returns the CPUs that containers may run on.
 func (m *Manager) usable() cpuset.CPUSet {
 	if m.options.Strict {
 		return m.topology.All().Difference(m.reserved)
@@ -137,11 +137,12 @@ func (m *Manager) usable() cpuset.CPUSet {
 	return m.topology.All()
 }
 
-// State is what there is to remember. It must not be changed, and holds until the next call of a method that changes
-// something.
+// State returns the state to checkpoint. It must not be changed, and is valid until the next call of a method that
+// changes the state.
 func (m *Manager) State() *State { return m.state }
 
-// RestoreCPUs takes over what was remembered of CPUs; the error says why it does not fit (S10.12).
+// RestoreCPUs restores the checkpointed CPUs; the error is the reason why they are not valid
+// (S10.12).
 func (m *Manager) RestoreCPUs(shared cpuset.CPUSet, cpus map[types.UID]map[string]cpuset.CPUSet) error {
 	switch {
 	case !shared.IsEmpty():
@@ -186,7 +187,7 @@ func (m *Manager) RestoreCPUs(shared cpuset.CPUSet, cpus map[types.UID]map[strin
 	return nil
 }
 
-// RestoreMemory takes over what was remembered of memory.
+// RestoreMemory restores the checkpointed memory.
 func (m *Manager) RestoreMemory(nodes map[int]*NodeMemory, memory map[types.UID]map[string][]Block) error {
 	s := &State{Nodes: nodes, Memory: memory}
 	for _, n := range nodes { // any order: each by itself
@@ -211,7 +212,7 @@ func (m *Manager) RestoreMemory(nodes map[int]*NodeMemory, memory map[types.UID]
 	return nil
 }
 
-// Refusal is why a pod can't run here.
+// Refusal is the reason why a pod cannot run on this node.
 type Refusal struct{ Reason, Message string }
 
 // The reasons (S10.10, S10.33).
@@ -233,12 +234,12 @@ func affinityRefusal() *Refusal {
 	return &Refusal{Reason: ReasonTopology, Message: "Resources cannot be allocated with Topology locality"}
 }
 
-// DeviceHints are the hints for the devices of a container, or of a pod when c is nil.
-// nodes are those of the machine.
+// DeviceHints returns the hints for the devices of a container, or of a pod when c is nil. nodes
+// are those of the machine.
 type DeviceHints func(pod *corev1.Pod, c *corev1.Container, nodes Mask) Hints
 
-// Admit gives the containers of a pod their CPUs and memory, or nothing (S10.34). A pod that has them already keeps
-// them, whatever the policy says by now. changed: there is something new to remember.
+// Admit assigns CPUs and memory to the containers of a pod, or refuses the pod (S10.34). A pod that has them
+// already keeps them, even if the policy has changed. changed: the state has to be checkpointed.
 func (m *Manager) Admit(pod *corev1.Pod, devices DeviceHints) (changed bool, refused *Refusal) {
 	if devices == nil {
 		devices = func(*corev1.Pod, *corev1.Container, Mask) Hints { return nil }
@@ -261,7 +262,7 @@ func (m *Manager) Admit(pod *corev1.Pod, devices DeviceHints) (changed bool, ref
 	return a.changed, nil
 }
 
-// hasCPUs reports whether each container of the pod has the CPUs that are its own.
+// hasCPUs reports whether each container of the pod has its exclusive CPUs.
 func (m *Manager) hasCPUs(pod *corev1.Pod) bool {
 	for c := range containers(pod) {
 		if _, has := m.state.CPUs[pod.UID][c.Name]; !has && wholeCPUs(pod, c) > 0 {
@@ -271,7 +272,7 @@ func (m *Manager) hasCPUs(pod *corev1.Pod) bool {
 	return true
 }
 
-// containers are those of a pod that get something, init containers first.
+// containers returns the containers of a pod that get resources, init containers first.
 func containers(pod *corev1.Pod) func(func(*corev1.Container) bool) {
 	return func(yield func(*corev1.Container) bool) {
 		for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -289,16 +290,16 @@ type admission struct {
 	*Manager
 	pod     *corev1.Pod
 	devices DeviceHints
-	state   *State        // what becomes of the manager's
+	state   *State        // the new state of the manager
 	again   reusable      // memory of ended init containers
 	spare   cpuset.CPUSet // CPUs of ended init containers
 	hints   map[string]Hint
-	// keeps… say that the pod has what it needs since before.
+	// keeps…: the pod already has the resources that it needs.
 	keepsCPUs, keepsMemory bool
 	changed                bool
 }
 
-// placed reports whether the pod has something since before: it is not refused.
+// placed reports whether the pod already has resources, so that it is not refused.
 func (a *admission) placed() bool {
 	return a.keepsCPUs && a.keepsMemory && (len(a.state.CPUs[a.pod.UID]) > 0 || len(a.state.Memory[a.pod.UID]) > 0)
 }
@@ -352,7 +353,7 @@ func (a *admission) allocate(c *corev1.Container, hint Hint) error {
 	return a.allocateMemory(a.state, a.pod, c, hint, a.again)
 }
 
-// cpus are the hints for the CPUs of a container; nil: of the pod.
+// cpus returns the hints for the CPUs of a container; nil: of the pod.
 func (a *admission) cpus(c *corev1.Container) Hints {
 	if !a.pinsCPUs() {
 		return nil
@@ -382,7 +383,7 @@ func (a *admission) cpus(c *corev1.Container) Hints {
 	return Hints{string(corev1.ResourceCPU): a.cpuHints(free, spare, count)}
 }
 
-// memory are the hints for the memory of a container; nil: of the pod.
+// memory returns the hints for the memory of a container; nil: of the pod.
 func (a *admission) memory(c *corev1.Container) Hints {
 	if !a.pinsMemory() {
 		return nil
@@ -412,7 +413,7 @@ func (a *admission) memory(c *corev1.Container) Hints {
 	return hints
 }
 
-// Release takes everything from a pod that has ended; false: it had nothing.
+// Release frees all resources of a pod that has ended; false: it had none.
 func (m *Manager) Release(uid types.UID) bool {
 	delete(m.hints, uid)
 	cpus, memory := m.state.CPUs[uid], m.state.Memory[uid]
@@ -432,8 +433,8 @@ func (m *Manager) Release(uid types.UID) bool {
 	return true
 }
 
-// Starts says that a container starts: what init containers before it have of memory is free (S10.6). False: nothing
-// changed.
+// Starts records that a container starts: the memory of the init containers before it becomes free (S10.6). False:
+// nothing changed.
 func (m *Manager) Starts(pod *corev1.Pod, container string) bool {
 	var ended []string
 	for i := range pod.Spec.InitContainers {
@@ -457,12 +458,12 @@ func (m *Manager) Starts(pod *corev1.Pod, container string) bool {
 	return true
 }
 
-// Holds reports whether a pod has something that has to be released.
+// Holds reports whether a pod has resources to release.
 func (m *Manager) Holds(uid types.UID) bool {
 	return m.state.CPUs[uid] != nil || m.state.Memory[uid] != nil || m.hints[uid] != nil
 }
 
-// Pods are those that have something.
+// Pods returns the pods with resources.
 func (m *Manager) Pods() []types.UID {
 	uids := slices.Concat(slices.Sorted(maps.Keys(m.state.CPUs)), slices.Sorted(maps.Keys(m.state.Memory)),
 		slices.Sorted(maps.Keys(m.hints)))
@@ -470,7 +471,7 @@ func (m *Manager) Pods() []types.UID {
 	return slices.Compact(uids)
 }
 
-// CPUs are those that a container runs on, and whether they are its own. Without a static policy they are empty: all.
+// CPUs returns the CPUs of a container, and whether they are exclusive. Without a static policy they are empty: all.
 func (m *Manager) CPUs(uid types.UID, container string) (cpus cpuset.CPUSet, own bool) {
 	if !m.pinsCPUs() {
 		return cpuset.New(), false
@@ -479,20 +480,20 @@ func (m *Manager) CPUs(uid types.UID, container string) (cpus cpuset.CPUSet, own
 		return cpus, true
 	}
 	if m.state.Shared.IsEmpty() {
-		return m.reserved, false // all others have owners
+		return m.reserved, false // all others are assigned
 	}
 	return m.state.Shared, false
 }
 
-// OwnCPUs reports whether a container of the pod has CPUs of its own.
+// OwnCPUs reports whether a container of the pod has exclusive CPUs.
 func (m *Manager) OwnCPUs(uid types.UID) bool { return len(m.state.CPUs[uid]) > 0 }
 
-// Memory is what a container has; nil: it may use all nodes.
+// Memory returns the memory of a container; nil: it may use all nodes.
 func (m *Manager) Memory(uid types.UID, container string) []Block {
 	return m.state.Memory[uid][container]
 }
 
-// MemoryNodes are the nodes that a container's memory is of; none: all.
+// MemoryNodes returns the nodes of a container's memory; none: all.
 func (m *Manager) MemoryNodes(uid types.UID, container string) []int {
 	var mask Mask
 	for _, b := range m.Memory(uid, container) {
@@ -501,17 +502,17 @@ func (m *Manager) MemoryNodes(uid types.UID, container string) []int {
 	return mask.Nodes()
 }
 
-// Nodes are all NUMA nodes of the machine.
+// Nodes returns all NUMA nodes of the machine.
 func (m *Manager) Nodes() Mask { return m.merger.all() }
 
-// Near are the nodes that the devices of a container should be near to; ok is false where all are alike.
+// Near returns the preferred nodes for the devices of a container; ok is false if it has no preference.
 func (m *Manager) Near(uid types.UID, container string) (nodes Mask, ok bool) {
 	h, has := m.hints[uid][container]
 	return h.Mask, has && !h.Any
 }
 
-// Allocatable are the CPUs that containers can get for themselves, and the memory of each node; none without a static
-// policy.
+// Allocatable returns the CPUs that containers can get exclusively, and the memory of each node; none without a
+// static policy.
 func (m *Manager) Allocatable() (cpus cpuset.CPUSet, memory []Block) {
 	if m.pinsCPUs() {
 		cpus = m.topology.All().Difference(m.reserved)
@@ -527,7 +528,8 @@ func (m *Manager) Allocatable() (cpus cpuset.CPUSet, memory []Block) {
 	return cpus, memory
 }
 
-// AllowsResize says why the CPU or memory of a Guaranteed pod can't be changed in place; empty: it can (S10.7).
+// AllowsResize returns why the CPU or memory of a Guaranteed pod can't be changed in place; empty: it can
+// (S10.7).
 func (m *Manager) AllowsResize(pod *corev1.Pod, held *corev1.Pod) string {
 	if resources.QoS(pod) != corev1.PodQOSGuaranteed {
 		return ""
@@ -553,7 +555,8 @@ func (m *Manager) AllowsResize(pod *corev1.Pod, held *corev1.Pod) string {
 	return ""
 }
 
-// Usage is how many CPUs are shared without the reserved ones, how many belong to a container, and of which nodes.
+// Usage returns the number of shared CPUs without the reserved ones, and the number and NUMA nodes of exclusive
+// ones.
 func (m *Manager) Usage() (shared, own int, byNode map[int]int) {
 	owned := cpuset.New()
 	for _, of := range m.state.CPUs { // any order: a union
@@ -570,7 +573,7 @@ func (m *Manager) Usage() (shared, own int, byNode map[int]int) {
 	return m.free(m.state).Size(), owned.Size(), byNode
 }
 
-// Asks reports whether a container of the pod asks for CPUs or memory of its own, and a policy gives them.
+// Asks reports whether a container of the pod requests exclusive CPUs or memory that a policy assigns.
 func (m *Manager) Asks(pod *corev1.Pod) (cpus, memory bool) {
 	for c := range containers(pod) {
 		cpus = cpus || m.pinsCPUs() && wholeCPUs(pod, c) > 0

@@ -10,7 +10,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-// wholeCPUs is how many CPUs of its own a container gets; 0: none, it runs on those of all (S10.5).
+// wholeCPUs returns how many exclusive CPUs a container gets; 0: it runs on the shared ones
+// (S10.5).
 func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int {
 	q := c.Resources.Requests[corev1.ResourceCPU]
 	if !pinned(pod) || q.Value()*1000 != q.MilliValue() {
@@ -19,13 +20,14 @@ func wholeCPUs(pod *corev1.Pod, c *corev1.Container) int {
 	return int(q.Value())
 }
 
-// pinned reports whether containers of the pod may get CPUs or memory of their own: those of Guaranteed pods do, but
-// not those that share the resources of their pod (S0.18).
+// pinned reports whether containers of the pod may get exclusive CPUs or memory: containers of Guaranteed pods do,
+// except those that share pod-level resources (S0.18).
 func pinned(pod *corev1.Pod) bool {
 	return resources.QoS(pod) == corev1.PodQOSGuaranteed && !podresources.IsPodLevelResourcesSet(pod)
 }
 
-// wholeOfPod is how many CPUs all containers of a pod need: init containers give theirs to those after them.
+// wholeOfPod is how many CPUs all containers of a pod need: later containers reuse the CPUs of init
+// containers.
 func wholeOfPod(pod *corev1.Pod) int {
 	most, sidecars := 0, 0
 	for i := range pod.Spec.InitContainers {
@@ -43,7 +45,7 @@ func wholeOfPod(pod *corev1.Pod) int {
 	return max(most, rest)
 }
 
-// choose takes count of the free CPUs as the options want it.
+// choose takes count of the free CPUs according to the options.
 func choose(t *Topology, o CPUOptions, free cpuset.CPUSet, count int) (cpuset.CPUSet, error) {
 	if o.SpreadNodes {
 		group := 1
@@ -55,11 +57,11 @@ func choose(t *Topology, o CPUOptions, free cpuset.CPUSet, count int) (cpuset.CP
 	return pack(t, free, count, o.Caches)
 }
 
-// free are the CPUs that nobody has and anybody may get.
+// free returns the CPUs that are neither assigned nor reserved.
 func (m *Manager) free(s *State) cpuset.CPUSet { return s.Shared.Difference(m.reserved) }
 
-// cpuHints are the sets of NUMA nodes that have enough CPUs for a container, of the free ones and those of its pod that
-// it may use.
+// cpuHints returns the sets of NUMA nodes that have enough CPUs for a container, of the free ones and those of its pod
+// that it may use.
 func (m *Manager) cpuHints(free, reusable cpuset.CPUSet, count int) []Hint {
 	all, have := map[int]int{}, map[int]int{}
 	for _, c := range m.topology.CPUs {
@@ -82,8 +84,8 @@ func (m *Manager) cpuHints(free, reusable cpuset.CPUSet, count int) []Hint {
 	})
 }
 
-// HintsFor makes hints of the sets of nodes that can give what is asked for. Those that are as narrow as the narrowest
-// set that could if nobody else had anything are preferred.
+// HintsFor makes hints from the sets of nodes that can fulfil a request. A set is preferred if it has no more nodes
+// than the narrowest set that could fulfil it on an idle machine.
 func HintsFor(nodes []int, try func(Mask) (could, can bool)) []Hint {
 	least := len(nodes)
 	hints := []Hint{}
@@ -107,7 +109,7 @@ func prefer(hints []Hint, least int) {
 	}
 }
 
-// smtError says that a container's CPUs would not be whole cores (S10.10).
+// smtError reports that a container's CPUs would not be whole cores (S10.10).
 type smtError struct {
 	want, perCore, free int
 	multiple            bool // the number is not a multiple
@@ -122,8 +124,8 @@ func (e smtError) Error() string {
 		"requested CPUs = %d, CPUs per core = %d", e.free, e.want, e.perCore)
 }
 
-// allocateCPUs gives a container its CPUs, those of the hint's nodes first. reusable are those of ended init
-// containers.
+// allocateCPUs assigns CPUs to a container, those of the hint's nodes first. reusable are those of ended
+// init containers.
 func (m *Manager) allocateCPUs(s *State, count int, hint Hint, reusable cpuset.CPUSet) (cpuset.CPUSet, error) {
 	if perCore := m.topology.each(byCore); m.options.FullCores {
 		free := s.Shared.Difference(m.topology.siblings(m.reserved)).Size()
@@ -155,7 +157,7 @@ func (m *Manager) allocateCPUs(s *State, count int, hint Hint, reusable cpuset.C
 	return got, nil
 }
 
-// wholeCores are those of the CPUs whose cores are whole.
+// wholeCores returns the CPUs whose whole core is in the set.
 func (m *Manager) wholeCores(of cpuset.CPUSet) cpuset.CPUSet {
 	return of.Difference(m.topology.siblings(m.topology.siblings(of).Difference(of)))
 }

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Hint is one set of NUMA nodes that can give a container what it asks for.
+// Hint is one set of NUMA nodes that can fulfil the request of a container.
 type Hint struct {
 	Mask      Mask
-	Any       bool // all nodes are alike; Mask says nothing
-	Preferred bool // no narrower set could ever
+	Any       bool // no preference; Mask has no meaning
+	Preferred bool // no narrower set could fulfil the request on an idle machine
 }
 
-// Hints are what is possible for each resource of one provider (S10.31): nil where it has no opinion, empty where no
-// set of nodes can give what is asked for.
+// Hints holds the hints of one provider for each resource (S10.31): nil without a preference, empty if no set of
+// nodes can fulfil the request.
 type Hints map[string][]Hint
 
 // TopologyPolicy is a policy of the topology manager (S10.30).
@@ -68,7 +68,8 @@ func (m *merger) all() (all Mask) {
 	return all
 }
 
-// lists are the hints of all resources; one without an opinion has one hint that fits all.
+// lists returns the hints of all resources; a resource without a preference has one hint for all
+// nodes.
 func (m *merger) lists(providers []Hints) [][]Hint {
 	var lists [][]Hint
 	for _, hints := range providers {
@@ -102,8 +103,8 @@ type combination struct {
 	preferred bool // all are preferred and name the same set
 }
 
-// combined are all that can come of one hint of each list. Many selections come to the same: only what they come to is
-// kept, so that the number stays small.
+// combined returns the results of all selections of one hint per list. Many selections have the same result: only
+// distinct results are kept, so that their number stays small.
 func combined(all Mask, lists [][]Hint) []combination {
 	now := []combination{{and: all, preferred: true}}
 	for _, list := range lists {
@@ -119,7 +120,7 @@ func combined(all Mask, lists [][]Hint) []combination {
 					n.preferred = n.preferred && h.Mask == n.first
 				}
 				if n.preferred = n.preferred && h.Preferred; !n.preferred {
-					n.first = ^Mask(0) // it does not matter any more
+					n.first = ^Mask(0) // it has no more effect
 				}
 				next[n] = true
 			}
@@ -132,7 +133,7 @@ func combined(all Mask, lists [][]Hint) []combination {
 	return now
 }
 
-// better reports whether a is a better answer than b: preferred ones first, then those that are as wide as the most
+// better reports whether a is a better result than b: preferred ones first, then those that are as wide as the most
 // demanding resource needs, then narrower ones by width, then wider ones.
 func (m *merger) better(a, b Hint, widest int) bool {
 	if a.Preferred != b.Preferred {

@@ -19,7 +19,7 @@ type Block struct {
 	Size  uint64              `json:"size"`         // bytes
 }
 
-// Table is what one NUMA node has of one type of memory, in bytes.
+// Table holds the amounts of one type of memory of one NUMA node, in bytes.
 type Table struct {
 	Total          uint64 `json:"total"`
 	SystemReserved uint64 `json:"systemReserved"`
@@ -46,17 +46,17 @@ func (n *NodeMemory) clone() *NodeMemory {
 	return c
 }
 
-// pinsMemory reports whether a resource is memory that nodes are chosen for.
+// pinsMemory reports whether a resource is memory for which NUMA nodes are chosen.
 func pinsMemory(name corev1.ResourceName) bool {
 	return name == corev1.ResourceMemory || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 }
 
-// amounts are bytes by type of memory.
+// amounts holds bytes by type of memory.
 type amounts map[corev1.ResourceName]uint64
 
 func (a amounts) types() []corev1.ResourceName { return slices.Sorted(maps.Keys(a)) }
 
-// memoryOf is what a container asks for.
+// memoryOf returns the memory that a container requests.
 func memoryOf(pod *corev1.Pod, c *corev1.Container) amounts {
 	want := amounts{}
 	if pinned(pod) {
@@ -69,7 +69,7 @@ func memoryOf(pod *corev1.Pod, c *corev1.Container) amounts {
 	return want
 }
 
-// memoryOfPod is what all containers of a pod need.
+// memoryOfPod returns the memory that all containers of a pod need.
 func memoryOfPod(pod *corev1.Pod) amounts {
 	most, sidecars, rest := amounts{}, amounts{}, amounts{}
 	for i := range pod.Spec.InitContainers {
@@ -117,7 +117,7 @@ func (m *Manager) idle() map[int]*NodeMemory {
 // reusable is memory of ended init containers that a pod may use again, by the set of nodes that it is of.
 type reusable map[Mask]amounts
 
-// memoryHints are the sets of NUMA nodes that have enough memory of each type (S10.22).
+// memoryHints returns the sets of NUMA nodes that have enough memory of each type (S10.22).
 func (m *Manager) memoryHints(s *State, want amounts, again reusable) []Hint {
 	return HintsFor(slices.Sorted(maps.Keys(s.Nodes)), func(mask Mask) (could, can bool) {
 		nodes := mask.Nodes()
@@ -165,7 +165,7 @@ var (
 	errViolates   = errors.New("[memorymanager] preferred hint violates NUMA node allocation")
 )
 
-// nodesFor chooses the nodes that a container's memory is of: those of the hint, if they have enough.
+// nodesFor chooses the nodes of a container's memory: those of the hint, if they have enough.
 func (m *Manager) nodesFor(s *State, want amounts, hint Hint, again reusable) (Mask, error) {
 	preferred := hint.Preferred
 	if hint.Any {
@@ -205,7 +205,7 @@ func narrowest(hints []Hint, with Mask) (best Hint, ok bool) {
 	return best, ok
 }
 
-// enough reports whether the nodes have so much free.
+// enough reports whether the nodes have this much free memory.
 func enough(s *State, want amounts, mask Mask) bool {
 	for name, n := range want { // any order: all must fit
 		var free uint64
@@ -221,7 +221,7 @@ func enough(s *State, want amounts, mask Mask) bool {
 	return true
 }
 
-// allocateMemory gives a container its memory.
+// allocateMemory assigns memory to a container.
 func (m *Manager) allocateMemory(s *State, pod *corev1.Pod, c *corev1.Container, hint Hint, again reusable) error {
 	want := memoryOf(pod, c)
 	if len(want) == 0 {
@@ -243,7 +243,8 @@ func (m *Manager) allocateMemory(s *State, pod *corev1.Pod, c *corev1.Container,
 	return nil
 }
 
-// settle takes what a container uses again out of what may be used again, or adds what an init container leaves.
+// settle removes what a container reuses from the reusable memory, or adds the memory of an init container to
+// it.
 func (r reusable) settle(mask Mask, blocks []Block, init bool) {
 	if r[mask] == nil {
 		r[mask] = amounts{}
@@ -300,7 +301,8 @@ func (s *State) giveBack(blocks []Block) {
 	}
 }
 
-// inherit takes from the init containers before c what c uses of theirs, so that nothing is counted twice.
+// inherit moves memory that c reuses from the init containers before it to c, so that nothing is counted
+// twice.
 func (s *State) inherit(pod *corev1.Pod, c *corev1.Container, blocks []Block) {
 	for _, b := range blocks {
 		left := b.Size
@@ -323,7 +325,7 @@ func (s *State) inherit(pod *corev1.Pod, c *corev1.Container, blocks []Block) {
 	}
 }
 
-// checkMemory says what is wrong with memory that was read from a file (S10.24).
+// checkMemory validates memory assignments from a checkpoint file (S10.24).
 func (m *Manager) checkMemory(s *State) error {
 	if len(s.Nodes) == 0 {
 		if len(s.Memory) > 0 {
@@ -357,7 +359,7 @@ func (m *Manager) checkMemory(s *State) error {
 	return nil
 }
 
-// sameMemory compares what nodes have; of a group only what its nodes have together.
+// sameMemory compares the amounts of nodes; of a group, only the sums.
 func (s *State) sameMemory(other *State) bool {
 	if len(s.Nodes) != len(other.Nodes) {
 		return false

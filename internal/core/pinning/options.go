@@ -21,8 +21,8 @@ const (
 	ScopePod         = "pod"
 )
 
-// maxNodes is how many NUMA nodes topology policies support, unless an option raises it: they look at each set of
-// nodes.
+// maxNodes is how many NUMA nodes topology policies support, unless an option raises it, because they try each
+// subset of the nodes.
 const maxNodes = 8
 
 // maxNodesMemory is the same for the memory manager.
@@ -36,7 +36,7 @@ type CPUOptions struct {
 	Caches      bool // prefer-align-cpus-by-uncorecache
 }
 
-// ParseCPUOptions reads the options of a CPU policy, in upstream's words where they are wrong (S10.3).
+// ParseCPUOptions reads the options of a CPU policy; errors have upstream's messages (S10.3).
 func ParseCPUOptions(policy string, values map[string]string) (CPUOptions, error) {
 	var o CPUOptions
 	switch policy {
@@ -120,27 +120,28 @@ func ParseTopologyOptions(policy TopologyPolicy, scope string, values map[string
 	return o, nil
 }
 
-// Reservation is memory of one NUMA node that pods don't get.
+// Reservation is memory of one NUMA node that is reserved from pods.
 type Reservation struct {
 	Node   int
 	Limits corev1.ResourceList // memory, hugepages-SIZE
 }
 
-// Config is what the policies are made of.
+// Config configures the policies.
 type Config struct {
 	CPUPolicy      string // NameNone, NameStatic; empty: none
 	CPUOptions     map[string]string
-	ReservedCPUs   cpuset.CPUSet // empty: the lowest, as many as ReservedCPU says
+	ReservedCPUs   cpuset.CPUSet // empty: the lowest, in the number of Reserved
 	MemoryPolicy   string        // NameNoneMemory, NameStaticMemory; empty: none
 	ReservedMemory []Reservation
 	Policy         TopologyPolicy // of the topology manager; empty: none
 	Scope          string         // ScopeContainer, ScopePod; empty: container
 	PolicyOptions  map[string]string
-	// Reserved is what is kept from pods: CPU, memory with the hard eviction threshold, huge pages.
+	// Reserved is reserved from pods: CPU, memory with the hard eviction threshold, huge pages.
 	Reserved corev1.ResourceList
 }
 
-// Pins reports whether anything is configured that gives containers CPUs or NUMA nodes of their own.
+// Pins reports whether anything is configured that assigns exclusive CPUs or NUMA nodes to
+// containers.
 func (c *Config) Pins() bool {
 	return c.CPUPolicy == NameStatic || c.MemoryPolicy == NameStaticMemory || c.Policy != TopologyNone && c.Policy != ""
 }
@@ -160,7 +161,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Check says what is wrong with the policies and options on any machine.
+// Check returns errors of the policies and options that do not depend on the machine.
 func (c Config) Check() error {
 	c.setDefaults()
 	if _, err := ParseCPUOptions(c.CPUPolicy, c.CPUOptions); err != nil {
@@ -176,7 +177,7 @@ func (c Config) Check() error {
 	return err
 }
 
-// reservedCPUs are the CPUs that nobody gets for himself (S10.4).
+// reservedCPUs returns the CPUs that no container gets exclusively (S10.4).
 func (c *Config) reservedCPUs(t *Topology, o CPUOptions) (cpuset.CPUSet, error) {
 	q, ok := c.Reserved[corev1.ResourceCPU]
 	if c.ReservedCPUs.Size() > 0 {
@@ -192,7 +193,7 @@ func (c *Config) reservedCPUs(t *Topology, o CPUOptions) (cpuset.CPUSet, error) 
 	count := int((q.MilliValue() + 999) / 1000)
 	reserved := c.ReservedCPUs
 	if reserved.IsEmpty() {
-		// A machine with fewer CPUs gives none, which is told of below.
+		// A machine with fewer CPUs gives none, which is reported below.
 		reserved, _ = choose(t, o, t.All(), count)
 	}
 	if reserved.Size() != count {
@@ -206,7 +207,7 @@ func (c *Config) reservedCPUs(t *Topology, o CPUOptions) (cpuset.CPUSet, error) 
 	return reserved, nil
 }
 
-// reservedMemory is what each node keeps of memory and huge pages, in bytes (S10.21).
+// reservedMemory returns the reserved memory and huge pages of each node, in bytes (S10.21).
 func (c *Config) reservedMemory(t *Topology) (map[int]map[corev1.ResourceName]uint64, error) {
 	kept := map[int]map[corev1.ResourceName]uint64{}
 	for _, n := range t.Nodes {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// machine is a machine with the same number of everything in everything. Threads of a core are numbered as most
-// firmware does: all first threads before the second ones.
+// machine returns a symmetric machine: each unit has the same number of subunits. Threads of a core are
+// numbered as most firmware does: all first threads before the second ones.
 func machine(sockets, nodesPerSocket, cachesPerNode, coresPerCache, threads int) *Topology {
 	t := &Topology{}
 	cores := sockets * nodesPerSocket * cachesPerNode * coresPerCache
@@ -93,8 +93,8 @@ func static(options ...string) Config {
 	return cfg
 }
 
-// Who gets which CPUs (S10.4 to S10.7). The machine has 2 sockets with one node of 4 cores each, 16 CPUs: core n has
-// CPUs n and n+8; CPU 0 is reserved.
+// Which containers get which CPUs (S10.4 to S10.7). The machine has 2 sockets with one node of 4 cores each, 16
+// CPUs: core n has CPUs n and n+8; CPU 0 is reserved.
 func TestCPUsOfContainers(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string
@@ -147,8 +147,8 @@ func TestCPUsOfContainers(t *testing.T) {
 	}
 }
 
-// What the policies can't work with is said in upstream's words (S10.1 to S10.4, S10.21, S10.30).
-func TestConfigWrong(t *testing.T) {
+// Invalid configurations have upstream's messages (S10.1 to S10.4, S10.21, S10.30).
+func TestInvalidConfig(t *testing.T) {
 	many := machine(9, 1, 1, 1, 1)
 	reservation := []Reservation{{Node: 0, Limits: list("memory", "1Gi")}}
 	for want, c := range map[string]struct {
@@ -208,17 +208,17 @@ func TestConfigWrong(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := New(many, static()); err != nil {
-		t.Errorf("without a topology policy the limit does not count: %v", err)
+		t.Errorf("without a topology policy the limit does not apply: %v", err)
 	}
 }
 
-// random is a machine of a random shape.
+// random returns a machine of a random shape.
 func random(r *rand.Rand) *Topology {
 	return machine(1+r.IntN(2), 1+r.IntN(3), 1+r.IntN(2), 1+r.IntN(4), 1+r.IntN(2))
 }
 
-// Whatever comes and goes: no CPU has two owners, none that is reserved has one, what is not owned is shared, whole
-// cores are whole, and a pod that needs one node gets CPUs of one node if the policy promises that.
+// With random pods: no CPU has two owners, reserved CPUs have none, all other CPUs are shared, full cores are not
+// split, and a pod that needs one node gets CPUs of one node if the policy requires it.
 func TestPropertiesOfCPUs(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -286,7 +286,7 @@ func checkCPUs(t *testing.T, seed uint64, m *Manager, here map[types.UID]*corev1
 	s, used := m.State(), cpuset.New()
 	for uid, of := range s.CPUs {
 		if here[uid] == nil {
-			t.Fatalf("seed %d: %s is gone and has CPUs", seed, uid)
+			t.Fatalf("seed %d: %s was deleted and has CPUs", seed, uid)
 		}
 		mine := cpuset.New()
 		for c := range containers(here[uid]) {
@@ -326,11 +326,12 @@ func checkCPUs(t *testing.T, seed uint64, m *Manager, here map[types.UID]*corev1
 	}
 	again := manager(t, m.topology, m.cfg)
 	if err := again.RestoreCPUs(s.Shared, s.CPUs); err != nil {
-		t.Fatalf("seed %d: what was remembered is refused: %v", seed, err)
+		t.Fatalf("seed %d: the checkpoint is refused: %v", seed, err)
 	}
 }
 
-// The same for memory: nothing is given twice, nor more than there is, and it all comes back.
+// The same for memory: no memory is assigned twice, or beyond the capacity, and all of it is freed
+// again.
 func TestPropertiesOfMemory(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -412,7 +413,7 @@ func checkMemory(t *testing.T, seed uint64, m *Manager) {
 	again := manager(t, m.topology, m.cfg)
 	c := s.clone()
 	if err := again.RestoreMemory(c.Nodes, c.Memory); err != nil {
-		t.Fatalf("seed %d: what was remembered is refused: %v", seed, err)
+		t.Fatalf("seed %d: the checkpoint is refused: %v", seed, err)
 	}
 }
 
@@ -445,7 +446,7 @@ func TestHintsAreMinimal(t *testing.T) {
 	}
 }
 
-// merge finds what looking at each selection of hints finds, for all policies.
+// merge finds the same hint as an exhaustive search of all selections, for all policies.
 func TestMergeIsExhaustive(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -476,7 +477,7 @@ func TestMergeIsExhaustive(t *testing.T) {
 	}
 }
 
-// exhaustive is merge as S10.32 says it.
+// exhaustive is a literal implementation of S10.32.
 func exhaustive(m *merger, providers []Hints) Hint {
 	lists := m.lists(providers)
 	widest := 0

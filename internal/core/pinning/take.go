@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// picker takes CPUs out of those that are free, until it has as many as are needed.
+// picker takes free CPUs until it has the needed number.
 type picker struct {
 	t    *Topology
 	free cpuset.CPUSet
@@ -26,8 +26,8 @@ func (p *picker) take(cpus cpuset.CPUSet) {
 	p.got, p.free, p.need = p.got.Union(cpus), p.free.Difference(cpus), p.need-cpus.Size()
 }
 
-// outer are NUMA nodes and sockets, the larger groups first: where a node has several sockets, that is the node
-// (S10.6).
+// outer returns the levels NUMA node and socket, the larger group first: if a node has several sockets, the
+// node is larger (S10.6).
 func (p *picker) outer() []level {
 	if p.nodesFirst() {
 		return []level{byNode, bySocket}
@@ -35,7 +35,7 @@ func (p *picker) outer() []level {
 	return []level{bySocket, byNode}
 }
 
-// inNodes are the levels down to the NUMA node.
+// inNodes returns the levels down to the NUMA node.
 func (p *picker) inNodes() []level {
 	if p.nodesFirst() {
 		return []level{byNode}
@@ -48,8 +48,8 @@ func (p *picker) nodesFirst() bool {
 	return len(p.t.groups(bySocket, all)) >= len(p.t.groups(byNode, all))
 }
 
-// order are the IDs of the groups at the last level that have free CPUs: by group of the level above, then by the
-// number of free CPUs, fewest first.
+// order returns the IDs of the groups at the last level that have free CPUs: by group of the level above, then by
+// the number of free CPUs, fewest first.
 func (p *picker) order(levels ...level) []int {
 	of := levels[len(levels)-1]
 	sorted := func(among cpuset.CPUSet) []int {
@@ -86,7 +86,7 @@ func (p *picker) takeWhole(levels ...level) {
 	}
 }
 
-// takeCaches takes whole last-level caches, then what is missing out of one of them, if one has enough.
+// takeCaches takes whole last-level caches, then the rest from one cache, if one has enough.
 func (p *picker) takeCaches() {
 	levels := append(p.inNodes(), byCache)
 	for _, cache := range p.order(levels...) {
@@ -103,7 +103,7 @@ func (p *picker) takeCaches() {
 	}
 }
 
-// takePart takes the cores that are needed out of one cache, or nothing.
+// takePart takes the needed cores from one cache, or nothing.
 func (p *picker) takePart(cache int) {
 	perCore := p.t.each(byCore)
 	cores := p.t.groups(byCore, p.free.Intersection(p.t.in(byCache, cache)))
@@ -117,7 +117,7 @@ func (p *picker) takePart(cache int) {
 	}
 }
 
-// takeRest takes single CPUs, out of cores that are in use before others.
+// takeRest takes single CPUs, first from cores that are partly in use.
 func (p *picker) takeRest() {
 	for _, core := range p.order(append(p.outer(), byCore)...) {
 		for _, cpu := range p.free.Intersection(p.t.in(byCore, core)).List() {
@@ -151,7 +151,7 @@ func notEnough(count int, free cpuset.CPUSet) error {
 }
 
 // spread takes the same number of CPUs of each NUMA node, in units of group CPUs, when one node has not enough: of as
-// few nodes as possible, so that what is left is as even as possible. Where that can't be done, it packs.
+// few nodes as possible, so that what is left is as even as possible. If this is not possible, it packs.
 func spread(t *Topology, free cpuset.CPUSet, count, group int) (cpuset.CPUSet, error) {
 	if group <= 0 || count%group != 0 {
 		return pack(t, free, count, false)
@@ -185,7 +185,7 @@ func spread(t *Topology, free cpuset.CPUSet, count, group int) (cpuset.CPUSet, e
 	return pack(t, free, count, false)
 }
 
-// division is how many CPUs each of several NUMA nodes gives.
+// division is the number of CPUs to take from each of several NUMA nodes.
 type division struct {
 	nodes   []int
 	even    int     // CPUs of each of them
@@ -240,7 +240,7 @@ func divide(left map[int]int, nodes []int, count, group int) *division {
 	return &d
 }
 
-// inTurns takes count CPUs of the nodes, one unit of each after the other; false: none of them has one left.
+// inTurns takes count CPUs of the nodes, one unit at a time in turns; false: the nodes have too few.
 func inTurns(nodes []int, count, group int, take func(node int) bool) bool {
 	for count > 0 {
 		before := count
@@ -272,7 +272,7 @@ func deviation(of map[int]int) float64 {
 	return digits(math.Sqrt(sum / float64(len(of))))
 }
 
-// divided takes what a division says.
+// divided takes the CPUs of a division.
 func (p *picker) divided(d division, group int) (cpuset.CPUSet, error) {
 	of := func(node, count int) bool {
 		some, err := pack(p.t, p.free.Intersection(p.t.in(byNode, node)), count, false)

@@ -48,7 +48,7 @@ func byCache(c CPU) int  { return c.Cache }
 func bySocket(c CPU) int { return c.Socket }
 func byNode(c CPU) int   { return c.Node }
 
-// All are the CPUs of the machine.
+// All returns the CPUs of the machine.
 func (t *Topology) All() cpuset.CPUSet {
 	ids := make([]int, 0, len(t.CPUs))
 	for _, c := range t.CPUs {
@@ -57,7 +57,7 @@ func (t *Topology) All() cpuset.CPUSet {
 	return cpuset.New(ids...)
 }
 
-// in are the CPUs of the groups.
+// in returns the CPUs of the groups.
 func (t *Topology) in(of level, groups ...int) cpuset.CPUSet {
 	var ids []int
 	for _, c := range t.CPUs {
@@ -68,7 +68,7 @@ func (t *Topology) in(of level, groups ...int) cpuset.CPUSet {
 	return cpuset.New(ids...)
 }
 
-// groups are the IDs of the groups that have one of the CPUs, ascending.
+// groups returns the IDs of the groups that have one of the CPUs, ascending.
 func (t *Topology) groups(of level, cpus cpuset.CPUSet) []int {
 	var ids []int
 	for _, c := range t.CPUs {
@@ -80,7 +80,7 @@ func (t *Topology) groups(of level, cpus cpuset.CPUSet) []int {
 	return slices.Compact(ids)
 }
 
-// each is how many CPUs a group has on average, rounded down; 0 without CPUs.
+// each returns the average number of CPUs of a group, rounded down; 0 without CPUs.
 func (t *Topology) each(of level) int {
 	n := len(t.groups(of, t.All()))
 	if n == 0 {
@@ -89,12 +89,12 @@ func (t *Topology) each(of level) int {
 	return len(t.CPUs) / n
 }
 
-// siblings are the CPUs with all those that share a core with one of them.
+// siblings returns the CPUs with all those that share a core with one of them.
 func (t *Topology) siblings(cpus cpuset.CPUSet) cpuset.CPUSet {
 	return t.in(byCore, t.groups(byCore, cpus)...)
 }
 
-// cpuNodes are the NUMA nodes that have CPUs.
+// cpuNodes returns the NUMA nodes that have CPUs.
 func (t *Topology) cpuNodes() []int { return t.groups(byNode, t.All()) }
 
 // Mask is a set of NUMA nodes, one bit for each.
@@ -103,7 +103,7 @@ type Mask uint64
 // maxNode is the highest ID of a NUMA node that a Mask holds.
 const maxNode = 63
 
-// MaskOf is the set of these nodes. IDs that no Mask holds are left out.
+// MaskOf returns the set of these nodes. IDs above maxNode are left out.
 func MaskOf(nodes ...int) (m Mask) {
 	for _, n := range nodes {
 		if n >= 0 && n <= maxNode {
@@ -119,7 +119,7 @@ func (m Mask) Has(node int) bool { return node >= 0 && node <= maxNode && m&(1<<
 // Count is how many nodes there are.
 func (m Mask) Count() int { return bits.OnesCount64(uint64(m)) }
 
-// Nodes are the IDs, ascending.
+// Nodes returns the IDs, ascending.
 func (m Mask) Nodes() []int {
 	var nodes []int
 	for rest := uint64(m); rest != 0; rest &= rest - 1 {
@@ -143,8 +143,8 @@ func subsets(nodes []int, visit func(Mask)) {
 	}
 }
 
-// combinations calls visit for each selection of size of the ids, in their order, until it returns false. The slice is
-// visit's to keep.
+// combinations calls visit for each selection of size of the ids, in their order, until it returns false. visit may
+// keep the slice.
 func combinations(ids []int, size int, visit func([]int) bool) {
 	at := make([]int, size)
 	for i := range at {
@@ -175,8 +175,7 @@ func combinations(ids []int, size int, visit func([]int) bool) {
 // maxCPU is the highest ID of a CPU: more than any kernel is built for.
 const maxCPU = 1<<14 - 1
 
-// ParseCPUs reads a list of CPUs as the kernel writes it: "0-3,7". It refuses what would be more than any machine has,
-// before it makes a set of it.
+// ParseCPUs reads a list of CPUs as the kernel writes it: "0-3,7". It refuses IDs above maxCPU before it makes a set.
 func ParseCPUs(list string) (cpuset.CPUSet, error) {
 	list = strings.TrimSpace(list)
 	if list == "" {

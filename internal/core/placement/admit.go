@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Rejection is why a node agent refuses a pod (L3.12).
+// Rejection is the reason why a node agent refuses a pod (L3.12).
 type Rejection struct {
 	Reason  string
 	Message string
@@ -61,8 +61,8 @@ func predicate(f Filter, reason string) *Rejection {
 	return &Rejection{Reason: string(f), Message: fmt.Sprintf("Predicate %s failed: %s", f, reason)}
 }
 
-// known leaves out extended resources that the node doesn't know: the agent
-// ignores them, for their plugin may not have registered yet (L3.39).
+// known leaves out extended resources that the node does not have: the agent ignores them, because
+// their plugin may not have registered yet (L3.39).
 func (n *Node) known(d resources.Demand, served []corev1.ResourceName) resources.Demand {
 	var known []resources.Scalar
 	for _, s := range d.Scalars {

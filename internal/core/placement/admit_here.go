@@ -10,7 +10,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Machine is what a node's own admission knows in addition to the Node object.
+// Machine holds the facts for a node's own admission that the Node object does not have.
 type Machine struct {
 	OS           string // as runtime.GOOS
 	AppArmor     bool   // the kernel enforces AppArmor profiles
@@ -30,15 +30,15 @@ type Needs struct {
 	Served []corev1.ResourceName
 }
 
-// Verdict is what a node says to a pod. The zero value: it may run.
+// Verdict is the result of a node's admission of a pod. The zero value: it may run.
 type Verdict struct {
 	Rejection *Rejection
-	Victims   []*corev1.Pod // whose end would let it run (L3.40); nil: nothing would
+	Victims   []*corev1.Pod // that have to end so that it can run (L3.40); nil: none
 }
 
 // AdmitHere is the whole admission of a node's agent, for a pod in addition to those that it
-// counts; n has no Object while the node can't be read. The first check that refuses counts
-// (L3.11).
+// counts; n has no Object while the node can't be read. The first check that refuses determines the
+// result (L3.11).
 func (n *Node) AdmitHere(p *Pod, m Machine, needs Needs) Verdict {
 	if r := admitUnderPressure(p.Object, n.Object); r != nil {
 		return Verdict{Rejection: r}
@@ -70,7 +70,7 @@ func (n *Node) AdmitHere(p *Pod, m Machine, needs Needs) Verdict {
 	return Verdict{}
 }
 
-// admitFeatures refuses a pod that needs features of its node which this one has not (L3.34).
+// admitFeatures refuses a pod that needs features of its node that it does not have (L3.34).
 func admitFeatures(needs Needs) *Rejection {
 	const reason = "PodFeatureUnsupported"
 	switch {
@@ -88,8 +88,8 @@ func MissingFeatures(names []string) string {
 	return "Pod requires node features that are not available: " + strings.Join(names, ", ")
 }
 
-// admitUnderPressure keeps new pods off a node that runs out of something (L3.38).
-// Pods that ran already before the agent started are for eviction to judge.
+// admitUnderPressure keeps new pods off a node that runs out of something (L3.38). It does not
+// apply to pods that ran before the agent started: eviction handles them.
 func admitUnderPressure(pod *corev1.Pod, node *corev1.Node) *Rejection {
 	if node == nil || resources.IsCritical(pod) || pod.Status.Phase == corev1.PodRunning {
 		return nil
@@ -130,8 +130,8 @@ var safeSysctls = []string{
 	"net.ipv4.tcp_notsent_lowat",
 }
 
-// admitSysctls refuses sysctls that would reach beyond the pod (L3.31, L3.41).
-// Those that unsafe names, or begins to name before an asterisk, are for the pod's own network or IPC namespace.
+// admitSysctls refuses sysctls that would affect more than the pod (L3.31, L3.41). Sysctls that match unsafe
+// apply to the pod's own network or IPC namespace.
 func admitSysctls(pod *corev1.Pod, unsafe []string) *Rejection {
 	if pod.Spec.SecurityContext == nil {
 		return nil
@@ -171,7 +171,7 @@ func sysctlName(name string) string {
 	}, name)
 }
 
-// allowed reports whether a list names a sysctl, or begins to name it before an asterisk.
+// allowed reports whether a list has a sysctl, or a prefix of it that ends with an asterisk.
 func allowed(name string, list []string) bool {
 	return slices.ContainsFunc(list, func(entry string) bool {
 		entry = sysctlName(entry)

@@ -110,7 +110,7 @@ func TestAdmitUnderPressure(t *testing.T) {
 	}
 }
 
-// What a node says to pods, one after the other: which check comes first (L3.11).
+// The order of the admission checks (L3.11).
 func TestAdmitHere(t *testing.T) {
 	datadriven.RunTest(t, "testdata/admit.txt", func(t *testing.T, d *datadriven.TestData) string {
 		n, m, needs := nodeWith(makeNode("n1", "2", "1Gi"), nil), Machine{OS: "linux"}, Needs{}

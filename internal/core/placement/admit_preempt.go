@@ -9,9 +9,9 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Victims are the pods that have to end so that the node has what a critical pod
-// is short of (L3.40): as few and as small as possible, BestEffort pods rather than
-// Burstable ones, those rather than Guaranteed ones. Nil when that can't help.
+// Victims returns the pods that have to end so that the node has the resources that a critical pod
+// lacks (L3.40): as few and as small as possible, BestEffort pods before Burstable ones, and these
+// before Guaranteed ones. Nil when this cannot help.
 func (n *Node) Victims(p *Pod, short []resources.Shortage) []*corev1.Pod {
 	if !resources.IsCritical(p.Object) {
 		return nil
@@ -29,7 +29,7 @@ func (n *Node) Victims(p *Pod, short []resources.Shortage) []*corev1.Pod {
 	if !need.without(slices.Concat(bestEffort, burstable, guaranteed)).met() {
 		return nil
 	}
-	// From the costly end: of each class only what those below can't give.
+	// From the highest class: of each class only what the lower classes cannot free.
 	fromGuaranteed := need.without(slices.Concat(bestEffort, burstable)).choose(guaranteed)
 	fromBurstable := need.without(slices.Concat(bestEffort, fromGuaranteed)).choose(burstable)
 	fromBestEffort := need.without(slices.Concat(fromBurstable, fromGuaranteed)).choose(bestEffort)
@@ -45,7 +45,7 @@ func yields(pod, critical *Pod) bool {
 	return !resources.IsCritical(pod.Object) || !resources.IsStatic(pod.Object) && pod.Priority < critical.Priority
 }
 
-// lack is what is missing of each resource.
+// lack holds the missing amount of each resource.
 type lack []resources.Scalar
 
 func lacking(short []resources.Shortage) lack {
@@ -60,7 +60,7 @@ func (l lack) met() bool {
 	return !slices.ContainsFunc(l, func(s resources.Scalar) bool { return s.Value > 0 })
 }
 
-// without is what is still missing when these pods are gone.
+// without returns what is still missing after these pods have ended.
 func (l lack) without(pods []*Pod) lack {
 	rest := slices.Clone(l)
 	for i := range rest {
@@ -116,7 +116,7 @@ func (l lack) distance(p *Pod) float64 {
 	return d
 }
 
-// size is what a pod holds of what is missing.
+// size is the amount of the missing resources that a pod holds.
 func (l lack) size(p *Pod) float64 {
 	sum := 0.0
 	for _, s := range l {

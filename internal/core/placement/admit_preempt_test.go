@@ -91,7 +91,7 @@ func TestVictimsOfACriticalPod(t *testing.T) {
 	}
 }
 
-// Whoever runs: without the victims the pod fits, and none of them is there in vain.
+// With any running pods: the pod fits without the victims, and every victim is necessary.
 func TestVictimsAreEnoughAndNeeded(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -117,7 +117,7 @@ func TestVictimsAreEnoughAndNeeded(t *testing.T) {
 		}
 		for _, v := range victims {
 			if resources.IsCritical(v) {
-				t.Fatalf("seed %d: a critical pod goes", seed)
+				t.Fatalf("seed %d: a critical pod is a victim", seed)
 			}
 		}
 		all := slices.DeleteFunc(slices.Clone(running), resources.IsCritical)

@@ -60,13 +60,14 @@ type affinityState struct {
 	cluster  *Cluster
 	pod      *Pod
 	affine   keyed // pods that meet all required terms of the incoming pod
-	anti     keyed // pods that a required anti-affinity term of the incoming pod names
-	repelled keyed // pods whose own anti-affinity names the incoming pod
+	anti     keyed // pods that a required anti-affinity term of the incoming pod selects
+	repelled keyed // pods whose own anti-affinity selects the incoming pod
 	selfMeet bool  // the incoming pod meets its own required terms
 }
 
 func (c *Cluster) affinityState(p *Pod) *affinityState {
-	if len(p.affinity) == 0 && len(p.antiAffinity) == 0 && len(c.antiAffine) == 0 || !p.profile.asks(InterPodAffinity) {
+	none := len(p.affinity) == 0 && len(p.antiAffinity) == 0 && len(c.antiAffine) == 0
+	if none || !p.profile.enables(InterPodAffinity) {
 		return nil
 	}
 	s := &affinityState{cluster: c, pod: p, selfMeet: meetsAll(c, p.affinity, p.Object)}
@@ -79,7 +80,7 @@ func (c *Cluster) affinityState(p *Pod) *affinityState {
 	for _, other := range c.antiAffine {
 		s.countTheirs(other, other.node, 1)
 	}
-	if len(p.affinity) > 0 { // who meets all terms meets the first one
+	if len(p.affinity) > 0 { // a pod that meets all terms meets the first one
 		c.eachNamed(&p.affinity[0], func(other *Pod) { s.countAffine(other, other.node, 1) })
 	}
 	for i := range p.antiAffinity {
@@ -88,7 +89,7 @@ func (c *Cluster) affinityState(p *Pod) *affinityState {
 	return s
 }
 
-// eachNamed calls f with the pods that the term may name, each once: those of its namespaces, as selected leaves them.
+// eachNamed calls f once for each pod that the term may select: the candidates of selected in its namespaces.
 func (c *Cluster) eachNamed(t *podTerm, f func(other *Pod)) {
 	names := slices.Clone(t.namespaces)
 	if t.inLabelled != nil {
@@ -115,7 +116,7 @@ func meetsAll(c *Cluster, terms []podTerm, pod *corev1.Pod) bool {
 	return len(terms) > 0
 }
 
-// count takes another pod on a node in or out of the counts.
+// count adds another pod on a node to the counts, or removes it.
 func (s *affinityState) count(other *Pod, n *Node, by int64) {
 	if s != nil && n.Object != nil {
 		s.countTheirs(other, n, by)
@@ -151,7 +152,7 @@ func (s *affinityState) countAffine(other *Pod, n *Node, by int64) {
 	}
 }
 
-// countAnti is for one term of the pod's anti-affinity.
+// countAnti is count for one term of the pod's anti-affinity.
 func (s *affinityState) countAnti(i int, other *Pod, n *Node, by int64) {
 	if term := &s.pod.antiAffinity[i]; n.Object != nil && term.matches(s.cluster, other.Object) {
 		s.anti.by(s.cluster, term.topologyKey).add(n, by)
@@ -193,7 +194,8 @@ func (s *affinityState) attracted(node int) bool {
 	return met || none && s.selfMeet
 }
 
-// attraction sums up the preferences for each domain, of one incoming pod and of the pods that run.
+// attraction holds the sums of the preferences for each domain: those of one incoming pod and those
+// of running pods.
 type attraction struct {
 	cluster *Cluster
 	pod     *Pod
@@ -217,7 +219,7 @@ func (c *Cluster) attraction(p *Pod) *attraction {
 	return a
 }
 
-// count takes another pod on a node in or out of the sums.
+// count adds another pod on a node to the sums, or removes it.
 func (a *attraction) count(other *Pod, n *Node, by int64) {
 	if a != nil {
 		a.add(a.pod.attractions, other.Object, n, 0, by)
@@ -248,7 +250,7 @@ func (a *attraction) add(terms []podTerm, named *corev1.Pod, n *Node, fixed, by 
 	}
 }
 
-// addScores gives the most attractive node 100, the least attractive one nothing.
+// addScores gives the most attractive node 100, the least attractive one 0.
 func (a *attraction) addScores(total []int64, nodes []int, weight int64) {
 	if a == nil || len(a.sums) == 0 {
 		return

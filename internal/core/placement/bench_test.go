@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BenchmarkDecide measures one decision and its count on the node, on many nodes with
-// many pods; pods come in groups that ask for the same, as those of workloads do. When
-// the nodes are full, all pods leave (not measured).
+// BenchmarkDecide measures one decision and its count on the node, on many nodes with many pods;
+// pods come in groups with the same requirements, like those of workloads. When the nodes are full,
+// all pods leave (not measured).
 func BenchmarkDecide(b *testing.B) {
 	zoned := func(i int) nodeOption { return label(corev1.LabelTopologyZone, fmt.Sprint("z", i%10)) }
 	soft := func(p *corev1.Pod) {
@@ -71,8 +71,8 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// processor is the time that this process has used of a processor: on a busy machine
-// it says more than the time that passed.
+// processor returns the CPU time of this process, which is more meaningful on a busy machine than
+// the time that has passed.
 func processor() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -21,7 +21,7 @@ type Cluster struct {
 	byNamespace map[string][]*Pod // counted pods, in no order
 	labelled    labelled
 	antiAffine  []*Pod // counted pods with required anti-affinity
-	attracting  []*Pod // counted pods with preferred or required affinity, which they extend to newcomers
+	attracting  []*Pod // counted pods with preferred or required affinity, which also applies to new pods
 	namespaces  map[string]map[string]string
 	images      map[string]int // nodes that have an image
 	nominated   map[string][]*Pod
@@ -32,10 +32,10 @@ type Cluster struct {
 	topologies map[string]*topology
 	changes    []change
 	dropped    uint64 // changes that are no more in changes
-	shape      uint64 // counts what makes groups void
+	shape      uint64 // counts changes that invalidate groups
 	owners     uint64 // counts changes of services and controllers
 	uses       uint64
-	feasible   []int // room for the next decision
+	feasible   []int // buffer for the next decision
 }
 
 // NewCluster returns an empty cluster.
@@ -55,7 +55,7 @@ func NewCluster() *Cluster {
 	}
 }
 
-// SetNode takes a new or changed node.
+// SetNode adds or updates a node.
 func (c *Cluster) SetNode(object *corev1.Node) Event {
 	n := c.nodeNamed(object.Name)
 	e := nodeEvent(n.Object, object, n)
@@ -77,7 +77,7 @@ func (c *Cluster) SetNode(object *corev1.Node) Event {
 	return e
 }
 
-// RemoveNode forgets a node. Pods still counted on it stay known, for it may come back.
+// RemoveNode removes a node. Pods that are still counted on it stay, because it may be added again.
 func (c *Cluster) RemoveNode(name string) Event {
 	n, ok := c.byName[name]
 	if !ok || n.Object == nil {
@@ -90,13 +90,13 @@ func (c *Cluster) RemoveNode(name string) Event {
 	for i, o := range c.nodes {
 		o.index = i
 	}
-	c.dropChanges(len(c.changes)) // they speak of indexes that moved
+	c.dropChanges(len(c.changes)) // their indexes are no longer valid
 	c.reshape()
 	c.dropIfEmpty(n)
 	return e
 }
 
-// SetPod counts a pod on a node, in place of an older version of the same pod wherever that was counted.
+// SetPod counts a pod on a node, instead of an older version of the same pod on any node.
 func (c *Cluster) SetPod(p *Pod, node string) Event {
 	uid := p.Object.UID
 	before := c.pods[uid]
@@ -120,14 +120,14 @@ func (c *Cluster) SetPod(p *Pod, node string) Event {
 	if len(p.attractions) > 0 || len(p.affinity) > 0 {
 		c.attracting = append(c.attracting, p)
 	}
-	if from != nil && from != n { // moved: what matters most is the room it left
+	if from != nil && from != n { // moved: the freed resources of its former node matter most
 		left.after = p
 		return left
 	}
 	return podEvent(before, p, n)
 }
 
-// RemovePod counts a pod out.
+// RemovePod removes a pod.
 func (c *Cluster) RemovePod(uid types.UID) Event {
 	p, ok := c.pods[uid]
 	if !ok {
@@ -163,14 +163,14 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 	return podEvent(p, nil, n)
 }
 
-// Nominate reserves room on a node for a pod whose victims are still leaving (L2.52).
-// Pods of lower priority can't take that room.
+// Nominate reserves resources on a node for a pod whose victims are still terminating (L2.52). Pods
+// of lower priority cannot use them.
 func (c *Cluster) Nominate(p *Pod, node string) Event {
 	e := c.RemoveNomination(p.Object.UID)
 	c.nominated[node] = append(c.nominated[node], p)
 	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) &&
 		!shrank(o.Demand, p.Demand) {
-		return Event{} // it only says again what was known
+		return Event{} // the same nomination again
 	}
 	return e
 }
@@ -193,8 +193,8 @@ func (c *Cluster) RemoveNomination(uid types.UID) Event {
 	return e
 }
 
-// NominatedBelow are the pods of lower priority than p for which room on the node is
-// reserved; once p takes the node they may not fit there any more (L2.52).
+// NominatedBelow returns the pods of lower priority than p that are nominated to the node; once p
+// is on the node, they may no longer fit there (L2.52).
 func (c *Cluster) NominatedBelow(p *Pod, node string) []*Pod {
 	var below []*Pod
 	for _, o := range c.nominated[node] {
@@ -205,7 +205,7 @@ func (c *Cluster) NominatedBelow(p *Pod, node string) []*Pod {
 	return below
 }
 
-// SetNamespace takes the labels of a namespace, for selectors of namespaces.
+// SetNamespace sets the labels of a namespace, for selectors of namespaces.
 func (c *Cluster) SetNamespace(name string, labels map[string]string) Event {
 	if old, ok := c.namespaces[name]; ok && maps.Equal(old, labels) {
 		return Event{}
@@ -215,7 +215,7 @@ func (c *Cluster) SetNamespace(name string, labels map[string]string) Event {
 	return Event{filters: []Filter{InterPodAffinity}, namespaceChanged: true}
 }
 
-// RemoveNamespace forgets a namespace.
+// RemoveNamespace removes a namespace.
 func (c *Cluster) RemoveNamespace(name string) Event {
 	if _, ok := c.namespaces[name]; !ok {
 		return Event{}
@@ -284,7 +284,7 @@ func (c *Cluster) countImages(images []nodeImage, by int) {
 		}
 		for key, g := range c.groups { // any order: each by itself
 			if slices.Contains(g.images, image.name) {
-				delete(c.groups, key) // how common the image is counts on each node
+				delete(c.groups, key) // the share of nodes with the image affects the score of each node
 			}
 		}
 	}

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// Decision is where a pod goes, or why it can't go anywhere.
+// Decision is the node for a pod, or the reasons why no node fits.
 type Decision struct {
 	Node     string        // empty when no node fits
 	Refusals []NodeRefusal // shared with other decisions: read only
 	Conflict string        // why the pod fits no node at all; Refusals is empty then
-	By       Filter        // what says so
-	Excluded int           // nodes that the pod's affinity doesn't name; they are not among Refusals
-	Nodes    int           // how many there are
-	Next     int           // where the next decision is to start looking
+	By       Filter        // the filter of Conflict
+	Excluded int           // nodes that the pod's affinity excludes; they are not among Refusals
+	Nodes    int           // number of nodes
+	Next     int           // where the search of the next decision starts
 
 	summary *summary // of Refusals, if that was made before
 }
 
-// summary is what a list of refusals says together.
+// summary is the summary of a list of refusals.
 type summary struct {
 	filters []Filter // each once
 	reasons tally
@@ -51,8 +51,8 @@ type NodeRefusal struct {
 	Refusal
 }
 
-// Decide finds the best node for a pod. start is Next of the last decision: in a
-// large cluster only a part is looked at each time, all in turn (L2.11).
+// Decide finds the best node for a pod. start is Next of the last decision: in a large cluster,
+// each decision searches only a part of the nodes, in turn (L2.11).
 func (c *Cluster) Decide(p *Pod, start int) Decision {
 	d, feasible, g := c.fits(p, start, false)
 	switch {
@@ -68,8 +68,8 @@ func (c *Cluster) Decide(p *Pod, start int) Decision {
 }
 
 // fits finds the nodes, by index, that a pod fits on, and why not when there is none. The list is valid until
-// the next call; g is the pod's group, if that was needed. all says that
-// a part of the nodes is not enough, nor the one that the pod is nominated to.
+// the next call; g is the pod's group, if that was needed. all: search all nodes, not only a part of them or
+// the nominated node.
 func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int, g *group) {
 	d = Decision{Nodes: len(c.nodes)}
 	if len(c.nodes) == 0 {
@@ -124,7 +124,7 @@ func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int,
 	return d, nil, g
 }
 
-// refusals lists what each node says to a pod that fits nowhere.
+// refusals lists the refusal of each node for a pod that fits nowhere.
 func (c *Cluster) refusals(g *group, s *state, reserved map[int]*Refusal) []NodeRefusal {
 	refusals := make([]NodeRefusal, len(c.nodes))
 	for i, n := range c.nodes {
@@ -143,7 +143,7 @@ func (c *Cluster) refusals(g *group, s *state, reserved map[int]*Refusal) []Node
 	return refusals
 }
 
-// fitsAmong is fits for a pod whose affinity names the only nodes it can go to.
+// fitsAmong is fits for a pod whose affinity names its only possible nodes.
 func (c *Cluster) fitsAmong(p *Pod, d Decision) (Decision, []int) {
 	s := c.stateFor(p)
 	var feasible []int
@@ -170,8 +170,8 @@ func (c *Cluster) fitsAmong(p *Pod, d Decision) (Decision, []int) {
 	return d, feasible
 }
 
-// refusedByReservations are the nodes that refuse the pod because of room that more
-// important pods reserved there, by Node.index.
+// refusedByReservations returns the nodes that refuse the pod because of resources reserved for
+// more important pods, by Node.index.
 func (c *Cluster) refusedByReservations(s *state) map[int]*Refusal {
 	var refused map[int]*Refusal
 	for name := range c.nominated { // any order: each node by itself
@@ -191,8 +191,8 @@ func (c *Cluster) refusedByReservations(s *state) map[int]*Refusal {
 	return refused
 }
 
-// refusal filters one node, with the room that more important pods reserved there
-// taken, and also without: what waits for one of them must not count on it.
+// refusal filters one node, both with the pods that are nominated to it and without: a pod must not
+// depend on one that is not there yet.
 func (c *Cluster) refusal(s *state, n *Node) *Refusal {
 	if ahead := c.reservations(n, s.pod); len(ahead) > 0 {
 		if r := s.filter(n.with(ahead)); r != nil {
@@ -215,8 +215,8 @@ func (f *Profile) sampleSize(nodes int) int {
 	return max(nodes*percentage/100, least)
 }
 
-// Filters lists what refused the pod anywhere, each once: the pod is worth
-// another attempt only after a change that concerns one of them (L2.5).
+// Filters lists the filters that refused the pod on any node, each once: the pod is worth another
+// attempt only after a change that concerns one of them (L2.5).
 func (d Decision) Filters() []Filter {
 	var filters []Filter
 	if d.Conflict != "" {
@@ -233,8 +233,8 @@ func (d Decision) Filters() []Filter {
 	return filters
 }
 
-// Message says why no node fits, as users see it in the condition and the event
-// (L2.40, L2.41). preemption is what Preempt said, empty if it was not tried.
+// Message returns why no node fits, for the condition and the event (L2.40, L2.41). preemption is
+// the message of Preempt, empty if it was not tried.
 func (d Decision) Message(preemption string) string {
 	if d.Nodes == 0 {
 		return "no nodes available to schedule pods"
@@ -263,7 +263,7 @@ func (t tally) add(nodes int, reasons ...string) {
 	}
 }
 
-// unavailable is the text: "0/3 nodes are available: 1 Insufficient cpu, 2 Too many pods."
+// unavailable formats the message: "0/3 nodes are available: 1 Insufficient cpu, 2 Too many pods."
 func (t tally) unavailable(nodes int) string {
 	counted := make([]string, 0, len(t))
 	for reason, n := range t { // any order: sorted below

@@ -14,25 +14,25 @@ import (
 // Event is a change of the cluster, if a pod that fitted nowhere may fit after it. The methods
 // that change a Cluster return it; the zero value makes no pod fit.
 type Event struct {
-	filters []Filter // that may answer differently; no filter that is not listed does
+	filters []Filter // whose results may have changed; those of all others have not
 
-	before, after            *Pod // versions of a pod with a node; nil: it came, it left
+	before, after            *Pod // versions of a pod with a node; nil: added or removed
 	node                     *Node
-	nodeBefore, nodeAfter    *corev1.Node // nil: it came, it left
+	nodeBefore, nodeAfter    *corev1.Node // nil: added or removed
 	namespaceChanged, owners bool
-	reserved                 string // the node on which before gave up the room reserved for it; else empty
+	reserved                 string // the node on which the nomination of before ended; else empty
 }
 
-// Nothing reports that no pod can profit from the event.
+// Nothing reports whether the event can make no pod fit.
 func (e Event) Nothing() bool { return len(e.filters) == 0 && !e.owners }
 
-// localFilters are those that look at one node and the pods on it only.
+// localFilters are the filters that depend on one node and its pods only.
 func localFilters() []Filter {
 	return []Filter{NodeName, NodeUnschedulable, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit,
 		NodeDeclaredFeatures}
 }
 
-// topologyFilters are those that look at other nodes, too.
+// topologyFilters are the filters that also depend on other nodes.
 func topologyFilters() []Filter { return []Filter{PodTopologySpread, InterPodAffinity} }
 
 // podEvent compares two versions of a pod that is counted on n.
@@ -55,7 +55,7 @@ func podEvent(before, after *Pod, n *Node) Event {
 	return e
 }
 
-// shrank reports whether a pod holds less of anything than it did.
+// shrank reports whether a pod holds less of any resource than before.
 func shrank(before, after resources.Demand) bool {
 	if after.MilliCPU < before.MilliCPU || after.Memory < before.Memory ||
 		after.EphemeralStorage < before.EphemeralStorage {
@@ -96,10 +96,10 @@ func nodeEvent(before, after *corev1.Node, n *Node) Event {
 	return e
 }
 
-// Helps reports whether the pod is worth another attempt after the event: one of
-// the filters that refused it may answer differently now (L2.5). If it says no,
-// neither Decide nor Preempt finds a node that it did not find before. refused is
-// what Decide and Preempt named; empty when there was no node at all.
+// Helps reports whether the pod is worth another attempt after the event: one of the filters that
+// refused it may have another result now (L2.5). If it returns false, neither Decide nor Preempt
+// can find a node that it did not find before. refused lists the filters that Decide and Preempt
+// returned; empty when there was no node at all.
 func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	if len(refused) == 0 {
 		return e.nodeBefore == nil && e.nodeAfter != nil
@@ -108,7 +108,7 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 		return true
 	}
 	if e.node != nil && e.node.name == p.Object.Status.NominatedNodeName && e.before != nil && e.after == nil {
-		return true // while its victims leave this node, it preempts nowhere
+		return true // while its victims terminate on this node, it preempts on no other
 	}
 	if slices.Contains(refused, Extender) && !e.Nothing() {
 		return true
@@ -118,7 +118,7 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	}
 	if slices.ContainsFunc(refused, byNode) && e.before == nil && e.after == nil && e.nodeAfter != nil &&
 		!e.Nothing() {
-		return true // devices and volumes go by the labels of nodes (S9.30, S2.30)
+		return true // devices and volumes depend on the labels of nodes (S9.30, S2.30)
 	}
 	local, nodeAsked := false, false
 	for _, f := range e.filters {
@@ -146,9 +146,8 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 	return false
 }
 
-// opens runs the filters themselves on the one node that changed, with the room
-// taken that other pods reserved there: it helps if they accept the pod, or would if
-// less important pods left.
+// opens runs the filters on the changed node, including the pods that are nominated to it: the
+// event helps if they accept the pod, or would accept it without less important pods.
 func (c *Cluster) opens(p *Pod, n *Node) bool {
 	if n == nil || n.Object == nil {
 		return false
@@ -164,12 +163,12 @@ func (c *Cluster) opens(p *Pod, n *Node) bool {
 	return r.Curable && lesser
 }
 
-// mayLevel reports whether the event can change what topology spread says of p.
+// mayLevel reports whether the event can change the result of topology spread for p.
 func (c *Cluster) mayLevel(p *Pod, e Event) bool {
 	hard := c.spreadOf(p, true)
 	if e.before != nil || e.after != nil {
 		if e.reserved != "" {
-			return false // reserved room takes no part in the spread
+			return false // nominated pods do not count for the spread
 		}
 		return slices.ContainsFunc(hard.constraints, func(s spreadConstraint) bool {
 			return e.either(func(o *Pod) bool {
@@ -180,7 +179,8 @@ func (c *Cluster) mayLevel(p *Pod, e Event) bool {
 	return slices.ContainsFunc(hard.constraints, func(s spreadConstraint) bool { return e.hasLabel(s.key) })
 }
 
-// mayAttract reports whether the event can change what required pod affinity says of p, in either direction.
+// mayAttract reports whether the event can change the result of required pod affinity for p, in either
+// direction.
 func (c *Cluster) mayAttract(p *Pod, e Event) bool {
 	switch {
 	case e.namespaceChanged:
@@ -215,8 +215,8 @@ func (e Event) hasLabel(key string) bool {
 	return false
 }
 
-// OwnChange names the filters that may answer differently about a waiting pod after
-// its own change, and whether anything that a decision reads changed at all.
+// OwnChange returns the filters whose result for a waiting pod may change after an update of the
+// pod itself, and whether anything that a decision reads has changed.
 func OwnChange(before, after *Pod) (filters []Filter, changed bool) {
 	a, b := before.Object, after.Object
 	if !maps.Equal(a.Labels, b.Labels) {

@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHintsMissNothing: when Helps says that an event can't help a pod, the pod fits
-// nowhere after it, and no preemption makes room either (L2.5).
-func TestHintsMissNothing(t *testing.T) {
+// TestEventHintsAreComplete: when Helps returns false for an event, the pod fits nowhere after it, and
+// no preemption is possible either (L2.5).
+func TestEventHintsAreComplete(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := genCluster(t)
 		pod := genPod(t, "new")
@@ -77,8 +77,8 @@ func TestHintsMissNothing(t *testing.T) {
 	})
 }
 
-// Events that can't help a pod must not wake it: one case for each filter (L2.5).
-func TestHints(t *testing.T) {
+// Events that can't help a pod must not re-queue it: one case for each filter (L2.5).
+func TestEventHints(t *testing.T) {
 	node := func(options ...nodeOption) *corev1.Node { return makeNode("n1", "1", "1Gi", options...) }
 	zone := corev1.LabelTopologyZone
 	big := makePod("p", requests("cpu", "1"))
@@ -256,7 +256,7 @@ func TestSpreadByDefault(t *testing.T) {
 				c.SetPod(q, d.Node)
 			}
 			if spread := on["n0"] == 2 && len(on) == 4; spread != test.want {
-				t.Errorf("pods on nodes: %v; spread should be %v", on, test.want)
+				t.Errorf("pods on nodes: %v; want spread %v", on, test.want)
 			}
 			c.RemoveOwner(test.owner)
 			if len(c.services)+len(c.controllers) != 0 {
@@ -266,8 +266,8 @@ func TestSpreadByDefault(t *testing.T) {
 	}
 }
 
-// TestAffinityToNamedNodes: pods of DaemonSets name their node; the other nodes are
-// not asked, and the message says which plugin excluded them.
+// TestAffinityToNamedNodes: pods of DaemonSets name their node; the other nodes are not filtered,
+// and the message names the plugin that excluded them.
 func TestAffinityToNamedNodes(t *testing.T) {
 	named := func(names ...[]string) podOption {
 		return func(p *corev1.Pod) {
@@ -304,7 +304,7 @@ func TestAffinityToNamedNodes(t *testing.T) {
 			if got == "" {
 				got = d.Message(c.Preempt(p, d, nil).Message)
 				if !slices.Contains(d.Filters(), NodeAffinity) {
-					t.Error("a new node would not wake it")
+					t.Error("a new node would not re-queue it")
 				}
 			}
 			if got != test.want {

@@ -8,19 +8,18 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 )
 
-// Extender is the filter of HTTP extenders: it is unknown what may change their answer, so every
-// event may.
+// Extender is the filter of HTTP extenders: their results may change with every event.
 const Extender Filter = "Extender"
 
-// Answers are what extenders said about the nodes that Candidates returned.
+// Answers holds the results of extenders for the nodes that Candidates returned.
 type Answers struct {
 	Accepted map[string]bool    // by all of them
-	Refused  map[string]Refusal // with the reasons; one in neither list was left out without a word
+	Refused  map[string]Refusal // with the reasons; a node in neither list was left out without a reason
 	Scores   map[string]int64   // to be added to the nodes' own
 }
 
-// Candidates returns the nodes that a pod fits on, before the scheduler asks further, and the decision when there
-// are none. all says that a part of the nodes does not do.
+// Candidates returns the nodes that a pod fits on, before extenders run, and the decision when there are none.
+// all: search all nodes.
 func (c *Cluster) Candidates(p *Pod, start int, all bool) ([]*corev1.Node, Decision) {
 	d, feasible, _ := c.fits(p, start, all)
 	nodes := make([]*corev1.Node, 0, len(feasible))
@@ -33,14 +32,15 @@ func (c *Cluster) Candidates(p *Pod, start int, all bool) ([]*corev1.Node, Decis
 // Enough is how many nodes that fit are enough for a pod to choose from (L2.11).
 func (c *Cluster) Enough(p *Pod) int { return p.profile.sampleSize(len(c.nodes)) }
 
-// Nowhere is the decision about a pod that fits on no node at all, because a filter of the
+// Nowhere returns the decision for a pod that fits on no node at all, because a filter of the
 // scheduler refuses it.
 func (c *Cluster) Nowhere(by Filter, why string) Decision {
 	return Decision{Nodes: len(c.nodes), Conflict: why, By: by}
 }
 
 // Choose finds the best of the nodes that extenders accepted. The cluster may have changed since they were
-// asked: again says that the pod fits on none of these any more, and they must be asked again.
+// called: again reports that the pod no longer fits on any of these nodes, and that they must be called
+// again.
 func (c *Cluster) Choose(p *Pod, a Answers) (d Decision, again bool) {
 	d = Decision{Nodes: len(c.nodes)}
 	s := c.stateFor(p)
@@ -76,14 +76,14 @@ func (c *Cluster) Choose(p *Pod, a Answers) (d Decision, again bool) {
 	return Decision{Nodes: d.Nodes, Node: c.nodes[best].Object.Name}, false
 }
 
-// Victims are the pods that would leave a node.
+// Victims are the pods to remove from a node.
 type Victims struct {
 	Node      string
 	Pods      []*Pod // most important first
-	Violating int    // how many leave against a disruption budget
+	Violating int    // number of violated disruption budgets
 }
 
-// VictimsByNode returns what Preempt chooses from, for extenders; none when Preempt finds no node.
+// VictimsByNode returns the candidates of Preempt, for extenders; none when Preempt finds no node.
 func (c *Cluster) VictimsByNode(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) []Victims {
 	found, _ := c.candidates(p, d, budgets,
 		max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates))

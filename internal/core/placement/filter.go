@@ -28,8 +28,8 @@ const (
 	reasonFeatures       = "node(s) didn't match Pod's required features"
 )
 
-// Filter names what refused a node, for re-queueing: only a change that concerns
-// the filter can make the pod fit there.
+// Filter names a filter that refused a node, for re-queueing: only a change that concerns the
+// filter can make the pod fit there.
 type Filter string
 
 // The filters in the order in which they run (L2.10).
@@ -43,16 +43,16 @@ const (
 	PodTopologySpread    Filter = "PodTopologySpread"
 	InterPodAffinity     Filter = "InterPodAffinity"
 	NodeDeclaredFeatures Filter = "NodeDeclaredFeatures"
-	DynamicResources     Filter = "DynamicResources" // asked by the scheduler, about what the others accept
+	DynamicResources     Filter = "DynamicResources" // run by the scheduler, for nodes that the others accept
 
-	// The same; core/volume answers. They are off together, with VolumeBinding.
+	// The same; implemented in core/volume. They are disabled together, with VolumeBinding.
 	VolumeRestrictions = Filter(volume.Restrictions)
 	NodeVolumeLimits   = Filter(volume.Limits)
 	VolumeBinding      = Filter(volume.Binding)
 	VolumeZone         = Filter(volume.Zone)
 )
 
-// Refusal is why a node can't take a pod: what the first failing filter says.
+// Refusal is why a node can't take a pod: the result of the first failing filter.
 type Refusal struct {
 	Filter  Filter
 	Reasons []string // more than one only for resources
@@ -78,8 +78,8 @@ func (s *state) topology(node int) denial {
 	return s.affinity.filter(node)
 }
 
-// denial is the answer of a filter that looks at other nodes: most decisions need no
-// more of it than whether the node is accepted.
+// denial is the result of a filter that depends on other nodes: most decisions need only whether
+// the node is accepted.
 type denial uint8
 
 const (
@@ -91,7 +91,7 @@ const (
 	othersAntiAffinity
 )
 
-// refusal says the same in full; nil when the node is accepted.
+// refusal returns the same with the reasons; nil when the node is accepted.
 func (d denial) refusal() *Refusal {
 	switch d {
 	case spreadLabel:
@@ -109,27 +109,27 @@ func (d denial) refusal() *Refusal {
 	}
 }
 
-// refuses runs the filters that look only at the node and its own pods.
+// refuses runs the filters that depend only on the node and its own pods.
 func (n *Node) refuses(p *Pod) *Refusal {
 	pod, f := p.Object, p.profile
 	switch {
-	case pod.Spec.NodeName != "" && f.asks(NodeName) && pod.Spec.NodeName != n.Object.Name:
+	case pod.Spec.NodeName != "" && f.enables(NodeName) && pod.Spec.NodeName != n.Object.Name:
 		return &Refusal{Filter: NodeName, Reasons: []string{reasonNodeName}}
-	case n.Object.Spec.Unschedulable && f.asks(NodeUnschedulable) &&
+	case n.Object.Spec.Unschedulable && f.enables(NodeUnschedulable) &&
 		!Tolerates(pod.Spec.Tolerations,
 			&corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}):
 		return &Refusal{Filter: NodeUnschedulable, Reasons: []string{reasonUnschedulable}}
-	case len(n.Object.Spec.Taints) > 0 && f.asks(TaintToleration) &&
+	case len(n.Object.Spec.Taints) > 0 && f.enables(TaintToleration) &&
 		untolerated(n.Object.Spec.Taints, pod, corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute):
 		return &Refusal{Filter: TaintToleration, Reasons: []string{reasonTaints}}
-	case f.AddedRequired != nil && !f.AddedRequired.Match(n.Object) && f.asks(NodeAffinity):
+	case f.AddedRequired != nil && !f.AddedRequired.Match(n.Object) && f.enables(NodeAffinity):
 		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonEnforced}}
-	case !matchesNode(p, n.Object) && f.asks(NodeAffinity):
+	case !matchesNode(p, n.Object) && f.enables(NodeAffinity):
 		return &Refusal{Filter: NodeAffinity, Reasons: []string{reasonNodeAffinity}}
-	case len(p.Ports) > 0 && n.portTaken(p) && f.asks(NodePorts):
+	case len(p.Ports) > 0 && n.portTaken(p) && f.enables(NodePorts):
 		return &Refusal{Filter: NodePorts, Reasons: []string{reasonPorts}, Curable: true}
 	}
-	if asked := n.askedOf(p); !resources.FitsNow(&n.Ledger, asked) && f.asks(NodeResourcesFit) {
+	if asked := n.askedOf(p); !resources.FitsNow(&n.Ledger, asked) && f.enables(NodeResourcesFit) {
 		return resourceRefusal(resources.Fits(&n.Ledger, asked))
 	}
 	return nil
@@ -151,7 +151,7 @@ func (n *Node) askedOf(p *Pod) resources.Demand {
 
 // lacksFeatures refuses a node that doesn't declare what the pod needs (L2.30).
 func (n *Node) lacksFeatures(p *Pod) *Refusal {
-	if p.features.IsEmpty() || !p.profile.asks(NodeDeclaredFeatures) {
+	if p.features.IsEmpty() || !p.profile.enables(NodeDeclaredFeatures) {
 		return nil
 	}
 	if has, err := p.features.IsSubset(n.features); err != nil || !has {

@@ -11,17 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// state is what a decision knows of the whole cluster for its pod.
+// state is the cluster-wide state of a decision for its pod.
 type state struct {
 	pod      *Pod
 	hard     *spreadState
 	affinity *affinityState
 }
 
-// group is what the Cluster remembers for pods that ask for the same: what each node
-// says to them, and what they count in each domain. It is brought up to date by the
-// changes since its last decision, so that a decision costs little for a node that did
-// not change.
+// group caches results for pods with the same requirements: the verdict of each node, and the
+// counts of each domain. It is updated by the changes since its last decision, so that a decision
+// costs little for a node that did not change.
 type group struct {
 	state
 	soft       *spreadState
@@ -29,7 +28,7 @@ type group struct {
 	verdicts   []verdict // by Node.index
 
 	key    string
-	at     uint64 // changes that are taken into account
+	at     uint64 // number of applied changes
 	shape  uint64 // Cluster.shape when it was made
 	used   uint64 // Cluster.uses at its last decision
 	images []string
@@ -38,25 +37,25 @@ type group struct {
 	summary   *summary
 }
 
-// verdict is what one node says to the pods of a group.
+// verdict is the result of one node for the pods of a group.
 type verdict struct {
-	refusal  *Refusal // of the filters that look at the node only
+	refusal  *Refusal // of the filters that depend on the node only
 	features *Refusal // of NodeDeclaredFeatures, which runs last
-	own      int64    // the part of the score that no other node has a say in
+	own      int64    // the part of the score that does not depend on other nodes
 	disliked int64
 	liked    int64
 	hash     uint64 // of the node
 }
 
-// change is one entry of the Cluster's log: a pod that came to a node (by 1) or left it
-// (by -1), or, without a pod, a node that changed.
+// change is one entry of the Cluster's log: a pod that was added to a node (by 1) or removed from
+// it (by -1), or, without a pod, a node that changed.
 type change struct {
 	node *Node
 	pod  *Pod
 	by   int64
 }
 
-// The limits of what is remembered.
+// The limits of the cache.
 const (
 	maxGroups   = 128
 	maxVerdicts = 2 << 20 // in all groups
@@ -67,7 +66,7 @@ const (
 // note logs a change.
 func (c *Cluster) note(n *Node, p *Pod, by int64) {
 	if n.Object == nil {
-		return // it counts when the node arrives, which changes the shape
+		return // it is counted when the node is added, which changes the shape
 	}
 	if most := c.mostChanges(); len(c.changes) >= most {
 		c.dropChanges(len(c.changes) - most/2)
@@ -75,19 +74,19 @@ func (c *Cluster) note(n *Node, p *Pod, by int64) {
 	c.changes = append(c.changes, change{n, p, by})
 }
 
-// mostChanges is how long the log may get. It keeps pods in memory that are gone, and to make a group afresh
-// costs no more than to read as many changes as there are nodes and pods.
+// mostChanges limits the length of the log. The log keeps deleted pods in memory, and building a group anew
+// costs no more than reading one change per node and pod.
 func (c *Cluster) mostChanges() int {
 	return min(max(len(c.nodes)+len(c.pods), minChanges), maxChanges)
 }
 
-// dropChanges drops the oldest changes of the log. Groups that lack one of them are made afresh.
+// dropChanges drops the oldest changes of the log. Groups that lack one of them are built anew.
 func (c *Cluster) dropChanges(n int) {
 	c.changes = slices.Delete(c.changes, 0, n)
 	c.dropped += uint64(n)
 }
 
-// reshape makes everything that was remembered void: nodes came, went, or changed their labels or taints.
+// reshape invalidates all groups: nodes were added or removed, or their labels or taints have changed.
 func (c *Cluster) reshape() {
 	c.shape++
 	clear(c.topologies)
@@ -141,7 +140,7 @@ func (c *Cluster) newGroup(p *Pod, key string) *group {
 	return g
 }
 
-// ask has a node evaluated again for the pods of the group.
+// ask evaluates a node again for the pods of the group.
 func (g *group) ask(c *Cluster, n *Node) {
 	v := &g.verdicts[n.index]
 	*v = verdict{refusal: n.refuses(g.pod), features: n.lacksFeatures(g.pod), hash: n.hash}
@@ -152,7 +151,7 @@ func (g *group) ask(c *Cluster, n *Node) {
 	}
 }
 
-// forget drops the groups that were not used for the longest time.
+// forget removes the groups that were not used for the longest time.
 func (c *Cluster) forget() {
 	for len(c.groups) > 1 && (len(c.groups) > maxGroups || len(c.groups)*len(c.nodes) > maxVerdicts) {
 		// any order: no two groups have the same number of use
@@ -166,7 +165,7 @@ func (c *Cluster) stateFor(p *Pod) *state {
 	return &state{pod: p, hard: c.spreadState(p, true), affinity: c.affinityState(p)}
 }
 
-// keyOf names the group of a pod: everything of it that a decision reads.
+// keyOf returns the key of a pod's group: everything in the pod that a decision reads.
 func (c *Cluster) keyOf(p *Pod) string {
 	if p.wishes == "" {
 		p.wishes, p.company = wishesOf(p), companyOf(p)
@@ -190,7 +189,7 @@ func hasHard(constraints []corev1.TopologySpreadConstraint) bool {
 		func(t corev1.TopologySpreadConstraint) bool { return t.WhenUnsatisfiable == corev1.DoNotSchedule })
 }
 
-// siblingsKey names the pods that p is spread from by default.
+// siblingsKey is a key for the pods that p is spread from by default.
 func (c *Cluster) siblingsKey(p *Pod) string {
 	if len(p.Object.Spec.TopologySpreadConstraints) > 0 || len(c.services[p.Object.Namespace]) == 0 &&
 		p.controller == (Owner{}) {
@@ -207,7 +206,7 @@ func (c *Cluster) siblingsKey(p *Pod) string {
 	return *p.siblings
 }
 
-// wishesOf are the wishes of a pod that a node answers by itself.
+// wishesOf returns the requirements of a pod that depend on a single node.
 func wishesOf(p *Pod) string {
 	pod := p.Object
 	var b strings.Builder
@@ -258,7 +257,7 @@ func wishesOf(p *Pod) string {
 	return b.String()
 }
 
-// companyOf is what a pod says about other pods, and what others may say about it.
+// companyOf returns the rules of a pod about other pods, and the facts that rules of others use.
 func companyOf(p *Pod) string {
 	pod := p.Object
 	type company struct {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// When there are too many groups, the one that was not used for the longest time goes, never the newest.
+// When there are too many groups, the least recently used one is removed, never the newest.
 func TestOldestGroupIsForgotten(t *testing.T) {
 	c := NewCluster()
 	pod := func(i int) *Pod {
@@ -34,7 +34,7 @@ func TestOldestGroupIsForgotten(t *testing.T) {
 	}
 }
 
-// The log of changes holds pods that are gone: no more of them than there are nodes and pods, beyond a few.
+// The log of changes holds deleted pods, but hardly more than there are nodes and pods.
 func TestLogOfChangesIsShort(t *testing.T) {
 	c := NewCluster()
 	c.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
@@ -62,7 +62,7 @@ func TestLogOfChangesIsShort(t *testing.T) {
 		c.RemovePod(pod(i).Object.UID)
 	}
 	if n := held(); n > minChanges {
-		t.Errorf("%d pods that are gone are held", n)
+		t.Errorf("%d deleted pods are held", n)
 	}
 	if fresh := c.groupOf(pod(-1)); fresh == late {
 		t.Error("a group that lacks changes is used")

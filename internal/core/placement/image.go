@@ -49,8 +49,8 @@ const (
 	largeImage  = 1000 << 20
 )
 
-// imageLocality scores 0–100 by the bytes of the pod's images that the node has
-// already, each discounted by how few nodes have it, lest one node draw all pods.
+// imageLocality scores 0–100 by the bytes of the pod's images that the node has already, each
+// discounted by how few nodes have it, so that one node does not attract all pods.
 func (c *Cluster) imageLocality(p *Pod, n *Node) int64 {
 	if len(n.images) == 0 {
 		return 0
@@ -72,7 +72,7 @@ func (c *Cluster) imageLocality(p *Pod, n *Node) int64 {
 	return 100 * (min(max(sum, smallImages), top) - smallImages) / (top - smallImages)
 }
 
-// taggedName adds the tag that an image name without tag or digest means.
+// taggedName adds the tag latest to an image name without tag or digest.
 func taggedName(image string) string {
 	if strings.LastIndex(image, ":") <= strings.LastIndex(image, "/") {
 		return image + ":latest"

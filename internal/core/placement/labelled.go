@@ -10,8 +10,8 @@ import (
 // podLabel is one label of the pods of a namespace.
 type podLabel struct{ namespace, key, value string }
 
-// labelled are the counted pods with each label, in no order. A selector that names a label looks at these only, and
-// so the cost of a new group does not grow with the other pods of its namespace.
+// labelled are the counted pods with each label, in no order. For a selector that requires a label, only these pods
+// are checked, and so the cost of a new group does not grow with the other pods of its namespace.
 type labelled map[podLabel][]*Pod
 
 // place is where a list of labelled has a pod.
@@ -46,8 +46,8 @@ func (l labelled) remove(p *Pod) {
 	p.places = nil
 }
 
-// selected are counted pods of a namespace, among them all that the selector matches, and as few others as is known
-// without a look at them: those with the label that has the fewest pods.
+// selected returns candidates for a selector: all counted pods of a namespace that it matches, and few others. It
+// takes the pods with the required label that has the fewest pods.
 func (c *Cluster) selected(namespace string, selector labels.Selector) []*Pod {
 	requirements, some := selector.Requirements()
 	if !some {

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSelected: whatever pods came, changed their labels, and went, a selector finds exactly those that it matches
-// among the candidates.
+// TestSelected: with random pods that are added, relabelled, and removed, a selector finds exactly those that it
+// matches among the candidates.
 func TestSelected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := NewCluster()
@@ -73,7 +73,7 @@ func (s counting) Matches(l labels.Labels) bool {
 }
 
 // TestCostOfManyOwners: what the first pod of a Deployment costs does not grow with the other Deployments of its
-// namespace: neither default spreading nor affinity looks at their pods.
+// namespace: neither default spreading nor affinity checks their pods.
 func TestCostOfManyOwners(t *testing.T) {
 	for _, deployments := range []int{10, 500} {
 		c := NewCluster()

@@ -26,7 +26,7 @@ type Node struct {
 	features features.FeatureSet // that Object declares
 }
 
-// Set takes a new version of the node's object.
+// Set sets a new version of the node's object.
 func (n *Node) Set(object *corev1.Node) {
 	if n.Object == nil || !sameImages(n.Object.Status.Images, object.Status.Images) {
 		n.images = nodeImages(object.Status.Images)
@@ -38,14 +38,14 @@ func (n *Node) Set(object *corev1.Node) {
 	n.Ledger.SetNode(object)
 }
 
-// Add counts a pod in.
+// Add adds a pod.
 func (n *Node) Add(p *Pod) {
 	n.pods = append(n.pods, p)
 	n.ports = append(n.ports, p.Ports...)
 	n.Ledger.Add(p.Demand)
 }
 
-// Remove counts a pod out and reports whether it was there.
+// Remove removes a pod and reports whether the node had it.
 func (n *Node) Remove(uid types.UID) bool {
 	i := slices.IndexFunc(n.pods, func(p *Pod) bool { return p.Object.UID == uid })
 	if i < 0 {

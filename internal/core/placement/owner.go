@@ -26,7 +26,7 @@ type Owner struct {
 	Namespace, Name string
 }
 
-// controllerOf is the controller of a pod if its pods are spread by default, else zero.
+// controllerOf returns the controller of a pod if its pods are spread by default, else zero.
 func controllerOf(pod *corev1.Pod) Owner {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil {
@@ -44,8 +44,8 @@ func controllerOf(pod *corev1.Pod) Owner {
 	return Owner{Kind: kind, Namespace: pod.Namespace, Name: ref.Name}
 }
 
-// SetOwner takes the selector of an object that selects pods. A Service or
-// ReplicationController without selector selects nothing.
+// SetOwner sets the selector of an object that selects pods. A Service or ReplicationController
+// without selector selects nothing.
 func (c *Cluster) SetOwner(o Owner, selector *metav1.LabelSelector) Event {
 	if o.Kind == Service {
 		if selector == nil || len(selector.MatchLabels) == 0 {
@@ -72,7 +72,7 @@ func (c *Cluster) SetOwner(o Owner, selector *metav1.LabelSelector) Event {
 	return Event{owners: true}
 }
 
-// RemoveOwner forgets an object that selects pods.
+// RemoveOwner removes an object that selects pods.
 func (c *Cluster) RemoveOwner(o Owner) Event {
 	if o.Kind == Service {
 		if _, ok := c.services[o.Namespace][o.Name]; !ok {
@@ -113,7 +113,8 @@ func (c *Cluster) siblings(p *Pod) labels.Selector {
 	return selector
 }
 
-// defaultSpread are the constraints of one strictness of a pod that has none of its own (L2.10).
+// defaultSpread returns the constraints of one strictness of a pod that has none of its own
+// (L2.10).
 func (c *Cluster) defaultSpread(p *Pod, hard bool) []spreadConstraint {
 	when := corev1.ScheduleAnyway
 	if hard {

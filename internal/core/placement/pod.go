@@ -1,12 +1,10 @@
-// Package placement decides where a pod goes: which nodes can take it, which of
-// them is best, who would have to leave, and how to say why none fits. The
-// scheduler drives Cluster; the node agent drives Node for its own admission, so
-// both apply the same rules.
+// Package placement decides on which node a pod runs: which nodes fit, which of them is best, which
+// pods would have to be preempted, and the message when no node fits. The scheduler drives Cluster;
+// the node agent drives Node for its own admission, so both apply the same rules.
 //
-// A Cluster is kept up to date pod by pod and node by node, so that a decision
-// costs what the nodes cost, never what all pods cost. Everything is a function
-// of its arguments: no clock, no I/O, no goroutine, no random. One goroutine
-// owns a Cluster.
+// A Cluster is kept up to date pod by pod and node by node, so that the cost of a decision depends
+// on the nodes, not on the number of all pods. Everything is a function of its arguments: no clock,
+// no I/O, no goroutine, no random. One goroutine owns a Cluster.
 //
 // Contract: docs/spec/pod-lifecycle.md and docs/spec/workloads.md.
 package placement
@@ -49,9 +47,9 @@ type Pod struct {
 	features     features.FeatureSet // that its node must declare
 	controller   Owner               // zero when none
 
-	byClass []corev1.ResourceName // extended resources that a class of devices serves where the node has none; sorted
+	byClass []corev1.ResourceName // extended resources that a DeviceClass provides where the node has none; sorted
 
-	wishes, company string  // name its group; computed once
+	wishes, company string  // key of its group; computed once
 	siblings        *string // name the pods it is spread from by default, as of siblingsAt
 	siblingsAt      uint64
 
@@ -60,11 +58,11 @@ type Pod struct {
 	places         []place // in Cluster.labelled
 }
 
-// Prepare is PrepareFor the default profile.
+// Prepare is PrepareFor with the default profile.
 func Prepare(pod *corev1.Pod) *Pod { return PrepareFor(pod, DefaultProfile()) }
 
-// PrepareFor parses a pod that is placed as the profile says. A malformed selector matches nothing: the API server
-// refuses such pods, so it can only stand in an object that skipped validation.
+// PrepareFor parses a pod that is placed as the profile says. A malformed selector matches nothing; the API server
+// refuses these pods, so this can happen only for objects that skipped validation.
 func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 	p := &Pod{
 		Object:     pod,
@@ -80,7 +78,7 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 		controller: controllerOf(pod),
 	}
 	p.asked = profile.demand(p.Demand)
-	if profile.asks(NodeAffinity) {
+	if profile.enables(NodeAffinity) {
 		p.only, p.nowhere = onlyNodes(pod)
 	}
 	affinity := pod.Spec.Affinity
@@ -109,8 +107,8 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 // Profile is how the pod is placed; read only.
 func (p *Pod) Profile() *Profile { return p.profile }
 
-// ServeByClass sets which extended resources of the pod a class of devices serves on nodes that
-// have none (S9.60).
+// ServeByClass sets which extended resources of the pod a DeviceClass provides on nodes that have
+// none (S9.60).
 func (p *Pod) ServeByClass(names []corev1.ResourceName) {
 	if !slices.Equal(p.byClass, names) {
 		p.byClass, p.wishes = names, ""
@@ -123,9 +121,8 @@ func (p *Pod) ServedByClass(names []corev1.ResourceName) bool { return slices.Eq
 // Gated reports whether scheduling gates hold the pod back (L2.2).
 func (p *Pod) Gated() bool { return p.profile.Gated && len(p.Object.Spec.SchedulingGates) > 0 }
 
-// onlyNodes are the nodes that required affinity names by metadata.name, as that of
-// the pods of DaemonSets does, if each of its terms does so. none: the terms
-// contradict themselves.
+// onlyNodes returns the nodes that required affinity names by metadata.name (like that of DaemonSet
+// pods), if each of its terms does so. none: the terms contradict themselves.
 func onlyNodes(pod *corev1.Pod) (names []string, none bool) {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -154,8 +151,8 @@ func onlyNodes(pod *corev1.Pod) (names []string, none bool) {
 	return slices.Compact(names), len(terms) > 0 && len(names) == 0
 }
 
-// neededFeatures are the features that the pod's node must declare (L2.30). A pod
-// whose needs can't be inferred needs none: its node refuses it if it must (L3.34).
+// neededFeatures returns the features that the pod's node must declare (L2.30). A pod whose needs
+// can't be inferred needs none: its node refuses it if it must (L3.34).
 func neededFeatures(pod *corev1.Pod) features.FeatureSet {
 	needs, err := features.DefaultFramework.InferForPodScheduling(&features.PodInfo{Spec: &pod.Spec},
 		version.MajorMinor(1, 37))
@@ -174,7 +171,7 @@ type HostPort struct {
 
 const allAddresses = "0.0.0.0"
 
-// conflicts reports whether two pods can't both have their port.
+// conflicts reports whether two pods cannot both have their ports.
 func (a HostPort) conflicts(b HostPort) bool {
 	return a.Port == b.Port && a.Protocol == b.Protocol &&
 		(a.IP == b.IP || a.IP == allAddresses || b.IP == allAddresses)

@@ -19,26 +19,26 @@ const (
 	preemptionNotHelpful = "Preemption is not helpful for scheduling"
 )
 
-// Preemption is who must leave which node for a pod, or why removing pods doesn't help.
+// Preemption names the victims on a node for a pod, or the reason why removing pods does not help.
 type Preemption struct {
 	Node    string
 	Victims []*Pod   // most important first; not empty when Node is set
 	Message string   // for Decision.Message when Node is empty
-	Filters []Filter // when Node is empty: what still refused the pod without the less important pods
+	Filters []Filter // when Node is empty: the filters that refuse the pod even without the less important pods
 
 	// NoHelp means that removing pods helps on no node: resources reserved for the pod are
 	// released.
 	NoHelp bool
 }
 
-// Preempt looks for the node where removing pods of lower priority hurts least,
-// after Decide found none (L2.50, L2.51).
+// Preempt looks for the node where removing pods of lower priority has the least impact, after
+// Decide found none (L2.50, L2.51).
 func (c *Cluster) Preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget) Preemption {
 	return c.preempt(p, d, budgets, max(len(d.Refusals)*p.profile.MinCandidatesPercentage/100, p.profile.MinCandidates))
 }
 
-// MayPreempt is Preempt as far as it needs no disruption budgets: Node is set, to any
-// candidate, when removing pods helps somewhere, which is when Preempt finds a node.
+// MayPreempt is Preempt without disruption budgets: Node is set, to any candidate, when removing
+// pods helps somewhere, which is when Preempt finds a node.
 func (c *Cluster) MayPreempt(p *Pod, d Decision) Preemption { return c.preempt(p, d, nil, 1) }
 
 func (c *Cluster) preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget, enough int) Preemption {
@@ -98,7 +98,7 @@ func (c *Cluster) mayNotPreempt(p *Pod, d Decision) string {
 	}
 	for i := range d.Refusals {
 		if d.Refusals[i].Node == n.Object.Name && !d.Refusals[i].Curable {
-			return "" // the nominated node is lost for good: look elsewhere
+			return "" // the nominated node can no longer fit: try other nodes
 		}
 	}
 	for _, other := range n.pods {
@@ -119,11 +119,11 @@ func preempted(pod *corev1.Pod) bool {
 	return false
 }
 
-// candidate is a node with the pods that would have to leave it.
+// candidate is a node with the victims on it.
 type candidate struct {
 	node      string
 	pods      []*Pod // most important first
-	violating int    // how many leave against a disruption budget
+	violating int    // number of violated disruption budgets
 }
 
 // victims finds the fewest and least important pods whose removal makes room on one node, or
@@ -225,7 +225,7 @@ func byBudget(pods []*Pod, budgets []*policyv1.PodDisruptionBudget) (violating, 
 	return violating, free
 }
 
-// harm orders candidates by how little they hurt (L2.51).
+// harm orders candidates by their impact, the least first (L2.51).
 func harm(a, b candidate) int {
 	return cmp.Or(
 		cmp.Compare(a.violating, b.violating),
@@ -236,7 +236,7 @@ func harm(a, b candidate) int {
 	)
 }
 
-// prioritySum adds up priorities, shifted so that each victim more weighs more.
+// prioritySum adds up priorities, shifted so that each additional victim increases the sum.
 func (v candidate) prioritySum() int64 {
 	var sum int64
 	for _, p := range v.pods {

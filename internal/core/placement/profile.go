@@ -11,12 +11,11 @@ import (
 	"carob/internal/core/resources"
 )
 
-// Profile defines how the pods of one scheduler name are placed: what a
-// KubeSchedulerConfiguration can change. A Profile is a value: it must not change once a pod is
-// prepared with it.
+// Profile defines how the pods of one scheduler name are placed. A KubeSchedulerConfiguration can
+// change it. A Profile is a value: it must not change once a pod is prepared with it.
 type Profile struct {
 	Name    string   // of the scheduler, as pods give it; a Cluster identifies profiles by it
-	Off     []Filter // filters that are not asked
+	Off     []Filter // disabled filters
 	Weights Weights
 
 	// Gated means that scheduling gates hold pods back.
@@ -25,7 +24,7 @@ type Profile struct {
 	Fit      Fit
 	Balanced []resources.Weighted // that are to be used evenly
 
-	// how strongly a required affinity of a pod that runs attracts pods that it names, 0–100
+	// how strongly a required affinity of a pod that runs attracts pods that it selects, 0–100
 	HardPodAffinityWeight int64
 	// IgnoreOthersPreferences means that preferred affinity of running pods counts only for pods
 	// that have affinity themselves.
@@ -55,7 +54,7 @@ type Profile struct {
 	MinCandidates           int
 }
 
-// Weights are how much each score, 0–100, counts. 0 leaves it out.
+// Weights are the weights of the scores, each 0–100. 0 disables a score.
 type Weights struct {
 	Taints, NodeAffinity, Fit, Spread, PodAffinity, Balanced, Images, Devices int64
 }
@@ -70,7 +69,7 @@ const (
 	RequestedToCapacityRatio Strategy = "RequestedToCapacityRatio"
 )
 
-// Fit is how resources are looked at.
+// Fit configures the check of resources.
 type Fit struct {
 	Ignored       []corev1.ResourceName // further resources that are not checked
 	IgnoredGroups []string              // domains of further resources that are not checked
@@ -79,7 +78,7 @@ type Fit struct {
 	Shape         []resources.Point // of RequestedToCapacityRatio
 }
 
-// DefaultProfile is what upstream does without a configuration (L2.10).
+// DefaultProfile is upstream's default configuration (L2.10).
 func DefaultProfile() *Profile {
 	cpuAndMemory := []resources.Weighted{{Name: corev1.ResourceCPU, Weight: 1},
 		{Name: corev1.ResourceMemory, Weight: 1}}
@@ -104,13 +103,15 @@ func DefaultProfile() *Profile {
 	}
 }
 
-// Asks reports whether the profile uses a filter of the scheduler.
-func (f *Profile) Asks(filter Filter) bool { return f.asks(filter) }
+// Enables reports whether the profile enables a filter of the scheduler.
+func (f *Profile) Enables(filter Filter) bool { return f.enables(filter) }
 
-// asks reports whether the profile uses a filter.
-func (f *Profile) asks(filter Filter) bool { return len(f.Off) == 0 || !slices.Contains(f.Off, filter) }
+// enables reports whether the profile enables a filter.
+func (f *Profile) enables(filter Filter) bool {
+	return len(f.Off) == 0 || !slices.Contains(f.Off, filter)
+}
 
-// demand is what of a pod's demand is checked.
+// demand returns the part of a pod's demand that is checked.
 func (f *Profile) demand(d resources.Demand) resources.Demand {
 	if len(f.Fit.Ignored) == 0 && len(f.Fit.IgnoredGroups) == 0 {
 		return d

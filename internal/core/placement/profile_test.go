@@ -10,7 +10,7 @@ import (
 	"carob/internal/core/resources"
 )
 
-// TestFiltersOff: a filter that a profile switches off refuses nothing, the others still do.
+// TestFiltersOff: a filter that a profile disables refuses no node, the others still do.
 func TestFiltersOff(t *testing.T) {
 	zone := corev1.LabelTopologyZone
 	n := func(options ...nodeOption) *corev1.Node { return makeNode("n1", "1", "1Gi", options...) }
@@ -49,7 +49,7 @@ func TestFiltersOff(t *testing.T) {
 	}
 }
 
-// TestProfileArguments: what the arguments of plugins change, one by one.
+// TestProfileArguments: the effects of the arguments of plugins.
 func TestProfileArguments(t *testing.T) {
 	zone := corev1.LabelTopologyZone
 	nodes := []*corev1.Node{makeNode("n1", "8", "8Gi", label(zone, "a"), allocatable("example.com/gpu", "1")),

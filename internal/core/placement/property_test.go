@@ -90,7 +90,7 @@ func TestChosenNodePasses(t *testing.T) {
 	})
 }
 
-// TestOrderDoesNotMatter: the order in which nodes and pods became known changes neither feasibility nor reasons.
+// TestOrderDoesNotMatter: the order in which nodes and pods are added changes neither feasibility nor reasons.
 func TestOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := genCluster(t)
@@ -109,11 +109,11 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// said leaves what is derived from the rest out of a comparison.
+// said excludes derived fields from a comparison.
 var said = cmpopts.IgnoreUnexported(Decision{})
 
-// TestIncrementalEqualsFresh: whatever was added, moved and removed, the picture
-// equals one that is made anew from what is left.
+// TestIncrementalEqualsFresh: after random changes, the Cluster equals one that is built anew from
+// the remaining objects.
 func TestIncrementalEqualsFresh(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := genCluster(t)
@@ -149,7 +149,7 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 			},
 			"preempt": func(t *rapid.T) {
 				if d := c.Decide(regulars[0], 0); d.Node == "" {
-					c.Preempt(regulars[0], d, nil) // must leave what is remembered as it is
+					c.Preempt(regulars[0], d, nil) // must not change the cache
 				}
 			},
 			"": func(t *rapid.T) {
@@ -222,14 +222,15 @@ func TestPreemptionIsEnough(t *testing.T) {
 		for _, v := range got.Victims {
 			c.SetPod(v, got.Node)
 			if c.refusal(c.stateFor(p), c.Node(got.Node)) == nil {
-				t.Fatalf("%s was removed for nothing", v.Object.Name)
+				t.Fatalf("%s was removed without need", v.Object.Name)
 			}
 			c.RemovePod(v.Object.UID)
 		}
 	})
 }
 
-// TestReservationsHold: room that is reserved for a pod can't be taken by a less important one.
+// TestReservationsHold: resources that are reserved for a pod cannot be used by a less important
+// one.
 func TestReservationsHold(t *testing.T) {
 	c := clusterOf([]*corev1.Node{makeNode("n1", "1", "1Gi")})
 	c.Nominate(Prepare(makePod("important", requests("cpu", "1"), priority(9))), "n1")

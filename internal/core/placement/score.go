@@ -11,9 +11,8 @@ import (
 
 const maxScore = 100
 
-// best picks the node with the highest score among those, by index, that the pod fits on. Equal
-// nodes are told apart by a hash of pod and node: as good as a die, but the same
-// decision gives the same answer.
+// best picks the node with the highest score among those, by index, that the pod fits on. A hash of
+// pod and node breaks ties: evenly distributed, but deterministic.
 func (g *group) best(p *Pod, nodes []int) int {
 	if len(nodes) == 1 {
 		return nodes[0]
@@ -66,7 +65,7 @@ func (g *group) scores(p *Pod, nodes []int) []int64 {
 	return total
 }
 
-// ownScore is the part of the score that no other node has a say in.
+// ownScore is the part of the score that does not depend on other nodes.
 func (c *Cluster) ownScore(p *Pod, n *Node) int64 {
 	var score int64
 	w, f := &p.profile.Weights, p.profile

@@ -62,7 +62,7 @@ func withMatchLabelKeys(t *corev1.TopologySpreadConstraint, podLabels map[string
 type spreading struct {
 	pod         *Pod
 	constraints []spreadConstraint
-	allKeys     bool // a node that lacks one of the keys takes no part
+	allKeys     bool // a node that lacks one of the keys is not considered
 }
 
 // spreadOf returns the constraints of a pod that filter, or those that only score:
@@ -70,7 +70,7 @@ type spreading struct {
 func (c *Cluster) spreadOf(p *Pod, hard bool) spreading {
 	own := len(p.Object.Spec.TopologySpreadConstraints) > 0
 	switch {
-	case hard && !p.profile.asks(PodTopologySpread), !hard && p.profile.Weights.Spread == 0:
+	case hard && !p.profile.enables(PodTopologySpread), !hard && p.profile.Weights.Spread == 0:
 		return spreading{pod: p}
 	case !own:
 		return spreading{p, c.defaultSpread(p, hard), hard || !p.profile.SpreadUnlabelled}
@@ -91,7 +91,7 @@ type spreadState struct {
 // domainCounts are the counts of one constraint.
 type domainCounts struct {
 	*counts
-	looks   []bool // by Node.index: the constraint looks at the node
+	looks   []bool // by Node.index: the node counts for the constraint
 	present []bool // by domain: it has such a node
 	domains int    // that are present
 	least   int64  // of the counts of present domains
@@ -129,8 +129,8 @@ func (c *Cluster) spreadState(p *Pod, hard bool) *spreadState {
 	return s
 }
 
-// eligible reports whether the constraint looks at the node: it has all topology
-// keys, and inclusion policies allow it.
+// eligible reports whether a node counts for the constraint: it has all topology keys, and
+// inclusion policies allow it.
 func (s spreading) eligible(i int, n *Node) bool {
 	c := &s.constraints[i]
 	if s.allKeys && !s.hasKeys(n) || c.honourLabels && !matchesNode(s.pod, n.Object) {
@@ -150,7 +150,7 @@ func (s spreading) hasKeys(n *Node) bool {
 	return true
 }
 
-// count takes another pod on a node in or out of the counts. Pods that end don't count.
+// count adds another pod on a node to the counts, or removes it. Pods that end don't count.
 func (s *spreadState) count(other *Pod, n *Node, by int64) {
 	if s == nil || other.Object.Namespace != s.pod.Object.Namespace {
 		return
@@ -171,7 +171,7 @@ func (s *spreadState) countIn(i int, other *Pod, n *Node, by int64) {
 	}
 }
 
-// minimum is the least count of a domain, 0 while there are fewer domains than there should be.
+// minimum is the least count of a domain, 0 while there are fewer domains than minDomains.
 func (k *domainCounts) minimum(minDomains int) int64 {
 	if k.domains < minDomains || k.domains == 0 {
 		return 0
@@ -204,9 +204,9 @@ func (s *spreadState) filter(node int) denial {
 	return accepted
 }
 
-// addScores rates each feasible node by how many matching pods its domains hold
-// already, weighted so that a key with few domains counts as much as one with many,
-// and gives the emptiest domains 100. Nodes that the constraints don't look at get nothing.
+// addScores rates each feasible node by how many matching pods its domains hold already, weighted
+// so that a key with few domains counts as much as one with many, and gives the emptiest domains
+// 100. Nodes that do not count for the constraints get 0.
 func (s *spreadState) addScores(total []int64, nodes []int, weight int64) {
 	if s == nil {
 		return

@@ -58,7 +58,7 @@ func (k *counts) add(n *Node, by int64) bool {
 	return true
 }
 
-// at is the number of the domain of the node with this index; 0 where it is in none.
+// at returns the number of the domain of the node with this index; 0 where it is in none.
 func (k *counts) at(index int) int64 {
 	if d := k.of[index]; d >= 0 {
 		return k.in[d]
@@ -66,7 +66,7 @@ func (k *counts) at(index int) int64 {
 	return 0
 }
 
-// keyed is a set of counts, one for each topology key that somebody counts by.
+// keyed is a set of counts, one for each topology key in use.
 type keyed []*counts
 
 // by returns the counts of a key; it makes them on the first use.

@@ -36,7 +36,7 @@ func Classes(classes map[string]*resourcev1.DeviceClass) map[corev1.ResourceName
 func MayBeDevices(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			for name, q := range list[i].Resources.Requests { // any order: it only asks
+			for name, q := range list[i].Resources.Requests { // any order: only reads
 				if IsDevice(name) && !q.IsZero() {
 					return true
 				}
@@ -51,7 +51,8 @@ func IsDevice(name corev1.ResourceName) bool {
 	return resources.IsExtended(name) || strings.HasPrefix(string(name), resourcev1.ResourceDeviceClassPrefix)
 }
 
-// ByClass are the extended resources of a pod that a class serves, sorted; none if it requests none.
+// ByClass returns the extended resources of a pod that a class serves, sorted; none if it requests
+// none.
 func ByClass(pod *corev1.Pod, class func(corev1.ResourceName) *resourcev1.DeviceClass) []corev1.ResourceName {
 	var names []corev1.ResourceName
 	for name, q := range resources.SpecRequests(pod) { // any order: sorted below
@@ -85,8 +86,8 @@ func Extended(pod *corev1.Pod, names []corev1.ResourceName,
 	return claim, mappings
 }
 
-// requestsOf are the requests for one resource. Init containers that end use the devices of the containers that start
-// after them, and together one further request if that is not enough.
+// requestsOf returns the requests for one resource. Init containers that end use the devices of the containers that
+// start after them, and together one further request if that is not enough.
 func requestsOf(pod *corev1.Pod, resource corev1.ResourceName, class string) ([]resourcev1.DeviceRequest,
 	[]corev1.ContainerExtendedResourceRequest) {
 	all := append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...)
@@ -156,7 +157,7 @@ func ServedByClaim(pod *corev1.Pod, container string, resource corev1.ResourceNa
 	})
 }
 
-// IsExtended reports whether a claim was made for the extended resources of this very pod.
+// IsExtended reports whether a claim was made for the extended resources of this pod.
 func IsExtended(pod *corev1.Pod, claim *resourcev1.ResourceClaim) bool {
 	return claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation] == "true" && OwnedBy(pod, claim)
 }

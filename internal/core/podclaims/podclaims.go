@@ -1,6 +1,7 @@
 // Package podclaims decides which claims belong to pods: the ResourceClaims that are made from
-// templates, who has reserved a ResourceClaim, and the PersistentVolumeClaims of generic ephemeral
-// volumes. The controllers resourceclaim and ephemeral drive it. It is a function of its arguments.
+// templates, the reservations of ResourceClaims, and the PersistentVolumeClaims of generic
+// ephemeral volumes. The controllers resourceclaim and ephemeral drive it. It is a function of its
+// arguments.
 //
 // Contract: S6 and S9.B in docs/spec/storage-and-node.md.
 package podclaims
@@ -15,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Named is the claim of an entry of pod.spec.resourceClaims.
+// Named names the claim of an entry of pod.spec.resourceClaims.
 type Named struct {
 	Claim string // the claim's name; empty if none is needed, or if it is not known yet
-	Known bool   // the pod's status or spec says it
+	Known bool   // from the pod's status or spec
 	Made  bool   // the claim is made from a template, for this pod only
 }
 
@@ -60,12 +61,12 @@ func Done(pod *corev1.Pod) bool {
 		pod.DeletionTimestamp != nil && pod.Spec.NodeName == ""
 }
 
-// OwnedBy reports whether a claim was made for this very pod.
+// OwnedBy reports whether a claim was made for this pod.
 func OwnedBy(pod *corev1.Pod, claim metav1.Object) bool {
 	return claim.GetNamespace() == pod.Namespace && metav1.IsControlledBy(claim, pod)
 }
 
-// Input is what a pod's ResourceClaims depend on; read only.
+// Input holds everything that a pod's ResourceClaims depend on; read only.
 type Input struct {
 	Pod       *corev1.Pod
 	Claims    map[string]*resourcev1.ResourceClaim         // by name, those that are named by the pod or owned by it
@@ -78,7 +79,7 @@ type New struct {
 	Claim *resourcev1.ResourceClaim
 }
 
-// Plan is what must happen for a pod.
+// Plan holds the actions for a pod.
 type Plan struct {
 	Create []New
 	// Found are claims, by entry, that were made for this pod before, but that its status does not name.
@@ -108,7 +109,7 @@ func ForPod(in Input) Plan {
 				p.Reserve = append(p.Reserve, claim)
 			}
 		case entry.ResourceClaimTemplateName == nil:
-			// The user makes it.
+			// The user creates it.
 		default:
 			p.make(in, entry)
 		}
@@ -116,7 +117,7 @@ func ForPod(in Input) Plan {
 	return p
 }
 
-// make finds or makes the claim of an entry (S9.10, S9.13).
+// make finds or creates the claim of an entry (S9.10, S9.13).
 func (p *Plan) make(in Input, entry *corev1.PodResourceClaim) {
 	for _, name := range slices.Sorted(maps.Keys(in.Claims)) {
 		c := in.Claims[name]
@@ -176,7 +177,7 @@ func Reservation(pod *corev1.Pod) resourcev1.ResourceClaimConsumerReference {
 }
 
 // Statuses returns pod.status.resourceClaimStatuses with the claims of some entries, sorted by entry
-// (S9.11). An entry that needs no claim stays as it is.
+// (S9.11). Entries that need no claim do not change.
 func Statuses(pod *corev1.Pod, names map[string]string) []corev1.PodResourceClaimStatus {
 	all := map[string]*string{}
 	for _, s := range pod.Status.ResourceClaimStatuses {
@@ -197,23 +198,23 @@ func IsPod(r resourcev1.ResourceClaimConsumerReference) bool {
 	return r.APIGroup == "" && r.Resource == "pods"
 }
 
-// Release is what must happen to a claim, in this order.
+// Release holds the actions for a claim, in this order.
 type Release struct {
 	Status    *resourcev1.ResourceClaimStatus // to be stored; nil if it stays
 	Finalizer bool                            // then the finalizer must be removed
 	Delete    bool                            // then the claim must be deleted
 }
 
-// ForClaim decides what is released of a claim (S9.15, S9.16). gone has the UIDs of the pods that
-// have reserved it and will not run any more; owner is the pod with the name of its owner, nil if
-// there is none.
+// ForClaim decides about the reservations, the allocation and the deletion of a claim (S9.15,
+// S9.16). gone has the UIDs of the pods that have reserved it and will not run any more; owner is
+// the pod with the name of its owner, nil if there is none.
 func ForClaim(claim *resourcev1.ResourceClaim, gone map[string]bool, owner *corev1.Pod) Release {
 	var r Release
 	left := slices.DeleteFunc(slices.Clone(claim.Status.ReservedFor),
 		func(ref resourcev1.ResourceClaimConsumerReference) bool { return IsPod(ref) && gone[string(ref.UID)] })
 	finalizer := slices.Contains(claim.Finalizers, resourcev1.Finalizer)
 	fewer := len(left) < len(claim.Status.ReservedFor)
-	// One that is not used stays allocated until its last user goes or it is deleted.
+	// An unused claim stays allocated until its last user ends or it is deleted.
 	free := len(left) == 0 && finalizer && (fewer || claim.DeletionTimestamp != nil)
 	if fewer || free && claim.Status.Allocation != nil {
 		r.Status = claim.Status.DeepCopy()

@@ -129,7 +129,7 @@ func TestForPod(t *testing.T) { // S9.10 to S9.14
 	}
 }
 
-// A generated name is never too long and shows both parts; a template's metadata stays as it is.
+// A generated name is never too long and contains both parts; a template's metadata stays as it is.
 func TestGeneratedClaim(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := pod(rapid.StringMatching(`[a-z]{1,63}`).Draw(t, "entry") + "=template:t")
@@ -220,7 +220,7 @@ func TestForClaim(t *testing.T) { // S9.15, S9.16
 	}
 }
 
-// The statuses keep what they say about other entries, also that none is needed.
+// The statuses of other entries do not change, including those that need no claim.
 func TestStatuses(t *testing.T) {
 	p := pod()
 	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{

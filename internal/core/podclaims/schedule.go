@@ -80,7 +80,8 @@ func UnknownClass(claim *resourcev1.ResourceClaim, known func(class string) bool
 	return ""
 }
 
-// Preference is how early the alternatives stand that an allocation chose: more is better (S9.25).
+// Preference rates the firstAvailable alternatives of an allocation: higher for earlier ones
+// (S9.25).
 func Preference(claim *resourcev1.ResourceClaim, a *resourcev1.AllocationResult) int64 {
 	var score int64
 	for i := range claim.Spec.Devices.Requests {
@@ -96,14 +97,14 @@ func Preference(claim *resourcev1.ResourceClaim, a *resourcev1.AllocationResult)
 	return score
 }
 
-// ErrBinding means that a driver could not make a device ready for its pod.
+// ErrBinding means that a driver could not prepare a device for binding.
 var ErrBinding = errors.New("device binding failed")
 
 // ErrBindingTimeout means that a device was not ready in time.
 var ErrBindingTimeout = errors.New("device binding timeout")
 
-// Ready reports whether the drivers of a claim's devices say that the pod may be bound (S9.28). The error says that
-// they never will, or not in time: limit is how long they have, from the allocation on.
+// Ready reports whether the drivers of a claim's devices have set the binding conditions (S9.28). An error means
+// that they failed or timed out: limit is the time since the allocation.
 func Ready(claim *resourcev1.ResourceClaim, now time.Time, limit time.Duration) (bool, error) {
 	a := claim.Status.Allocation
 	if a == nil {
@@ -147,7 +148,8 @@ func met(conditions []metav1.Condition, name string) *metav1.Condition {
 	return nil
 }
 
-// BindBy is until when the devices of a claim have to be ready; zero if none has binding conditions.
+// BindBy returns the deadline for the devices of a claim to be ready; zero if none has binding
+// conditions.
 func BindBy(claim *resourcev1.ResourceClaim, limit time.Duration) time.Time {
 	a := claim.Status.Allocation
 	if a == nil || a.AllocationTimestamp == nil || !slices.ContainsFunc(a.Devices.Results,

@@ -111,8 +111,8 @@ type RemoveVolumes struct{}
 // DeletePod deletes the API object with grace 0 and a UID precondition, after the last status is stored (L7.40).
 type DeletePod struct{}
 
-// Each action has a Key, which names it in the timeline and to the driver, and a flight, which
-// is what Step remembers of it until it knows the outcome.
+// Each action has a Key, which names it in the timeline and to the driver, and a flight, which Step
+// keeps until the outcome.
 
 // Key implements Action.
 func (PrepareVolumes) Key() Key { return "volumes/prepare" }

@@ -35,7 +35,7 @@ func steady() (State, Input) {
 	return s, in
 }
 
-// BenchmarkStepSteady is the look at a pod in which nothing changed.
+// BenchmarkStepSteady measures Step for a pod without changes.
 func BenchmarkStepSteady(b *testing.B) {
 	s, in := steady()
 	in.Now = in.Now.Add(5 * time.Second)
@@ -45,7 +45,7 @@ func BenchmarkStepSteady(b *testing.B) {
 	}
 }
 
-// BenchmarkStepExit is the look at a container that ended, which is restarted.
+// BenchmarkStepExit measures Step for a container that has ended and is restarted.
 func BenchmarkStepExit(b *testing.B) {
 	s, in := steady()
 	in.Now = in.Now.Add(5 * time.Second)

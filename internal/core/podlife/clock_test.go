@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// set is what time.Now returns at t when the wall clock was set by d before: package
-// time has no other way to make a time whose two readings disagree.
+// set returns the value of time.Now at t after the wall clock was set by d: package time offers no
+// other way to make a time whose two readings differ.
 func set(t time.Time, d time.Duration) time.Time {
 	w := (*uint64)(unsafe.Pointer(&t)) // Time.wall: a flag, 33 bits of seconds, 30 of nanoseconds
 	*w += uint64(d/time.Second) << 30
@@ -24,10 +24,9 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// The clock is set while the agent runs: nothing waits longer for it, nothing is
-// done sooner. What the runtime says after it carries the new time, what Step
-// remembers the old one.
-func TestClockIsSet(t *testing.T) {
+// The wall clock is set while the agent runs: no wait becomes longer or shorter. Times from the
+// runtime then use the new clock, times in the State the old one.
+func TestWallClockChanges(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, time.Hour} {
 		t.Run(by.String(), func(t *testing.T) {
 			t.Run("crash back-off (L3.75)", func(t *testing.T) { crashOverClock(t, by) })
@@ -43,7 +42,7 @@ func running(id string, at time.Time) Container {
 		Image: "nginx", ImageRef: "sha256:nginx", Hash: DefinitionHash("a", "nginx")}
 }
 
-// alone is a pod of one container that was started at t.
+// alone returns a pod with one container that was started at t.
 func alone(t time.Time) Input {
 	_, in := steady()
 	in.Now, in.Node.AgentStarted = t, t.Add(-time.Hour)
@@ -152,7 +151,7 @@ func deadlineOverClock(t *testing.T, by time.Duration) {
 	}
 	in.Now = set(now.Add(60*time.Second), by)
 	if _, out = Step(s, in); out.Life != Terminating {
-		t.Fatalf("goes on after its deadline: wake in %v", out.Wake.Sub(in.Now))
+		t.Fatalf("continues after its deadline: wake in %v", out.Wake.Sub(in.Now))
 	}
 }
 
@@ -169,6 +168,6 @@ func youngerOverClock(t *testing.T) {
 	in.Done = []Outcome{{Key: "start/a/0", At: in.Now}}
 	in.Observed.Containers = []Container{running("a-0", in.Now)}
 	if _, out := Step(s, in); out.Status.ContainerStatuses[0].Ready {
-		t.Error("ready before its probe said so")
+		t.Error("ready before its probe succeeded")
 	}
 }

@@ -106,7 +106,7 @@ func isSidecar(p *corev1.Pod, name string) bool {
 	return false
 }
 
-// up brings a pod up quietly: its images are on the machine and all goes well.
+// up starts a pod without failures: its images are on the machine.
 func (w *world) up(manifest string) string {
 	w.apply(manifest)
 	for _, i := range w.in.Observed.Images {

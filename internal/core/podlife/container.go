@@ -28,10 +28,10 @@ const (
 	sidecar                // init container with restartPolicy Always
 	regular                // spec.containers
 	ephemeral              // spec.ephemeralContainers
-	volume                 // no container: an image volume, of which only the image matters (L3.115)
+	volume                 // no container: an image volume, which only has an image (L3.115)
 )
 
-// podContainer is one container of the spec with everything known about it.
+// podContainer is one container of the spec with its state.
 type podContainer struct {
 	spec     *corev1.Container
 	class    class
@@ -40,7 +40,7 @@ type podContainer struct {
 	previous *Container // the one before
 }
 
-// exit is how the last instance of a container ended.
+// exit describes the end of the last instance of a container.
 type exit struct {
 	id       string
 	code     int32
@@ -130,8 +130,8 @@ func (m *machine) index() {
 }
 
 // supersededEnd reports whether the only instances left of c, in a pod that has ended, are older
-// than the one whose end was published: its sandbox was removed before theirs. The status must
-// not go back to them (L4.18, L4.27).
+// than the one whose end was published: its sandbox was removed before theirs. The status must not
+// show their end (L4.18, L4.27).
 func (m *machine) supersededEnd(c *podContainer) bool {
 	if m.s.Life != Terminated || c.newest == nil || c.newest.State != ContainerExited {
 		return false
@@ -192,7 +192,7 @@ func (m *machine) lastExit(c *podContainer) (exit, bool) {
 		return exit{id: old.ContainerID, code: unknownExitCode, reason: reasonStatusUnknown}, true
 	case t == nil && old.State.Waiting != nil:
 		t = old.LastTerminationState.Terminated
-		if c.record.Lost && (t == nil || t.Reason != reasonRestartingAll) { // t is the end of the one before
+		if c.record.Lost && (t == nil || t.Reason != reasonRestartingAll) { // t is the end of the previous instance
 			return exit{code: unknownExitCode, reason: reasonStatusUnknown}, true
 		}
 	}

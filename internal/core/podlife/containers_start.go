@@ -11,9 +11,9 @@ import (
 	"carob/internal/core/podlife/restart"
 )
 
-// nothingLeft returns why the pod must end although nobody requested it: none of its containers
-// runs, and none will (L3.63, L3.69, L3.73e). It changes nothing; it is called before any action
-// is begun for the pod.
+// nothingLeft returns why the pod must end without a request: none of its containers runs, and none
+// will (L3.63, L3.69, L3.73e). It changes nothing; it is called before any action is begun for the
+// pod.
 func (m *machine) nothingLeft() string {
 	switch {
 	case m.hold() != nil:
@@ -71,7 +71,7 @@ func (m *machine) sync() {
 	m.advanceStops(false)
 }
 
-// hold returns why the pod must wait for resources on the node; nil: it need not. Resources of
+// hold returns why the pod must wait for resources on the node; nil: it need not wait. Resources of
 // running containers are already counted.
 func (m *machine) hold() *Hold {
 	if len(m.in.Observed.Sandboxes)+len(m.in.Observed.Containers)+len(m.s.InFlight) > 0 {
@@ -103,7 +103,7 @@ func (m *machine) prepareVolumes() {
 	m.do(PrepareVolumes{}, "the pod is bound to this node", "volumes", "")
 }
 
-// killUnwanted stops running containers that must not go on (L3.68, L3.73c).
+// killUnwanted stops running containers that must not continue (L3.68, L3.73c).
 func (m *machine) killUnwanted() {
 	for i := range m.containers {
 		c := &m.containers[i]
@@ -167,9 +167,9 @@ func (m *machine) startRegular() {
 	}
 }
 
-// start brings a container that is due one step closer to running: crash back-off, retry
-// back-off, image, start. held prevents the last of these. It returns whether the containers
-// after it must wait.
+// start brings a container that is due one step closer to running: crash back-off, retry back-off,
+// image, start. held prevents the last of these. The result reports whether the containers after it
+// must wait.
 func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 	name := c.spec.Name
 	if f := m.inFlight(opStart, name); f != nil {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// minStopGrace is the shortest grace period that a runtime is given (L0.39, L6.14).
+// minStopGrace is the shortest grace period that is passed to a runtime (L0.39, L6.14).
 const minStopGrace = 2 * time.Second
 
-// containerStop is the way of one running container to its end (L6.8).
+// containerStop is the state of the stop of one container (L6.8).
 //
 //	begun ──no preStop, or no time──▶ turn ──its turn, or no time──▶ signalled ──exit──▶ (forgotten)
 //	  └──preStop──▶ hook ──ended or time is up──▶ turn
@@ -17,8 +17,8 @@ type containerStop struct {
 	Cause       string
 	Since       time.Time
 	Deadline    time.Time // when the grace is over; may only come nearer
-	Hook        bool      // preStop was begun, or is not wanted
-	Signalled   time.Time // Deadline as it was when StopContainer was begun
+	Hook        bool      // preStop has begun, or is not needed
+	Signalled   time.Time // the Deadline when StopContainer began
 	Kill        time.Time // when the runtime will kill
 }
 
@@ -111,7 +111,7 @@ func (m *machine) advanceStops(ordered bool) {
 		}
 		if f := m.inFlight(opStop, inst.ID); f != nil {
 			if s.Deadline.Before(s.Signalled) && m.now.Add(minStopGrace).Before(s.Kill) {
-				m.cancel(f) // the grace was shortened: stop again with what is left
+				m.cancel(f) // the grace was shortened: stop again with the remaining time
 			}
 			m.out.Waits = append(m.out.Waits, Wait{For: "grace", Object: inst.Name, Since: s.Since, Until: s.Kill})
 			continue
@@ -132,7 +132,7 @@ func (m *machine) advanceStops(ordered bool) {
 	}
 }
 
-// runPreStop runs the preStop hook of a stop; done says that nothing is left to wait for (L6.5, L6.6).
+// runPreStop runs the preStop hook of a stop; done: there is nothing left to wait for (L6.5, L6.6).
 func (m *machine) runPreStop(s *containerStop, inst *Container, c *podContainer, inTime bool) (done bool) {
 	if !s.Hook {
 		s.Hook = true
@@ -171,7 +171,7 @@ func (m *machine) servesRunning(c *podContainer) bool {
 	return false
 }
 
-// podGrace is the grace of a container that is killed while its pod goes on (L6.12).
+// podGrace is the grace of a container that is killed while its pod continues (L6.12).
 func (m *machine) podGrace() time.Duration {
 	if g := m.pod.DeletionGracePeriodSeconds; g != nil {
 		return time.Duration(*g) * time.Second

@@ -45,7 +45,7 @@
 //
 // # The phases of a pod
 //
-// Life says what a pod is about, and never goes back:
+// Life is the phase of a pod's life on its node, and never goes back:
 //
 //	Syncing      work towards the spec                                sync
 //	   │  delete, Stop, Reject, deadline, terminal phase (lookForEnd)
@@ -65,40 +65,40 @@
 // Step makes its own copy of the State, a machine, and goes through this once:
 //
 //	open              index containers, find the sandbox in use
-//	compareResources  does the spec want other resources than granted?
-//	absorb            outcomes first, then probe results: what they change in the State
-//	lookForEnd        somebody wants the pod to end; nothingLeft: nobody does, and it is over
+//	compareResources  does the spec request other resources than granted?
+//	absorb            outcomes first, then probe results: their effects on the State
+//	lookForEnd        a request to end the pod; nothingLeft: no request, but no container will run again
 //	sync | terminate | cleanUp, by Life
 //	runProbes         the probes that are due
-//	collectGarbage    dead containers and sandboxes that nobody can ask for
-//	status            what to publish, made from all of it
+//	collectGarbage    dead containers and sandboxes that are no longer needed
+//	status            the status to publish
 //
-// That the pod ends is decided before anything is begun for it. Questions (due, over,
-// crashWait, imageBackoff, resting, …) change nothing; what changes the State or the
-// Output says so by its name (tell…, note…, grant…, forget…, absorb…, do, try).
+// Step decides whether the pod ends before it begins any action. Predicates (due, over, crashWait,
+// imageBackoff, resting, …) change nothing; functions that change the State or the Output have
+// names that show it (tell…, note…, grant…, forget…, absorb…, do, try).
 //
-// In Syncing, each container goes its own way, and each step of it is one question in
-// start: is it due, does it rest after a crash or a failed start, is its image here, is it
-// its turn? The first no ends the look, and says in Output.Waits what ends the wait.
+// In Syncing, containers progress independently, and start checks for each: is it due, is it in
+// back-off after a crash or a failed start, is its image present, is it its turn? The first check
+// that fails ends start, and adds the event that it waits for to Output.Waits.
 //
 // # Actions
 //
-// An action has a Key, its name for the driver and for the timeline. do begins it, unless
-// one of its kind and object is in flight (State.InFlight) or rests after a failure
-// (State.Retries): 1, 2, 4, 8, then every 10 seconds. Cancel asks for the end of one that
-// is not wanted any more; its Outcome says Aborted then, or how it ended before.
+// An action has a Key, its name for the driver and for the timeline. do begins it, unless one of
+// its kind and object is in flight (State.InFlight) or rests after a failure (State.Retries): 1, 2,
+// 4, 8, then every 10 seconds. Cancel aborts an action that is no longer needed; its Outcome is
+// then Aborted, or the result if it ended before.
 //
 // # Time
 //
-// Step never waits. What comes later is Output.Wake (call again), Output.Look (take a new
-// snapshot, because nothing reports that an image has arrived), or an event. An Output with
-// neither a Wait nor a Wake says that nothing will happen until somebody changes something.
+// Step never waits. What comes later is Output.Wake (call again), Output.Look (take a new snapshot,
+// because nothing reports that an image has arrived), or an event. An Output with neither a Wait
+// nor a Wake means that nothing will happen until the Input changes.
 //
 // # Subpackages
 //
-// Each holds one calculation and its values in the State: allocation (requested, allocated,
-// and actual resources), probes (results against thresholds), restart (restart rules and the
-// crash back-off), and pull (back-off of images). They do not know the machine.
+// Each holds one calculation and its values in the State: allocation (requested, allocated, and
+// actual resources), probes (results against thresholds), restart (restart rules and the crash
+// back-off), and pull (back-off of images). They do not depend on the machine.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package podlife

@@ -16,16 +16,16 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// FuzzStep lets Step see worlds that no runtime would show: any containers in any
-// state, outcomes of actions that nobody began, probes of nobody. Whatever it sees
-// it must not panic, and must keep what holds of every call.
+// FuzzStep calls Step with impossible input: any containers in any state, outcomes of actions that
+// were never begun, results of unknown probes. Step must not panic, and must keep the invariants of
+// every call.
 func FuzzStep(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyWorld(false))) }
 
 // FuzzRecover begins with any status and any runtime, as after a lost disk.
 func FuzzRecover(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyWorld(true))) }
 
-func TestAnyWorld(t *testing.T)            { rapid.Check(t, anyWorld(false)) }
-func TestRecoverFromAnyWorld(t *testing.T) { rapid.Check(t, anyWorld(true)) }
+func TestArbitraryInput(t *testing.T)            { rapid.Check(t, anyWorld(false)) }
+func TestRecoverFromArbitraryInput(t *testing.T) { rapid.Check(t, anyWorld(true)) }
 
 func anyWorld(recovered bool) func(*rapid.T) {
 	return func(t *rapid.T) {
@@ -68,7 +68,7 @@ func anyWorld(recovered bool) func(*rapid.T) {
 			}
 			s = next
 			in.Done, in.Probes = nil, nil
-			if rapid.IntRange(0, 3).Draw(t, "stored") > 0 { // else the API server is behind
+			if rapid.IntRange(0, 3).Draw(t, "stored") > 0 { // else the API server's status is older
 				p := in.Pod.DeepCopy()
 				p.Status = out.Status
 				in.Pod = p
@@ -77,7 +77,7 @@ func anyWorld(recovered bool) func(*rapid.T) {
 	}
 }
 
-// stepAny calls Step and checks what holds of every call.
+// stepAny calls Step and checks the invariants of every call.
 func stepAny(t *rapid.T, s State, in Input) (State, Output) {
 	before, pod, seen := encode(t, s), encode(t, in.Pod), encode(t, in.Observed)
 	next, out := Step(s, in)
@@ -133,7 +133,7 @@ func containerNames(p *corev1.Pod) (names []string) {
 	return append(names, "stranger")
 }
 
-// drawObserved draws any picture of the runtime.
+// drawObserved draws any snapshot of the runtime.
 func drawObserved(t *rapid.T, p *corev1.Pod, now time.Time) Observed {
 	o := Observed{Taken: now}
 	o.Volumes.Mounted = rapid.IntRange(0, 3).Draw(t, "mounted") > 0
@@ -183,7 +183,7 @@ func drawObserved(t *rapid.T, p *corev1.Pod, now time.Time) Observed {
 	return o
 }
 
-// drawRequests draws what users and the node want of the pod now.
+// drawRequests draws the present requests of users and of the node.
 func drawRequests(t *rapid.T, in *Input) {
 	p := in.Pod.DeepCopy()
 	in.Pod = p
@@ -209,7 +209,7 @@ func drawRequests(t *rapid.T, in *Input) {
 	}
 }
 
-// drawEnds draws which actions end, also some that nobody began.
+// drawEnds draws which actions end, also some that were never begun.
 func drawEnds(t *rapid.T, in *Input, s *State) {
 	for _, f := range s.InFlight {
 		if f.Op == opProbe {
@@ -244,7 +244,7 @@ func drawEnds(t *rapid.T, in *Input, s *State) {
 	}
 }
 
-// drawStatus draws what an API server may hold of the pod.
+// drawStatus draws any status of the pod in the API server.
 func drawStatus(t *rapid.T, p *corev1.Pod) corev1.PodStatus {
 	st := corev1.PodStatus{Phase: rapid.SampledFrom([]corev1.PodPhase{"", corev1.PodPending, corev1.PodRunning,
 		corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}).Draw(t, "phase")}

@@ -2,9 +2,9 @@ package podlife
 
 import "slices"
 
-// collectGarbage removes dead containers that nobody can ask for any more: all
-// but the newest dead instance of each container, and whatever never started
-// under a newer one (L7.130); and old sandboxes that are empty (L7.131).
+// collectGarbage removes dead containers that are no longer needed: all but the newest dead
+// instance of each container, and containers that never started and have a newer instance (L7.130);
+// and old sandboxes that are empty (L7.131).
 func (m *machine) collectGarbage() {
 	if m.s.Life == Terminated &&
 		(m.pod.DeletionTimestamp != nil || m.in.Gone || m.s.End.Evicted || m.in.Node.DiskShort) {

@@ -41,7 +41,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	policy := c.spec.ImagePullPolicy
 	if policy != corev1.PullAlways {
 		switch {
-		case known == nil: // a snapshot for an older spec
+		case known == nil: // the snapshot is for an older spec
 			m.lookBy(m.now)
 			m.out.Waits = append(m.out.Waits, Wait{For: "image", Object: c.spec.Image, Since: m.now})
 			return "", false, false
@@ -68,7 +68,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	}
 	m.normal(c, "Pulling", fmt.Sprintf("Pulling image %q", c.spec.Image))
 	m.do(PullImage{Container: c.spec.Name, Image: c.spec.Image},
-		"image "+c.spec.Image+" is wanted (policy "+policyName(policy)+")", "image", c.spec.Image)
+		"image "+c.spec.Image+" is needed (policy "+policyName(policy)+")", "image", c.spec.Image)
 	return "", false, true
 }
 
@@ -92,10 +92,10 @@ func (m *machine) imageBackoff(c *podContainer) *pull.Backoff {
 	return nil
 }
 
-// tellImageWait shows the back-off of an image after the failure itself was visible.
+// tellImageWait reports the back-off of an image after the failure itself was visible.
 func (m *machine) tellImageWait(c *podContainer, im *pull.Backoff) {
 	m.wait(Wait{For: "image", Object: im.Image, Since: im.At, Until: im.Until(), LastErr: im.Message})
-	if c.spec.ImagePullPolicy != corev1.PullAlways { // that one is pulled whatever there is
+	if c.spec.ImagePullPolicy != corev1.PullAlways { // which is pulled even if it is present
 		m.lookBy(m.stepTime(m.in.Observed.Taken).Add(lookEvery))
 	}
 	failure := waitingReason{Reason: im.Reason, Message: im.Message, At: im.At}
@@ -103,7 +103,7 @@ func (m *machine) tellImageWait(c *podContainer, im *pull.Backoff) {
 	switch {
 	case im.Reason == reasonNeverPull || im.Reason == "ImageInspectError" ||
 		im.Reason == reasonInvalidImageName:
-		c.record.Waiting = failure // looked at again, not pulled again
+		c.record.Waiting = failure // checked again, not pulled again
 	case m.now.Before(visible):
 		m.wake(visible)
 		if c.record.Waiting.Reason == "" {
@@ -129,8 +129,8 @@ func (m *machine) imageState(image string) *ImageState {
 	return nil
 }
 
-// forgetRemoved forgets an image that was pulled for a start that failed and has been removed
-// since; the next start pulls it again.
+// forgetRemoved clears the record of an image that was pulled for a start that failed and has been
+// removed since; the next start pulls it again.
 func (m *machine) forgetRemoved(c *podContainer) {
 	forget := func(c *podContainer) {
 		if im := m.imageState(c.spec.Image); im != nil && im.Ref == "" && im.Err == "" {

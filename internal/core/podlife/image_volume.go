@@ -10,7 +10,7 @@ import (
 // slash in its name.
 func volumeName(name string) string { return "volume/" + name }
 
-// imageVolumes are the images that volumes of the pod are (L3.115).
+// imageVolumes returns the image volumes of the pod (L3.115).
 func imageVolumes(spec *corev1.PodSpec) []podContainer {
 	var list []podContainer
 	for i := range spec.Volumes {
@@ -23,14 +23,14 @@ func imageVolumes(spec *corev1.PodSpec) []podContainer {
 	return list
 }
 
-// getVolumeImages gets the images of all volumes and reports whether those that c
-// mounts are here. Why one is not is shown by the containers that mount it.
+// getVolumeImages gets the images of all volumes and reports whether those that c mounts are here.
+// The containers that mount a missing one show the reason.
 func (m *machine) getVolumeImages(c *podContainer) (here bool) {
 	if !m.volumesAsked {
 		m.volumesAsked = true
 		for i := range m.volumes {
 			if v := &m.volumes[i]; v.record.Pulled == "" {
-				v.record.Pulled, _, _ = m.getImage(v) // one that was there already is looked up once, too
+				v.record.Pulled, _, _ = m.getImage(v) // a present image is looked up once, too
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func (m *machine) retry(o op, object string) *retry {
 	return nil
 }
 
-// resting is the back-off of an action that failed, until it is over.
+// resting returns the back-off of an action that failed, until it is over.
 func (m *machine) resting(o op, object string) *retry {
 	if r := m.retry(o, object); r != nil && m.now.Before(r.At) {
 		return r
@@ -91,12 +91,12 @@ func (m *machine) resting(o op, object string) *retry {
 	return nil
 }
 
-// waitOut notes that the pod waits for the end of a back-off.
+// waitOut reports that the pod waits for the end of a back-off.
 func (m *machine) waitOut(r *retry, what, object string) {
 	m.wait(Wait{For: what, Object: object, Since: r.Since, Until: r.At, LastErr: r.Err})
 }
 
-// waitFor notes that the pod waits for an action in flight.
+// waitFor reports that the pod waits for an action in flight.
 func (m *machine) waitFor(f *flight, what, object string) {
 	w := Wait{For: what, Object: object, Since: f.Since}
 	if r := m.retry(f.Op, f.Object); r != nil {

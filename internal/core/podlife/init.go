@@ -5,10 +5,9 @@ import corev1 "k8s.io/api/core/v1"
 // initialize advances the init containers of the sandbox in use by one step and keeps the
 // sidecars that have been started running (L3.72–L3.74).
 //
-// The list is walked by one mark: the last init container that has been begun in
-// this sandbox. What stands before it is done, except sidecars, which are
-// restarted whenever they end; what stands after it is started when the one at
-// the mark has ended well, or, if it is a sidecar, has started.
+// One mark tracks the progress: the last init container that has begun in this sandbox. Those
+// before it are done, except sidecars, which are restarted whenever they end; the next one starts
+// when the one at the mark has succeeded or, if it is a sidecar, has started.
 func (m *machine) initialize() (initialized bool) {
 	mark, inits := m.initMark()
 	initialized = m.regularBegun()
@@ -59,7 +58,7 @@ func (m *machine) initMark() (mark, inits int) {
 }
 
 // passed reports whether a container after the init container c has been begun in the sandbox in use: c is done, even
-// if the runtime does not know of it any more.
+// if the runtime no longer has it.
 func (m *machine) passed(c *podContainer) bool {
 	mark, inits := m.initMark()
 	for i := range min(mark, inits) {

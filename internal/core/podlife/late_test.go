@@ -11,7 +11,7 @@ import (
 	"carob/internal/core/podlife/pull"
 )
 
-// A probe of an instance that is no more says nothing of the one that runs (L5.12).
+// A probe result of an earlier instance does not count for the running one (L5.12).
 func TestProbeOfAnotherInstance(t *testing.T) {
 	s, in := steady()
 	in.Pod.Spec.Containers[0].LivenessProbe.FailureThreshold = 1
@@ -23,8 +23,8 @@ func TestProbeOfAnotherInstance(t *testing.T) {
 	}
 }
 
-// Of two sandboxes that are ready both are stopped. When one is gone the other looks
-// fit again: nothing may start in it while its own stop is on the way (L3.57).
+// If two sandboxes are ready, both are stopped. When one is gone, the other seems usable again:
+// nothing may start in it while it is being stopped (L3.57).
 func TestSandboxThatIsBeingStopped(t *testing.T) {
 	_, in := steady()
 	in.Observed.Containers = nil
@@ -49,9 +49,9 @@ func TestSandboxThatIsBeingStopped(t *testing.T) {
 	}
 }
 
-// One container must not pull an image, another one may: it does not wait for the
-// first one's back-off, or both would wait for ever (L3.100, L3.109).
-func TestImageThatAnotherMustNotPull(t *testing.T) {
+// One container has the pull policy Never, another one pulls the same image: it does not wait for
+// the first one's back-off, because both would wait forever (L3.100, L3.109).
+func TestPullIgnoresBackOffOfPolicyNever(t *testing.T) {
 	_, in := steady()
 	in.Observed.Containers = nil
 	in.Pod.Spec.Containers[0].ImagePullPolicy = corev1.PullNever
@@ -62,14 +62,14 @@ func TestImageThatAnotherMustNotPull(t *testing.T) {
 	}
 }
 
-// A picture that was taken before the pod named an image says nothing of it: a new one
-// is asked for, now, before anything is pulled or refused (L3.101).
-func TestImageThatThePictureDoesNotKnow(t *testing.T) {
+// A snapshot from before the pod named an image has no state of it: Step requests a new snapshot at
+// once, before it pulls or refuses the image (L3.101).
+func TestImageMissingInSnapshot(t *testing.T) {
 	_, in := steady()
 	in.Observed.Containers, in.Observed.Images = nil, nil
 	s, out := Step(State{}, in)
 	if len(out.Begin)+len(out.Events) > 0 || !out.Look.Equal(in.Now) {
-		t.Errorf("begins %v, tells %v, looks at %v", out.Begin, out.Events, out.Look)
+		t.Errorf("begins %v, reports %v, looks at %v", out.Begin, out.Events, out.Look)
 	}
 	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
 	if _, out = Step(s, in); !begins(out, "start/a/0") || !out.Look.IsZero() {
@@ -77,12 +77,13 @@ func TestImageThatThePictureDoesNotKnow(t *testing.T) {
 	}
 }
 
-// While an image is awaited the picture may be ten seconds old, whatever the back-off:
-// it may come without a word. One that is pulled at each start is not looked for (L3.104, L3.113).
-func TestLooksForImages(t *testing.T) {
+// While a pod waits for an image, the snapshot may be at most ten seconds old, whatever the
+// back-off, because the image may arrive without an event. This does not apply to pull policy
+// Always (L3.104, L3.113).
+func TestSnapshotAgeWhileWaitingForImage(t *testing.T) {
 	for _, tt := range []struct {
 		policy corev1.PullPolicy
-		old    time.Duration // age of the picture
+		old    time.Duration // age of the snapshot
 		want   time.Duration // from now; negative: none
 	}{
 		{corev1.PullNever, 0, 10 * time.Second}, {corev1.PullNever, 7 * time.Second, 3 * time.Second},
@@ -98,13 +99,13 @@ func TestLooksForImages(t *testing.T) {
 		in.Observed.Taken = in.Now.Add(-tt.old)
 		_, out := Step(s, in)
 		if want := in.Now.Add(tt.want); tt.want >= 0 && !out.Look.Equal(want) || tt.want < 0 && !out.Look.IsZero() {
-			t.Errorf("%s, a picture of %v ago: looks at %v, now is %v", tt.policy, tt.old, out.Look, in.Now)
+			t.Errorf("%s, a snapshot of %v ago: looks at %v, now is %v", tt.policy, tt.old, out.Look, in.Now)
 		}
 	}
 }
 
 // If a runtime reports success without doing the work, the action is repeated after a while, not at once.
-func TestEffectThatIsNotThere(t *testing.T) {
+func TestSuccessWithoutEffect(t *testing.T) {
 	_, in := steady()
 	in.Observed = Observed{}
 	s, _ := Step(State{}, in)
@@ -125,8 +126,8 @@ func TestEffectThatIsNotThere(t *testing.T) {
 	}
 }
 
-// A container that was created and could not be started has used its restart
-// count, also when the runtime has removed it since (L3.88).
+// A container that was created and could not be started uses up its restart count, also if the
+// runtime has removed it since (L3.88).
 func TestCountOfAFailedStart(t *testing.T) {
 	_, in := steady()
 	in.Observed.Containers = in.Observed.Containers[1:]
@@ -149,7 +150,7 @@ func TestCountOfAFailedStart(t *testing.T) {
 	t.Errorf("it is not started again: %v", out.Begin)
 }
 
-// What the node says of a resize that the spec has moved on from grants nothing (L3.120).
+// The node's admission of an outdated resize grants nothing (L3.120).
 func TestAdmissionOfAnOlderResize(t *testing.T) {
 	s, in := steady()
 	want := func(cpu string) {
@@ -161,7 +162,7 @@ func TestAdmissionOfAnOlderResize(t *testing.T) {
 	want("200m")
 	s, out := Step(s, in)
 	if !begins(out, "resize/admit/1") {
-		t.Fatalf("not asked for: %v", out.Begin)
+		t.Fatalf("not requested: %v", out.Begin)
 	}
 	want("900m")
 	in.Done = []Outcome{{Key: "resize/admit/1", At: in.Now}}
@@ -171,8 +172,8 @@ func TestAdmissionOfAnOlderResize(t *testing.T) {
 	}
 }
 
-// Termination messages share their room (L3.152).
-func TestMessagesAreCut(t *testing.T) {
+// Termination messages share a total limit (L3.152).
+func TestTerminationMessagesAreTruncated(t *testing.T) {
 	s, in := steady()
 	for i := range in.Observed.Containers {
 		c := &in.Observed.Containers[i]
@@ -186,7 +187,7 @@ func TestMessagesAreCut(t *testing.T) {
 	}
 }
 
-// An older version of the pod that comes late takes no generation back (L1.74).
+// A late older version of the pod does not lower the observed generation (L1.74).
 func TestObservedGenerationNeverFalls(t *testing.T) {
 	s, in := steady()
 	newer := in.Pod.DeepCopy()
@@ -206,9 +207,9 @@ func TestObservedGenerationNeverFalls(t *testing.T) {
 	}
 }
 
-// Of two sandboxes that are ready one can't be stopped and becomes the pod's after
-// all. Init starts over in it, also where a success is not restarted (L3.62).
-func TestInitStartsOverInTheSandboxThatIsLeft(t *testing.T) {
+// Of two ready sandboxes, one cannot be stopped and becomes the pod's sandbox. Init starts over in
+// it, also for containers that are not restarted after success (L3.62).
+func TestInitStartsOverInRemainingSandbox(t *testing.T) {
 	_, in := steady()
 	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	in.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "nginx"}}
@@ -221,8 +222,8 @@ func TestInitStartsOverInTheSandboxThatIsLeft(t *testing.T) {
 	}
 }
 
-// A postStart hook is aborted when its container ends, even while the aborted hook of
-// the instance before has not said so yet (L6.2).
+// A postStart hook is aborted when its container ends, even while the aborted hook of the instance
+// before has not been reported yet (L6.2).
 func TestSecondPostStartIsAborted(t *testing.T) {
 	s, in := steady()
 	in.Pod.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
@@ -251,9 +252,9 @@ func TestSecondPostStartIsAborted(t *testing.T) {
 	}
 }
 
-// An init container that neither the runtime nor a status knows of has had its turn when
-// a regular container exists (L4.33): the agent restarted, and it had been removed.
-func TestInitContainerThatNobodyKnows(t *testing.T) {
+// An init container without an instance and without a status counts as done when a regular
+// container exists (L4.33): the agent restarted, and the instance had been removed.
+func TestInitContainerWithoutInstanceAndStatus(t *testing.T) {
 	_, in := steady()
 	in.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "nginx"}}
 	in.Pod.Status = corev1.PodStatus{}
@@ -263,9 +264,9 @@ func TestInitContainerThatNobodyKnows(t *testing.T) {
 	}
 }
 
-// A runtime that has forgotten everything of a pod that never restarts: the pod had its
-// chance, and its init containers may not leave their ends (L3.63, L7.81, L4.34).
-func TestForgottenPodThatNeverRestarts(t *testing.T) {
+// The runtime has lost all containers of a pod that never restarts: the pod is not run again, and
+// its init containers keep their terminated states (L3.63, L7.81, L4.34).
+func TestLostPodWithRestartPolicyNever(t *testing.T) {
 	_, in := steady()
 	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	in.Observed.Sandboxes, in.Observed.Containers = nil, nil

@@ -6,14 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What a status says of a read-only mount is how it was made: IfPossible is Enabled only where the
+// The status of a read-only mount shows how it was mounted: IfPossible is Enabled only where the
 // runtime can do it (L4.32).
 func TestStatusOfReadOnlyMounts(t *testing.T) {
 	for _, tc := range []struct {
 		asked    *corev1.RecursiveReadOnlyMode
 		readOnly bool
 		can      bool
-		want     corev1.RecursiveReadOnlyMode // empty: not said
+		want     corev1.RecursiveReadOnlyMode // empty: not set
 	}{
 		{new(corev1.RecursiveReadOnlyIfPossible), true, true, corev1.RecursiveReadOnlyEnabled},
 		{new(corev1.RecursiveReadOnlyIfPossible), true, false, corev1.RecursiveReadOnlyDisabled},
@@ -33,7 +33,7 @@ func TestStatusOfReadOnlyMounts(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("%v, can %t: %q, want %q", tc.asked, tc.can, got, tc.want)
 		}
-		m.in.Node.RecursiveReadOnly = !tc.can // once reported it stays
+		m.in.Node.RecursiveReadOnly = !tc.can // a reported value stays
 		if again := m.volumeMounts(&podContainer{spec: c},
 			&corev1.ContainerStatus{VolumeMounts: list}); &again[0] != &list[0] {
 			t.Errorf("%v: it changed", tc.asked)

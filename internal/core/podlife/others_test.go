@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// What the scheduler and the controllers of claims write is published as it stands (L1.73).
-func TestFieldsOfOthersStay(t *testing.T) {
+// Status fields of the scheduler and of the controllers of claims are published unchanged (L1.73).
+func TestStatusFieldsOfOtherWritersStay(t *testing.T) {
 	s, in := steady()
 	claim := "claim"
 	theirs := corev1.PodStatus{

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// absorb applies what happened since the last Step: outcomes first, then probes.
+// absorb applies the events since the last Step: outcomes first, then probes.
 func (m *machine) absorb() {
 	for i := range m.in.Done {
 		o := &m.in.Done[i]
@@ -46,7 +46,7 @@ func (m *machine) land(k Key) (flight, bool) {
 
 func (m *machine) absorbOutcome(f flight, o *Outcome) {
 	if o.Err != nil && o.Err.Reason == Aborted && f.Cancelled {
-		return // we cancelled it; if it is still needed, it begins again
+		return // it was cancelled; if it is still needed, it begins again
 	}
 	switch f.Op {
 	case opPull:

@@ -39,7 +39,7 @@ func (c *podContainer) probeSpec(t ProbeType) *corev1.Probe {
 	}
 }
 
-// verdict is the published result of a probe for the instance that runs now.
+// verdict returns the published result of a probe for the instance that runs now.
 func (c *podContainer) verdict(t ProbeType) probes.Result {
 	if p := c.probe(t); c.newest != nil && p.ContainerID == c.newest.ID && c.probeSpec(t) != nil {
 		return p.Result
@@ -190,7 +190,7 @@ func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, p
 		result = probes.None
 	}
 	if begun := m.in.Node.AgentStarted; c.newest.StartedAt.Before(begun) {
-		// This distributes the probes of a node after the agent starts (L5.11).
+		// This spreads the probes of a node after the agent starts (L5.11).
 		if first := begun.Add(probes.Spread(string(m.pod.UID), c.spec.Name, string(t), period)); first.After(next) {
 			next = first
 		}
@@ -198,8 +198,8 @@ func (m *machine) resetProbe(c *podContainer, t ProbeType, spec *corev1.Probe, p
 	c.probe(t).Reset(c.newest.ID, result, next)
 }
 
-// probesWhileEnding reports which probes run while the pod ends: readiness until a container has
-// stopped, and all probes of sidecars (L5.33).
+// probesWhileEnding reports whether a probe runs while the pod ends: readiness until a container
+// has stopped, and all probes of sidecars (L5.33).
 func (m *machine) probesWhileEnding(container string, t ProbeType) bool {
 	c := m.container(container)
 	return c != nil && (t == Readiness || c.class == sidecar)

@@ -11,11 +11,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestProperties lets anything happen in any order. What holds of every call is
-// checked in world.step: the State given is not changed, a restored State decides
-// the same, Step again decides nothing, Wake is ahead. Here: restart counts and
-// Life never fall, a terminal phase is never left, nothing is started for a pod
-// that ends, and in the end a deleted pod is finished.
+// TestProperties applies random events in random order. world.step checks the invariants of every
+// call: the given State is not changed, a restored State gives the same result, a second Step
+// decides nothing, Wake is in the future. Here: restart counts and Life never fall, a terminal
+// phase is never left, nothing is started for a pod that ends, and in the end a deleted pod is
+// finished.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -86,7 +86,7 @@ func drawPod(t *rapid.T) string {
 	return b.String()
 }
 
-// happen lets one thing happen and steps.
+// happen applies one random event and calls Step.
 func (w *world) happen(t *rapid.T) {
 	actions := slices.DeleteFunc(slices.Clone(w.flying), func(a Action) bool { _, probe := a.(RunProbe); return probe })
 	var running []*Container
@@ -145,7 +145,7 @@ func (w *world) happen(t *rapid.T) {
 	w.step("")
 }
 
-// history remembers what may only rise.
+// history records values that may only increase.
 type history struct {
 	counts map[string]int32
 	phase  corev1.PodPhase

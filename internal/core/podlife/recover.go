@@ -2,10 +2,10 @@ package podlife
 
 import corev1 "k8s.io/api/core/v1"
 
-// Recover rebuilds a State from what outlives the agent: the pod's last status
-// and the runtime. It may repeat an action, never lose one: preStop may run
-// again (L7.74), back-off memory and probe counts start over (L7.71), a postStart
-// hook that was running is neither repeated nor awaited (L7.72).
+// Recover rebuilds a State from what survives a restart of the agent: the pod's last status and the
+// runtime. It may repeat an action, never lose one: preStop may run again (L7.74), back-off memory
+// and probe counts start over (L7.71), a postStart hook that was running is neither repeated nor
+// awaited (L7.72).
 func Recover(pod *corev1.Pod, o Observed) State {
 	s := State{Life: Syncing, Last: *pod.Status.DeepCopy()}
 	if t := pod.Status.StartTime; t != nil {

@@ -14,14 +14,14 @@ const resizeRetry = 3 * time.Minute
 
 const notResizable = "In-place resize of static pods is not supported"
 
-// resizing is the memory of resources that change in place (L3.120–L3.128). What
-// the node has granted may lag behind the spec:
+// resizing is the state of an in-place resize (L3.120–L3.128). What the node has granted may lag
+// behind the spec:
 //
 //	at rest ──spec asks for more or less──▶ asked ──refused──▶ pending ──room, or 3 min──▶ asked
 //	   ▲                                      └──granted──▶ widen ──▶ containers ──▶ narrow ──▶ at rest
 //
-// The pod's group is widened first and narrowed last, containers that shrink go
-// before those that grow (L3.125). A new spec may be asked for at any stage.
+// The pod's group is widened first and narrowed last, containers that shrink go before those that grow
+// (L3.125). A new spec may be requested at any stage.
 type resizing struct {
 	Known      bool
 	Generation int64          // newest spec that was compared with what is granted
@@ -35,14 +35,14 @@ type resizing struct {
 	Failed     time.Time // when it was first seen
 }
 
-// refusal is why a resize is not granted.
+// refusal is the reason why a resize is not granted.
 type refusal struct {
 	Generation int64
 	Reason     string // of the condition: Deferred or Infeasible
 	Cause      string // of the admission
 	Message    string
 	Since      time.Time // the condition's transition
-	Again      time.Time // next try; zero: none
+	Again      time.Time // next retry; zero: none
 	Vacated    int64     // Node.Vacated at the last try
 }
 
@@ -55,7 +55,7 @@ const (
 	resizeNarrow     resizeStage = "narrow"
 )
 
-// granted is what the container may use now.
+// granted returns the resources that the container may use now.
 func (m *machine) granted(c *corev1.Container) *corev1.ResourceRequirements {
 	if m.s.Resize.Ahead {
 		if g := m.s.Resize.Allocated.For(c.Name); g != nil {
@@ -77,7 +77,7 @@ func (m *machine) allocated() *corev1.Pod {
 	return p
 }
 
-// compareResources finds out whether the spec wants other resources than granted.
+// compareResources checks whether the spec requests other resources than granted.
 func (m *machine) compareResources() {
 	r := &m.s.Resize
 	if !r.Known {
@@ -94,8 +94,8 @@ func (m *machine) compareResources() {
 	}
 }
 
-// askForResize asks the node for the resources that the spec requests beyond the grant (L3.120,
-// L3.123).
+// askForResize requests from the node the resources that the spec requests beyond the grant
+// (L3.120, L3.123).
 func (m *machine) askForResize() {
 	r := &m.s.Resize
 	f := m.inFlight(opAdmitResize, "")
@@ -121,7 +121,7 @@ func (m *machine) askForResize() {
 		return
 	}
 	p.Vacated = m.in.Node.Vacated
-	m.do(AdmitResize{Generation: r.Generation}, "the spec wants other resources", "resize", "")
+	m.do(AdmitResize{Generation: r.Generation}, "the spec requests other resources", "resize", "")
 }
 
 // absorbAdmission applies the node's decision about a resize (L3.120, L3.121).
@@ -204,7 +204,7 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 		}
 		if !c.running() {
 			if f := m.inFlight(opStart, c.spec.Name); f == nil {
-				c.record.Resize = allocation.Change{} // its next instance gets what is granted
+				c.record.Resize = allocation.Change{} // its next instance gets the granted resources
 				continue
 			}
 			busy = true
@@ -248,7 +248,7 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 	}
 	m.succeeded(f.Op, f.Object)
 	if f.Attempt != r.Granted {
-		return // of an older grant: done again
+		return // for an older grant: it is repeated
 	}
 	switch {
 	case f.Op == opResize:
@@ -267,7 +267,7 @@ func (m *machine) absorbResize(f flight, o *Outcome) {
 	}
 }
 
-// grantInForce reports whether a container runs with what it was granted, as far as the runtime
+// grantInForce reports whether a container runs with its granted resources, as far as the runtime
 // reports it.
 func (m *machine) grantInForce(id string) bool {
 	inst := m.instance(id)
@@ -317,13 +317,13 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 		r.Pending = refusal{Generation: p.ObservedGeneration, Reason: p.Reason, Cause: p.Reason, Message: p.Message,
 			Since: p.LastTransitionTime.Time}
 		if p.Reason == corev1.PodReasonDeferred {
-			r.Pending.Again, r.Pending.Vacated = p.LastTransitionTime.Time, -1 // asked again by the first Step
+			r.Pending.Again, r.Pending.Vacated = p.LastTransitionTime.Time, -1 // requested again by the first Step
 		}
 	}
 	return r
 }
 
-// recoverChanges records which running containers do not have what they were allocated.
+// recoverChanges records which running containers do not have their allocated resources.
 func recoverChanges(pod *corev1.Pod, state *State, allocated *allocation.Pod) {
 	for _, list := range [...][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {

@@ -7,8 +7,8 @@ import (
 	"carob/internal/core/podlife/restart"
 )
 
-// settle is how long a failure stays visible before the status shows the back-off: Error before
-// CrashLoopBackOff (L11.3), ErrImagePull before ImagePullBackOff (L11.6).
+// settle defines how long a failure stays visible before the status shows the back-off: Error
+// before CrashLoopBackOff (L11.3), ErrImagePull before ImagePullBackOff (L11.6).
 const settle = time.Second
 
 // due reports whether a start of c is wanted, back-off aside (L3.70, L3.71).
@@ -23,7 +23,7 @@ func (m *machine) due(c *podContainer) bool {
 		}
 	}
 	if c.class == initial && (c.newest == nil || m.sandbox != nil && m.here(c) == nil) {
-		return true // whatever its exit in an earlier sandbox, init starts over in this one (L3.62)
+		return true // independent of its exit in an earlier sandbox, init starts over in this one (L3.62)
 	}
 	e, ended := m.lastExit(c)
 	if c.class == ephemeral {

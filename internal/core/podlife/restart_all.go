@@ -8,7 +8,7 @@ import (
 	"carob/internal/core/podlife/restart"
 )
 
-// restartingAll is the memory of a reset of all containers in place (L3.80).
+// restartingAll is the state of an in-place restart of all containers (L3.80).
 //
 //	idle ──a rule RestartAllContainers matches an exit──▶ active ──all removed──▶ idle
 //
@@ -106,7 +106,7 @@ func (m *machine) anyTrigger() bool {
 	return false
 }
 
-// resetStatus is the entry of a container that the reset removed.
+// resetStatus returns the status entry of a container that the reset removed.
 func (m *machine) resetStatus(s, old *corev1.ContainerStatus) {
 	s.State = corev1.ContainerState{Waiting: m.defaultWaiting(old)}
 	end := &corev1.ContainerStateTerminated{ExitCode: unknownExitCode, Reason: reasonRestartingAll,

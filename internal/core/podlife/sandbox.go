@@ -43,7 +43,7 @@ func (m *machine) findSandbox() {
 	}
 }
 
-// leaveStopping gives up a sandbox that is being stopped: a container started in it now would
+// leaveStopping abandons a sandbox that is being stopped, because a container started in it would
 // end with it.
 func (m *machine) leaveStopping() {
 	if m.sandbox != nil && m.inFlight(opStopSandbox, m.sandbox.ID) != nil {
@@ -51,8 +51,8 @@ func (m *machine) leaveStopping() {
 	}
 }
 
-// makeSandbox works towards a sandbox that can be used: it ends what is left of
-// the old ones and creates a new one.
+// makeSandbox works towards a sandbox that can be used: it stops and removes the old ones and
+// creates a new one.
 func (m *machine) makeSandbox() {
 	old := m.in.Observed.Sandboxes
 	if f := m.inFlight(opCreateSandbox, ""); f != nil {
@@ -89,7 +89,7 @@ func (m *machine) nothingLeftToRun() bool {
 		_, ended := m.lastExit(c)
 		exists := ended || c.newest != nil
 		if exists && m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever {
-			return true // also when the runtime has forgotten that there was a sandbox (L7.81)
+			return true // also if the runtime has lost the sandbox (L7.81)
 		}
 		if c.class == regular {
 			created = created || exists
@@ -99,8 +99,8 @@ func (m *machine) nothingLeftToRun() bool {
 	return created && !wanted
 }
 
-// endSandboxes kills what runs in the old sandboxes, stops them and removes the init containers,
-// so that init starts over (L3.62). It returns true when all of this is done.
+// endSandboxes kills the containers of the old sandboxes, stops them and removes the init
+// containers, so that init starts over (L3.62). It returns true when all of this is done.
 func (m *machine) endSandboxes() bool {
 	newest := &m.in.Observed.Sandboxes[0]
 	if m.s.Replaced != newest.ID {
@@ -136,8 +136,8 @@ func (m *machine) endSandboxes() bool {
 	return done
 }
 
-// spareKilled records that containers in the old sandboxes are killed through no fault of their
-// own: they run again whatever their exit codes, and without back-off (L3.62).
+// spareKilled records that containers in the old sandboxes are killed for another reason than their
+// own failure: they are restarted with any exit code, without back-off (L3.62).
 func (m *machine) spareKilled() {
 	for i := range m.containers {
 		if c := &m.containers[i]; c.newest != nil && mayHaveProcess(c.newest) {
@@ -168,7 +168,7 @@ func (m *machine) podIPs() []string {
 	return m.s.PodIPs
 }
 
-// podIP is the primary address of the pod, where probes and hooks go.
+// podIP is the primary address of the pod, for probes and hooks.
 func (m *machine) podIP() string {
 	if ips := m.podIPs(); len(ips) > 0 {
 		return ips[0]

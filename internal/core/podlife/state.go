@@ -12,14 +12,13 @@ import (
 	"carob/internal/core/podlife/restart"
 )
 
-// State is what Step remembers between calls: only what can't be observed. It is a
-// value that can be serialised and holds no pointer into an Input. The zero value
-// is the state of a pod that nobody has looked at yet. Step never changes the
-// State it is given; a driver keeps the one that Step returns.
+// State is what Step keeps between calls: only what cannot be observed. It is a serialisable value
+// and has no pointer into an Input. The zero value is the state of a new pod. Step never changes
+// the State that it receives; a driver keeps the one that Step returns.
 //
-// All times that decide something are on the clock of Step (Input.Now): what the
-// runtime or the API server say is turned into it by machine.stepTime when it is first
-// seen. So a wall clock that is set while the agent runs stretches no wait.
+// All times that decide something are on the clock of Step (Input.Now): machine.stepTime converts
+// times of the runtime and of the API server when it first reads them. So no wait changes when the
+// wall clock is set.
 type State struct {
 	Life       Life
 	StartTime  time.Time // status.startTime (L1.75)
@@ -41,7 +40,7 @@ type State struct {
 	Last       corev1.PodStatus // as published by the last Step
 }
 
-// op is the kind of an action, to find one in flight without making its Key.
+// op is the kind of an action, to find one in flight without computing its Key.
 type op string
 
 const (
@@ -91,18 +90,18 @@ func retryDelay(n int) time.Duration {
 	return min(time.Second<<min(n-1, 4), 10*time.Second)
 }
 
-// containerRecord is what is remembered of one container of the spec, over all its instances.
+// containerRecord is the state of one container of the spec, over all its instances.
 type containerRecord struct {
 	Name      string
 	Attempts  int           // the restart count that the next instance gets (L3.88)
 	Waiting   waitingReason // why the last try to start it failed (L3.96)
-	Adopted   string        // instance that ran when the agent began; its verdicts may be older (L4.42)
+	Adopted   string        // instance that ran when the agent started; its verdicts may be older (L4.42)
 	Ended     observedExit
 	Crash     restart.Backoff
 	Lost      bool    // the newest instance ran, and vanished
 	Pulled    string  // ID of the image that was pulled for the coming start
 	PostStart hookRun // the running or due postStart hook
-	Replace   string  // instance killed in order to be restarted, whatever the policy says (L3.68)
+	Replace   string  // instance killed in order to be restarted, whatever its restart policy (L3.68)
 	Resize    allocation.Change
 	Probes    [3]probes.Record
 }
@@ -145,18 +144,18 @@ type termination struct {
 	Phase    corev1.PodPhase
 	Reason   string
 	Message  string
-	Disrupt  *corev1.PodCondition // our own copy
+	Disrupt  *corev1.PodCondition // a copy
 	Evicted  bool                 // dead containers go at once (L7.153)
 	Stopped  bool                 // by Input.Stop
 	Routed   bool                 // the data plane routed to the pod when it was deleted
 	Settles  time.Time            // the data plane has stopped routing to it; the containers run on until then
 	Drained  bool                 // the data plane has stopped routing to the pod, or need not be waited for (N8.13)
-	Late     bool                 // an event has reported that it takes too long (L7.18)
+	Late     bool                 // an event has reported that the termination takes too long (L7.18)
 	Rejected bool
-	Deleted  bool // the API object was deleted by us
+	Deleted  bool // the API object was deleted by the agent
 }
 
-// record returns what is remembered of a container, and creates the record if there is none.
+// record returns the record of a container, and creates it if missing.
 func (s *State) record(name string) *containerRecord {
 	for i := range s.Containers {
 		if s.Containers[i].Name == name {

@@ -46,7 +46,7 @@ func (m *machine) status() corev1.PodStatus {
 	return st
 }
 
-// rejectedStatus replaces the agent's part of the status; conditions of others stay (L3.12).
+// rejectedStatus replaces the agent's part of the status; conditions of other writers stay (L3.12).
 func (m *machine) rejectedStatus() corev1.PodStatus {
 	held := m.s.Life == Syncing || m.s.Life == Terminating // until its containers have ended (L7.70)
 	st := m.s.Last
@@ -103,7 +103,7 @@ func (m *machine) setAddresses(st *corev1.PodStatus) {
 	}
 }
 
-// publishedIPs is one address of each family, the node's primary family first.
+// publishedIPs returns one address of each family, the node's primary family first.
 func (m *machine) publishedIPs() []string {
 	ips := m.podIPs()
 	if len(ips) < 2 {
@@ -157,7 +157,7 @@ func oldStatus(st *corev1.PodStatus, k class, name string) *corev1.ContainerStat
 	return nil
 }
 
-// qosClass is the class that the API server stored, or the one of the spec (L1.40).
+// qosClass returns the class that the API server stored, or the one of the spec (L1.40).
 func (m *machine) qosClass() corev1.PodQOSClass {
 	if q := m.pod.Status.QOSClass; q != "" {
 		return q

@@ -10,7 +10,8 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// setConditions rebuilds the list in its order: those of others first, then ours (L4.8, L4.63).
+// setConditions rebuilds the list in its order: those of other writers first, then the agent's
+// (L4.8, L4.63).
 func (m *machine) setConditions(st *corev1.PodStatus) {
 	theirs := m.pod.Status.Conditions
 	list := make([]corev1.PodCondition, 0, max(len(m.s.Last.Conditions), 6))
@@ -58,8 +59,8 @@ func (m *machine) stamped(c corev1.PodCondition) corev1.PodCondition {
 	return c
 }
 
-// disruption is the DisruptionTarget of others, or the agent's own once the pod has ended
-// (L4.59).
+// disruption returns the DisruptionTarget of other writers, or the agent's own once the pod has
+// ended (L4.59).
 func (m *machine) disruption(st *corev1.PodStatus) *corev1.PodCondition {
 	if ours := m.s.End.Disrupt; ours != nil && terminal(st.Phase) {
 		c := m.stamped(*ours)
@@ -75,7 +76,7 @@ func (m *machine) sandboxReady() corev1.PodCondition {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PodSandboxNotReady", m.sandboxProblem
 		if old := podstatus.Condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status &&
 			terminal(m.s.Last.Phase) {
-			c.Message = old.Message // the clean-up of the pod changes no message
+			c.Message = old.Message // cleaning up the pod does not change the message
 		}
 	}
 	return c
@@ -181,7 +182,7 @@ func phaseReason(p corev1.PodPhase) string {
 	return "PodFailed"
 }
 
-// nameList writes "text: [a b]".
+// nameList formats "text: [a b]".
 func nameList(text string, names []string) string {
 	return text + ": [" + strings.Join(names, " ") + "]"
 }

@@ -50,7 +50,7 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 	}
 	switch {
 	case old != nil && m.starting(c):
-		s = *old // until the new instance runs or its start has failed, nothing of it is seen
+		s = *old // the new instance is not shown before it runs or its start has failed
 	case c.newest != nil:
 		m.observedStatus(c, &s, old)
 	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" &&
@@ -93,7 +93,7 @@ func (m *machine) deviceStatus(c *podContainer, s, old *corev1.ContainerStatus) 
 }
 
 // starting reports whether the newest instance of c was created by a start that has not ended:
-// upstream is too slow to show that moment, and no client expects it.
+// upstream never shows this state, and no client expects it.
 func (m *machine) starting(c *podContainer) bool {
 	if c.newest == nil || c.newest.State != ContainerCreated {
 		return false
@@ -102,7 +102,7 @@ func (m *machine) starting(c *podContainer) bool {
 	return f != nil && int(f.Attempt) == c.newest.Attempt
 }
 
-// defaultWaiting is the state of a container about which nothing is known (L4.25, L12.12).
+// defaultWaiting is the state of a container without any known state (L4.25, L12.12).
 func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerStateWaiting {
 	reason := "ContainerCreating"
 	if len(m.pod.Spec.InitContainers) > 0 {
@@ -116,14 +116,14 @@ func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerS
 	return &corev1.ContainerStateWaiting{Reason: reason}
 }
 
-// lostStatus is the entry of a container that the runtime does not know.
+// lostStatus is the entry of a container that the runtime does not have.
 func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, regularBegun bool) {
 	if s.State.Terminated == nil {
 		s.State.Waiting = m.defaultWaiting(old)
 	}
 	switch {
 	case old == nil && c.class == initial && regularBegun:
-		// the runtime has forgotten it after it had its turn (L4.33)
+		// the runtime has removed it after it was done (L4.33)
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason:  reasonCompleted,
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
@@ -153,7 +153,7 @@ func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, re
 	}
 }
 
-// observedStatus is the entry of a container that the runtime knows (L4.28–L4.32).
+// observedStatus is the entry of a container that the runtime has (L4.28–L4.32).
 func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus) {
 	o := c.newest
 	id := m.in.Node.RuntimeName + "://" + o.ID
@@ -177,7 +177,7 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 	case ContainerExited:
 		s.State.Terminated = m.terminated(o, id, old)
 		if t := s.LastTerminationState.Terminated; t != nil && t.ContainerID == id {
-			s.LastTerminationState = corev1.ContainerState{} // it was shown there while the container waited
+			s.LastTerminationState = corev1.ContainerState{} // shown there while the container waited
 		}
 	case ContainerUnknown:
 		if old != nil && old.State.Running != nil {
@@ -188,7 +188,7 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 			break
 		}
 		if old != nil && old.State.Terminated != nil && old.ContainerID == id {
-			s.State = old.State // as it was given up
+			s.State = old.State // the published state, after it was lost
 			break
 		}
 		s.State.Waiting = m.defaultWaiting(old)
@@ -196,7 +196,7 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 		s.State.Waiting = m.defaultWaiting(old)
 	}
 	if old != nil && old.State.Terminated != nil && old.ContainerID != "" && old.ContainerID != id {
-		// not an invented one
+		// not a made-up one
 		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}
 	}
 	if p := c.previous; p != nil && p.State == ContainerExited {
@@ -236,13 +236,14 @@ func (m *machine) waitingStatus(c *podContainer, s *corev1.ContainerStatus) {
 		}
 		if c.class == initial && e.code == 0 && e.reason != reasonOOMKilled &&
 			(c.newest != nil || w.Reason == "" || m.passed(c)) {
-			return // it is done (L4.33), unless it starts over in a new sandbox (L3.62) and can't
+			return // it is done (L4.33), unless it has to start over in a new sandbox (L3.62) and cannot
 		}
 		if w.Reason == "" {
 			if policyOnly := m.restarts(c, exit{code: e.code, reason: e.reason}); policyOnly {
 				return // the end itself stays visible until the next start
 			}
-			// The API does not let a container leave a final end, so it must not be shown.
+			// The API does not allow a container to leave a final terminated state, so it must not
+			// be shown.
 			w.Reason = "ContainerCreating"
 		}
 		s.LastTerminationState = corev1.ContainerState{Terminated: t}
@@ -284,8 +285,8 @@ func (m *machine) volumeMounts(c *podContainer, old *corev1.ContainerStatus) []c
 	return list
 }
 
-// defaultLostStatuses gives every container of an ended pod a terminated state: one that has
-// none is lost (L4.65).
+// defaultLostStatuses gives every container of an ended pod a terminated state: a container without
+// one is lost (L4.65).
 func (m *machine) defaultLostStatuses(st *corev1.PodStatus) {
 	if m.s.Life != Terminated && m.s.Life != Finished {
 		return

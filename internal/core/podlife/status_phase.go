@@ -43,8 +43,8 @@ func (m *machine) setPhase(st *corev1.PodStatus) {
 	}
 }
 
-// ended reports whether nothing of the pod runs any more or ever will. A pod
-// that is being deleted has ended when its sandboxes are stopped too (L7.25).
+// ended reports whether no container of the pod runs or will run. A pod that is being deleted has
+// ended when its sandboxes are stopped too (L7.25).
 func (m *machine) ended() bool {
 	switch m.s.Life {
 	case Syncing:
@@ -64,7 +64,7 @@ func (m *machine) ended() bool {
 	return true
 }
 
-// phaseOf is the phase that follows from the container statuses (L4.15–L4.18). ended is the
+// phaseOf returns the phase that follows from the container statuses (L4.15–L4.18). ended is the
 // terminal flag of the specification.
 func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 	var pendingInit, failedInit, pendingSidecar int
@@ -137,7 +137,7 @@ func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
 	return corev1.PodPending
 }
 
-// shownEnd is the end that a status shows: the present one, or the last one of a
+// shownEnd returns the termination that a status shows: the present one, or the last one of a
 // container that waits.
 func shownEnd(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if s.State.Terminated != nil {
@@ -149,7 +149,7 @@ func shownEnd(s *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	return nil
 }
 
-// restartsAs applies the restart rules to an end that a status shows.
+// restartsAs applies the restart rules to a termination in a status.
 func (m *machine) restartsAs(c *podContainer, t *corev1.ContainerStateTerminated) bool {
 	e := exit{code: t.ExitCode, reason: t.Reason}
 	if actual, ok := m.lastExit(c); ok && actual.code == t.ExitCode {

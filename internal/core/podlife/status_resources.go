@@ -28,8 +28,8 @@ func (m *machine) setContainerResources(c *podContainer, s, old *corev1.Containe
 	}
 }
 
-// wholeResources is the status of the resources of the whole pod. It is cached because it is
-// expensive to compute and depends on the allocation alone.
+// wholeResources caches the status of the resources of the whole pod. The computation is expensive
+// and depends only on the allocation.
 type wholeResources struct {
 	Known      bool
 	Generation int64
@@ -42,7 +42,7 @@ func (m *machine) setResources(st *corev1.PodStatus) {
 	if !r.Known || r.Generation != m.s.Resize.Granted {
 		now := allocation.StatusOf(m.allocated(), m.in.Node.CgroupV2)
 		if r.Known && m.s.Resize.Stage != resizeIdle {
-			now.Running = r.Status.Running // in force until the pod's cgroup is changed
+			now.Running = r.Status.Running // in effect until the pod's cgroup is changed
 		}
 		*r = wholeResources{Known: true, Generation: m.s.Resize.Granted, Status: now}
 	}

@@ -41,7 +41,7 @@ func Step(s State, in Input) (State, Output) {
 	return m.s, m.out
 }
 
-// machine is one call of Step: the input, indexed, and the output being made.
+// machine is one call of Step: the input, indexed, and the output so far.
 type machine struct {
 	s          State
 	in         Input

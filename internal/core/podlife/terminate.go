@@ -107,11 +107,11 @@ func (m *machine) terminate() {
 			if !m.probesWhileEnding(f.Object, ProbeType(f.Detail)) {
 				m.cancel(f)
 			}
-		default: // belongs to the end
+		default: // part of the termination
 		}
 	}
 	if m.awaitDrain() {
-		m.advanceStops(true) // of those that were ordered before the pod ended
+		m.advanceStops(true) // stops that were ordered before the pod ended
 		return
 	}
 	left := max(end.Since.Add(end.Grace).Sub(m.now), 0)
@@ -119,14 +119,14 @@ func (m *machine) terminate() {
 		m.tellLate()
 		return
 	}
-	if m.in.Observed.Devices.Held { // other pods get them when the pod's phase shows that it has ended (S9.55)
+	if m.in.Observed.Devices.Held { // other pods may get them once the pod's phase is terminal (S9.55)
 		m.do(ReleaseDevices{}, "all containers have ended", "devices", "")
 		return
 	}
 	m.s.Life = Terminated
 }
 
-// tellLate reports once that a pod which the node wants to end takes too long (L7.18).
+// tellLate reports once that a pod that the node ends takes too long (L7.18).
 func (m *machine) tellLate() {
 	end := &m.s.End
 	if !end.Stopped || end.Late {
@@ -142,9 +142,8 @@ func (m *machine) tellLate() {
 		"Container runtime did not kill the pod within specified grace period.", "")
 }
 
-// cleanUp removes what the ended pod leaves behind: volumes, directories and
-// cgroup at once; containers, sandboxes and the API object when it is deleted
-// (L7.35, L7.36, L7.40).
+// cleanUp removes the leftovers of an ended pod: volumes, directories and cgroup at once;
+// containers, sandboxes and the API object when it is deleted (L7.35, L7.36, L7.40).
 func (m *machine) cleanUp() {
 	o := &m.in.Observed
 	deleting := m.pod.DeletionTimestamp != nil

@@ -20,33 +20,32 @@ import (
 	"carob/internal/core/podstatus"
 )
 
-// TestTranscripts runs the stories in testdata/transcripts: each command changes the world,
-// Step looks, and what it decided is printed. Rewrite them with -rewrite, and
-// commit only a diff that you understand.
+// TestTranscripts runs the stories in testdata/transcripts: each command changes the world, calls Step, and
+// prints its decisions. Rewrite them with -rewrite, and commit only a diff that you understand.
 //
 //	pod                      a YAML manifest: creates or updates the pod
 //	down                     the same while the agent is down
-//	up                       the same, brought up quietly as far as it goes by itself, and watched
+//	up                       the same, started without output as far as possible, and watched
 //	watch                    from here on, also what kubectl get shows: READY, STATUS, RESTARTS
 //	again                    another world, for another story
 //	node KEY=VALUE…          network, disk-short, backoff-max, image (present on the machine),
-//	                         image-error=IMAGE, invalid-image=IMAGE (the body says why)
-//	ok KEY… [code=N] [ignored]  the actions end well, with their effect; a resize without it when ignored
+//	                         image-error=IMAGE, invalid-image=IMAGE (the body is the error)
+//	ok KEY… [code=N] [ignored]  the actions succeed, with their effect; a resize without it when ignored
 //	settle [except=KEY,…]    ok for everything in flight but probes, until nothing is
 //	fail KEY [reason=R] [created] [permanent]   the body is the message
 //	probe NAME TYPE VERDICT  a probe run in flight ends; the body is its output
-//	exit NAME CODE [reason]  a container ends by itself; vanish NAME: the runtime forgets it
+//	exit NAME CODE [reason]  a container ends by itself; vanish NAME: the runtime loses it
 //	sandbox-dies             the newest sandbox is not ready any more
 //	advance DURATION         time passes; Step is called at each Wake
 //	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
-//	refused, accepted        what admission says when the agent looks next
+//	refused, accepted        the next result of the admission
 //	crash [clock=D], reboot  the agent starts again with status and runtime only; the clock was set back by D
 //	room                     another pod leaves the node
-//	hold [for=F] [object=O], free   the node has no room for the pod, the body says why; it has again
+//	hold [for=F] [object=O], free   the node lacks resources for the pod, the body is the reason; it has them again
 //	made KEY                 the container of a start in flight exists, and does not run yet
 //	logs NAME N              the newest log that a container left on the disk is N.log
-//	condition TYPE STATUS, api [phase=P] [reason=R]   somebody else writes to the status; the body is the message
-//	resources                what the status says of resources, allocated and in force
+//	condition TYPE STATUS, api [phase=P] [reason=R]   another writer changes the status; the body is the message
+//	resources                the allocated and the actual resources in the status
 //	status                   the whole status as YAML
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, 40, func(t *testing.T) *world { return newWorld(t) },
@@ -78,8 +77,8 @@ type world struct {
 	runs    *corev1.Pod // Output.Allocated
 	sb      strings.Builder
 	present map[string]bool
-	broken  map[string]string // why looking at an image fails
-	invalid map[string]string // why an image is not a name
+	broken  map[string]string // why the lookup of an image fails
+	invalid map[string]string // why an image name is not valid
 }
 
 func newWorld(t tester) *world {
@@ -225,9 +224,9 @@ func (w *world) command(d *datadriven.TestData) string {
 		w.in.Node.Vacated++
 	case "hold":
 		w.in.Hold = &Hold{For: arg("for"), Object: arg("object"), Why: d.Input}
-	case "routed": // a data plane opens new connections to the pod
+	case "routed": // the data plane opens new connections to the pod
 		w.in.Routed = true
-	case "let-go": // it does no longer
+	case "let-go": // it no longer does
 		w.in.Routed = false
 	case "free":
 		w.in.Hold = nil
@@ -250,12 +249,12 @@ func (w *world) command(d *datadriven.TestData) string {
 		return ""
 	case "resources":
 		return w.resources()
-	case "condition": // somebody else writes a condition
+	case "condition": // another writer sets a condition
 		p := w.in.Pod.DeepCopy()
 		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
 			Type: corev1.PodConditionType(d.CmdArgs[0].Key), Status: corev1.ConditionStatus(d.CmdArgs[1].Key)})
 		w.in.Pod = p
-	case "api": // somebody else writes phase, reason and message
+	case "api": // another writer sets phase, reason and message
 		p := w.in.Pod.DeepCopy()
 		if v := arg("phase"); v != "" {
 			p.Status.Phase = corev1.PodPhase(v)
@@ -423,7 +422,7 @@ func (w *world) create(a StartContainer) *Container {
 	return &w.in.Observed.Containers[len(w.in.Observed.Containers)-1]
 }
 
-// sized is what a container is started with.
+// sized returns the resources that a container is started with.
 func (w *world) sized(name string) *corev1.ResourceRequirements {
 	if c := findContainer(w.runs, name); c != nil {
 		return allocation.Effective(w.runs.Spec.Resources, &c.Resources).DeepCopy()
@@ -453,7 +452,7 @@ func (w *world) resources() string {
 	return b.String() + "\n"
 }
 
-// succeed ends an action well.
+// succeed ends an action successfully.
 func (w *world) succeed(k Key, d *datadriven.TestData) {
 	o := Outcome{Key: k, At: w.in.Now}
 	obs := &w.in.Observed
@@ -556,7 +555,7 @@ func (w *world) advance(d time.Duration) {
 	w.t.Fatal("wakes without end")
 }
 
-// step calls Step, checks what must hold of every call, and prints what it decided.
+// step calls Step, checks the invariants of every call, and prints the decisions.
 func (w *world) step(title string) {
 	w.t.Helper()
 	before, err := json.Marshal(w.state)

@@ -94,7 +94,7 @@ func (r *report) instance(pod *corev1.Pod, before, after *container) {
 	}
 }
 
-// final reports whether a container must not leave its terminated state, as seen through the API.
+// final reports whether a container must not leave its terminated state, according to the API.
 func final(pod *corev1.Pod, c *container, end *corev1.ContainerStateTerminated) bool {
 	if c.class == ephemeral {
 		return true

@@ -123,7 +123,7 @@ func (r *report) entries(pod *corev1.Pod) {
 	}
 	same("init containers", st.InitContainerStatuses, inits)
 	same("containers", st.ContainerStatuses, others)
-	if st.ObservedGeneration == pod.Generation { // others may have been added since
+	if st.ObservedGeneration == pod.Generation { // ephemeral containers may have been added since
 		same("ephemeral containers", st.EphemeralContainerStatuses, debug)
 	}
 }
@@ -250,7 +250,7 @@ func (r *report) initOrder(all []container) {
 			}
 			s := b.status
 			begun := s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
-			// it has completed before
+			// it completed before
 			lost := s.State.Terminated != nil && s.State.Terminated.Reason == "ContainerStatusUnknown"
 			if b.class == initial && !s.Ready && !lost || b.class == sidecar && !begun {
 				r.broken(InitOrder, "%s runs while %s is %+v", c.spec.Name, b.spec.Name, s.State)

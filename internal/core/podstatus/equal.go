@@ -9,14 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Equal reports whether two statuses are equal. It is quick for a status and its successor:
+// Equal reports whether two statuses are equal. It is fast for a status and its successor:
 // podlife.Step shares what did not change.
 func Equal(a, b *corev1.PodStatus) bool {
 	return untouched(a, b) || equality.Semantic.DeepEqual(a, b)
 }
 
-// untouched reports whether two statuses have equal fields and equal pointers. If they have
-// not, they may still be equal.
+// untouched reports whether two statuses have equal fields and equal pointers. If not, the statuses
+// may still be equal.
 func untouched(a, b *corev1.PodStatus) bool {
 	return a.ObservedGeneration == b.ObservedGeneration && a.Phase == b.Phase && a.Reason == b.Reason &&
 		a.Message == b.Message &&

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A field that Equal does not look at would never be published.
-func TestSameLooksAtEveryField(t *testing.T) {
+// Changes of a field that Equal does not compare would never be published.
+func TestEqualComparesEveryField(t *testing.T) {
 	differs := func(of reflect.Type, put func(value reflect.Value) *corev1.PodStatus) {
 		for i := range of.NumField() {
 			v := reflect.New(of).Elem()
@@ -31,7 +31,7 @@ func TestSameLooksAtEveryField(t *testing.T) {
 	})
 }
 
-// fill makes a value that is not the zero one.
+// fill sets every field of a value to a non-zero value.
 func fill(v reflect.Value) {
 	if v.Type() == reflect.TypeFor[metav1.Time]() {
 		v.Set(reflect.ValueOf(metav1.NewTime(time.Unix(1, 0))))

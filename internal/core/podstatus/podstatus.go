@@ -17,7 +17,7 @@ import (
 // Rule is an invariant of every status, with its clause.
 type Rule string
 
-// Rules of one status.
+// Rules for one status.
 const (
 	Phase        Rule = "the phase is Pending, Running, Succeeded or Failed (L4.3)"
 	Acknowledged Rule = "what the agent writes has a start time, a QoS class, the node's address and a generation (L4.64, L1.75)"
@@ -27,22 +27,22 @@ const (
 	Rejected     Rule = "a pod that the node refused has no containers and no conditions of the agent (L3.12)"
 	Entries      Rule = "each container of the spec has one entry: by name, init containers in the order of the spec (L4.25)"
 	OneState     Rule = "a container waits, runs or has terminated, one of them (L4.29)"
-	WaitReason   Rule = "what waits says why, by a reason that is known (L3.85–L3.111, L4.25, L12.12)"
-	EndReason    Rule = "an end has a reason (L4.29c)"
+	WaitReason   Rule = "a waiting container has a known reason (L3.85–L3.111, L4.25, L12.12)"
+	EndReason    Rule = "a terminated container has a reason (L4.29c)"
 	EndTime      Rule = "an end is not before its start, unless the clock was set back (L4.29c)"
 	LastEnd      Rule = "lastState is an end of another instance, and there are restarts then, or the container waits (L4.31, L4.35)"
 	Backoff      Rule = "CrashLoopBackOff shows the end that it backs off from, of the container that is named (L4.62)"
-	IDs          Rule = "what runs has the ids of container and image and a start time; what ended has the id of its end (L4.29, L4.30)"
-	Started      Rule = "only what runs has started; ephemeral containers don't say (L4.40)"
-	ReadyRuns    Rule = "what is ready runs and has started; an init container is ready when it ended with 0 (L4.41, L4.43)"
+	IDs          Rule = "a running container has IDs of container and image and a start time; a terminated one has its container ID (L4.29, L4.30)"
+	Started      Rule = "only a running container has started; ephemeral containers do not report it (L4.40)"
+	ReadyRuns    Rule = "a ready container runs and has started; an init container is ready when it ended with 0 (L4.41, L4.43)"
 	InitOrder    Rule = "no container runs before the init containers before it are done or, if sidecars, have started (L3.72–L3.74)"
 	Ephemeral    Rule = "an ephemeral container is never restarted (L3.71)"
 	Mounts       Rule = "volumeMounts are those of the spec (L4.32)"
 	Conditions   Rule = "the agent's conditions are there once, in their order, with a time; True and False only (L4.8, L4.63)"
-	FalseReason  Rule = "a condition that is False says why (L4.51–L4.54)"
+	FalseReason  Rule = "a False condition has a reason (L4.51–L4.54)"
 	Initialized  Rule = "Initialized is False only while no regular container has run and an init container is not done (L4.52)"
 	Ready        Rule = "ContainersReady is True when all regular containers and sidecars are ready, Ready only then (L4.53, L4.54)"
-	TerminalEnd  Rule = "in a terminal phase nothing runs, waits to run or is ready, and no resize is told of (L4.58, L4.59)"
+	TerminalEnd  Rule = "in a terminal phase nothing runs, waits to run or is ready, and no resize is reported (L4.58, L4.59)"
 	Succeeded    Rule = "Succeeded is when every container ended with 0 (L4.18)"
 	RunningPhase Rule = "Running is when a container runs or has run, Pending not when all run (L4.18)"
 )

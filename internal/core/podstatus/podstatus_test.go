@@ -16,7 +16,7 @@ func at(seconds int) metav1.Time {
 	return metav1.NewTime(began.Add(time.Duration(seconds) * time.Second))
 }
 
-// pod has an init container, a sidecar, and two containers, all healthy.
+// pod returns a pod with an init container, a sidecar, and two containers, all healthy.
 func pod() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	p := &corev1.Pod{
@@ -72,7 +72,7 @@ func set(p *corev1.Pod, t corev1.PodConditionType, s corev1.ConditionStatus, rea
 	c.Status, c.Reason = s, reason
 }
 
-// unready makes a container of the pod not ready, with all consequences.
+// unready makes a container of the pod not ready, and adjusts the conditions.
 func unready(p *corev1.Pod, s *corev1.ContainerStatus) {
 	s.Ready, s.Started = false, new(false)
 	set(p, corev1.PodReady, corev1.ConditionFalse, "ContainersNotReady")
@@ -124,8 +124,8 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// Each rule is violated by what it is about, and named.
-func TestBroken(t *testing.T) {
+// Each rule is reported when it is violated.
+func TestViolations(t *testing.T) {
 	for _, tt := range []struct {
 		rule   Rule
 		change func(p *corev1.Pod, a *corev1.ContainerStatus)
@@ -212,8 +212,8 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// Each rule about a change is violated by what it is about.
-func TestBrokenChange(t *testing.T) {
+// Each rule about changes is reported when it is violated.
+func TestChangeViolations(t *testing.T) {
 	for _, tt := range []struct {
 		rule   Rule
 		change func(before, after *corev1.Pod, a *corev1.ContainerStatus)
@@ -262,7 +262,7 @@ func TestBrokenChange(t *testing.T) {
 	}
 }
 
-// A rule cites its source.
+// Each rule cites its clause.
 func TestClauses(t *testing.T) {
 	for _, r := range []Rule{Phase, Entries, WaitReason, Ready, PhaseLatched, EndShown} {
 		if !strings.HasSuffix(string(r), ")") || !strings.Contains(string(r), "(L") {

@@ -11,7 +11,7 @@ import (
 // maxCached is how many responses of one plugin are cached.
 const maxCached = 1024
 
-// Cache has the responses of one plugin that are used again. The zero value is empty. It is not safe for concurrent
+// Cache has the responses of one plugin that can be reused. The zero value is empty. It is not safe for concurrent
 // use.
 type Cache struct {
 	responses map[string]cached
@@ -33,7 +33,7 @@ func (c *Cache) Find(repository string, who Identity, now time.Time) (map[string
 	return nil, false
 }
 
-// Add stores a response for as long as it says, otherwise for the default of its plugin; zero: it is not used again.
+// Add stores a response for its own duration, otherwise for the default of its plugin; zero: it is not cached.
 // Responses that have expired are removed.
 func (c *Cache) Add(repository string, who Identity, r *api.CredentialProviderResponse, standard time.Duration,
 	now time.Time) {
@@ -46,12 +46,12 @@ func (c *Cache) Add(repository string, who Identity, r *api.CredentialProviderRe
 	}
 	maps.DeleteFunc(c.responses, func(_ string, r cached) bool { return !now.Before(r.until) })
 	if c.responses == nil || len(c.responses) >= maxCached {
-		c.responses = map[string]cached{} // the plugin can be asked again
+		c.responses = map[string]cached{} // the plugin can be run again
 	}
 	c.responses[key(r.CacheKeyType, repository, who)] = cached{auth: r.Auth, until: now.Add(valid)}
 }
 
-// key is that of a response for an image, a registry, or everything (S13.7).
+// key returns the cache key for an image, a registry, or everything (S13.7).
 func key(kind api.PluginCacheKeyType, repository string, who Identity) string {
 	host, _, _ := strings.Cut(repository, "/")
 	switch kind {

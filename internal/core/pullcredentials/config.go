@@ -1,6 +1,7 @@
 // Package pullcredentials decides about the registry credentials that credential provider plugins return (KEP-2133):
-// which configuration of plugins is valid, which plugins match a repository, for whom a plugin is run, which responses
-// are valid, for which pulls and how long a response is used again, and which of its credentials are tried first.
+// which configuration of plugins is valid, which plugins match a repository, for which identity a plugin is run, which
+// responses are valid, for which pulls and how long a response is cached, and the order in which its credentials are
+// tried.
 //
 // Contract: docs/spec/storage-and-node.md, section S13. Driver: node/credentials.
 package pullcredentials
@@ -19,7 +20,7 @@ import (
 // Versions are the versions of the configuration and of requests, the newest first.
 func Versions() []string { return []string{"v1", "v1beta1", "v1alpha1"} }
 
-// Validate returns all that is wrong with the providers of a configuration (S13.2, S13.3, S13.9).
+// Validate returns all errors of the providers of a configuration (S13.2, S13.3, S13.9).
 func Validate(all []kubelet.CredentialProvider) error {
 	if len(all) == 0 {
 		return errors.New("providers: Required value: at least 1 item in plugins is required")

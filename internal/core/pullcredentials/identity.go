@@ -12,14 +12,14 @@ import (
 	kubelet "k8s.io/kubelet/config/v1"
 )
 
-// Identity is whom a plugin is run for; the zero value is the node itself.
+// Identity is the identity for which a plugin is run; the zero value is the node itself.
 type Identity struct {
 	Account     *types.NamespacedName // the pod's service account; nil: the node
 	UID         types.UID             // of the account
 	Token       string                // of the account, for the registry
 	Annotations map[string]string     // of the account, those that the plugin reads
 
-	key string // responses are used again for identities with the same key only
+	key string // responses are shared only by identities with the same key
 }
 
 // WithoutAccount reports whether a plugin is run for a pod without a service account (S13.9).
@@ -47,7 +47,7 @@ func OfAccount(t *kubelet.ServiceAccountTokenAttributes, name types.NamespacedNa
 	return who, true
 }
 
-// WithToken adds the account's token. Responses for the identity are used again for the same account, UID, and
+// WithToken adds the account's token. Responses for the identity are shared for the same account, UID, and
 // annotations, and if the plugin's cache type is Token, for the same token (S13.10).
 func (i Identity) WithToken(t *kubelet.ServiceAccountTokenAttributes, token string) Identity {
 	i.Token = token
@@ -62,10 +62,10 @@ func (i Identity) WithToken(t *kubelet.ServiceAccountTokenAttributes, token stri
 	return i
 }
 
-// RunKey is equal for requests that one run of a plugin can answer.
+// RunKey returns a key that is equal for requests that can share one run of a plugin.
 func RunKey(repository string, who Identity) string { return digest([]string{repository, who.key}) }
 
-// digest is a key made of parts that may contain anything.
+// digest returns a key for parts, which may contain any characters.
 func digest(parts []string) string {
 	text, _ := json.Marshal(parts) // strings always encode
 	return fmt.Sprintf("%x", sha256.Sum256(text))

@@ -33,7 +33,7 @@ func response(kind api.PluginCacheKeyType, user string, valid *metav1.Duration) 
 		Auth: map[string]api.AuthConfig{"a.b": {Username: user}}}
 }
 
-// S13.7: a response is used again for the image, the registry, or everything, until the instant when it expires.
+// S13.7: a response is reused for the image, the registry, or everything, until the instant when it expires.
 func TestCache(t *testing.T) {
 	for _, tt := range []struct {
 		kind                 api.PluginCacheKeyType
@@ -77,7 +77,8 @@ func TestCacheDuration(t *testing.T) {
 	}
 }
 
-// However many images there are, the cache has a bound; expired responses go before valid ones.
+// The size of the cache is limited for any number of images; expired responses are removed before
+// valid ones.
 func TestCacheIsBounded(t *testing.T) {
 	var c Cache
 	add := func(n int, now time.Time) {
@@ -102,7 +103,7 @@ func TestCacheIsBounded(t *testing.T) {
 }
 
 // S13.10: a response for one account is used for no other: not for another name, UID, or annotation, not for the node,
-// and not for names that only look alike when they are put one behind the other.
+// and not for names that are equal only when they are concatenated.
 func TestIdentitiesDoNotShare(t *testing.T) {
 	of := func(kind kubelet.ServiceAccountTokenCacheType, namespace, name, uid, role, token string) Identity {
 		attributes := &kubelet.ServiceAccountTokenAttributes{CacheType: kind,

@@ -12,7 +12,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/credentialprovider/v1"
 )
 
-// Credential is one that a plugin returned for a repository.
+// Credential is a credential that a plugin returned for a repository.
 type Credential struct {
 	Username, Password string
 	Pattern            string // of the repositories that it is for
@@ -21,7 +21,8 @@ type Credential struct {
 	UID     types.UID // of the account
 }
 
-// Credentials are the entries of a response that match a repository, the longest pattern first (S13.7).
+// Credentials returns the entries of a response that match a repository, the longest pattern first
+// (S13.7).
 func Credentials(auth map[string]api.AuthConfig, repository string, who Identity) []Credential {
 	var out []Credential
 	for _, pattern := range slices.Sorted(maps.Keys(auth)) {
@@ -34,8 +35,8 @@ func Credentials(auth map[string]api.AuthConfig, repository string, who Identity
 	return out
 }
 
-// Response decodes and checks what a plugin has written to its standard output (S13.6, S13.10). Errors contain nothing
-// of it that could be secret.
+// Response decodes and checks the standard output of a plugin (S13.6, S13.10). Errors contain no part of it that could
+// be secret.
 func Response(p *kubelet.CredentialProvider, text []byte, who Identity) (*api.CredentialProviderResponse, error) {
 	var r api.CredentialProviderResponse
 	if err := json.Unmarshal(text, &r); err != nil {

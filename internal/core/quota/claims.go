@@ -120,7 +120,8 @@ func volumeClaimUsage(c *corev1.PersistentVolumeClaim) corev1.ResourceList {
 	return out
 }
 
-// storage is what a claim requests, or what a failed expansion has already allocated.
+// storage returns the storage that a claim requests, or that a failed expansion has already
+// allocated.
 func storage(c *corev1.PersistentVolumeClaim) (resource.Quantity, bool) {
 	size, ok := c.Spec.Resources.Requests[corev1.ResourceStorage]
 	if !ok {
@@ -184,7 +185,8 @@ func deviceClaimRules() Kind {
 	}
 }
 
-// deviceClaimUsage counts devices by class, for alternatives the maximum that could be allocated.
+// deviceClaimUsage counts devices by class, for alternatives the largest number that could be
+// allocated.
 func deviceClaimUsage(c *resourcev1.ResourceClaim) corev1.ResourceList {
 	out := corev1.ResourceList{deviceClaimsCount: count(1)}
 	add := func(class string, n int64) {

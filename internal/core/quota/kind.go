@@ -1,5 +1,5 @@
-// Package quota measures how much of the resource quotas of their namespace objects use: which
-// resources a kind concerns, how much of them an object uses, and which scopes it is in.
+// Package quota computes the quota usage of objects: which resources a kind concerns, how much of
+// them an object uses, and which scopes it is in.
 //
 // It is pure. Admission and the quota controller drive it through base/quotaevaluator, which adapts
 // the rules of a kind to the evaluator interface of k8s.io/apiserver/pkg/quota/v1, so that both
@@ -34,7 +34,7 @@ func Ignored() map[schema.GroupResource]struct{} {
 	}
 }
 
-// Kinds returns the rules of the kinds that are not only counted.
+// Kinds returns the rules of the kinds with usage other than the object count.
 func Kinds() []Kind {
 	return []Kind{podRules(), serviceRules(), volumeClaimRules(), deviceClaimRules()}
 }
@@ -55,7 +55,7 @@ func CountedKind(name corev1.ResourceName) (schema.GroupResource, bool) {
 	return schema.ParseGroupResource(kind), true
 }
 
-// Write is a write to the API, as far as rules need it. One that is neither a create nor an update
+// Write holds the facts of an API write that rules need. One that is neither a create nor an update
 // uses nothing.
 type Write struct {
 	Create, Update bool
@@ -97,7 +97,7 @@ func (k Kind) Usage(o runtime.Object, now time.Time) (corev1.ResourceList, error
 	return k.usage(o, now)
 }
 
-// Missing returns an error that names what o must set if quotas limit the required resources.
+// Missing returns an error with the fields that o must set if quotas limit the required resources.
 func (k Kind) Missing(required []corev1.ResourceName, o runtime.Object) error {
 	if k.missing == nil {
 		return nil

@@ -92,8 +92,8 @@ func isExtended(name string) bool {
 		strings.HasPrefix(name, resourcev1.ResourceDeviceClassPrefix)
 }
 
-// PodUsage is what a pod uses. A pod that has terminated, or whose deletion is overdue, counts only
-// as an object.
+// PodUsage returns the usage of a pod. A pod that has terminated, or whose deletion is overdue,
+// counts only as an object.
 func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	out := corev1.ResourceList{podsCount: count(1)}
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {

@@ -83,12 +83,12 @@ func TestUsage(t *testing.T) {
 			}
 			for name := range got {
 				if !k.Concerns(name) {
-					t.Errorf("%s: %s is used, but no quota on it would be looked at", c.name, name)
+					t.Errorf("%s: %s is used, but Concerns is false for it", c.name, name)
 				}
 			}
 		}
 		if !found {
-			t.Errorf("%s: nobody measures it", c.name)
+			t.Errorf("%s: no usage is computed", c.name)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-func TestContainersMustSay(t *testing.T) {
+func TestRequiredContainerResources(t *testing.T) {
 	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "b"},
 		{Name: "a", Resources: corev1.ResourceRequirements{Limits: list("memory", "1")}}}}}
 	err := podMissing([]corev1.ResourceName{"limits.memory", "requests.cpu", "pods"}, p)
@@ -137,6 +137,6 @@ func TestContainersMustSay(t *testing.T) {
 	}
 	p.Spec.Resources = &corev1.ResourceRequirements{Limits: list("memory", "1")}
 	if err := podMissing([]corev1.ResourceName{"limits.memory"}, p); err != nil {
-		t.Errorf("the pod says it as a whole: %v", err)
+		t.Errorf("the pod has pod-level resources: %v", err)
 	}
 }

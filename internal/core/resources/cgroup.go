@@ -139,9 +139,9 @@ func hugePages(limits corev1.ResourceList) []HugePage {
 	return pages
 }
 
-// LimitedSwap is the swap in bytes that a container may use if the node has swap (L3.117l). Only
-// Burstable, non-critical containers whose memory request is above zero and below their limit get a
-// share, in proportion to their request in the node's memory.
+// LimitedSwap returns the swap in bytes that a container may use if the node has swap (L3.117l).
+// Only Burstable, non-critical containers whose memory request is above zero and below their limit
+// get a share, in proportion to their request in the node's memory.
 func LimitedSwap(pod *corev1.Pod, c *corev1.Container, nodeMemory, nodeSwap int64) int64 {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	if QoS(pod) != corev1.PodQOSBurstable || IsCritical(pod) || request == 0 || request == limit || nodeMemory <= 0 {

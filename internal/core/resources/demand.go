@@ -13,9 +13,9 @@ const (
 	scoreMemory   = 200 << 20
 )
 
-// Requests is what the pod occupies on a node (L3.117i): the larger of its running containers and
-// of any step of its initialization, plus overhead. A pod that is being resized occupies the
-// largest of desired, allocated, and actual (L3.127a).
+// Requests returns the resources that the pod occupies on a node (L3.117i): the larger of its
+// running containers and of any step of its initialization, plus overhead. A pod that is being
+// resized occupies the largest of desired, allocated, and actual (L3.127a).
 func Requests(pod *corev1.Pod) corev1.ResourceList {
 	return podresources.PodRequests(pod, podresources.PodResourcesOptions{
 		UseStatusResources: true,
@@ -23,18 +23,18 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 	})
 }
 
-// SpecRequests is what the pod's spec requests, whatever its status; with overhead.
+// SpecRequests returns the requests of the pod's spec, independent of its status; with overhead.
 func SpecRequests(pod *corev1.Pod) corev1.ResourceList {
 	return podresources.PodRequests(pod, podresources.PodResourcesOptions{})
 }
 
-// SpecLimits is the pod's limit for each resource that has one; with overhead.
+// SpecLimits returns the pod's limit for each resource that has one; with overhead.
 func SpecLimits(pod *corev1.Pod) corev1.ResourceList {
 	return podresources.PodLimits(pod, podresources.PodResourcesOptions{})
 }
 
-// Demand is what one pod takes from a node. It is computed once for a version of a pod and then
-// only added and subtracted.
+// Demand holds the resources that one pod occupies on a node. It is computed once for a version of
+// a pod and then only added and subtracted.
 type Demand struct {
 	Amount
 	ScoreMilliCPU int64 // as MilliCPU, containers without a request counted as 100m

@@ -4,17 +4,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Ledger counts what one node has and what its pods occupy. The zero value is a node without
-// resources. One goroutine owns a Ledger.
+// Ledger counts the resources of one node and those that its pods occupy. The zero value is a node
+// without resources. One goroutine owns a Ledger.
 type Ledger struct {
 	Allocatable Amount
 	MaxPods     int64
 	Used        Amount
-	Pods        int64 // pods counted in
+	Pods        int64 // number of pods
 	ScoreUsed   struct{ MilliCPU, Memory int64 }
 }
 
-// SetNode sets the node's allocatable quantities; what pods occupy stays counted.
+// SetNode sets the node's allocatable quantities; the resources of its pods stay counted.
 func (l *Ledger) SetNode(node *corev1.Node) {
 	l.Allocatable = AmountOf(node.Status.Allocatable)
 	l.MaxPods = node.Status.Allocatable.Pods().Value()
@@ -23,7 +23,7 @@ func (l *Ledger) SetNode(node *corev1.Node) {
 // Add adds a pod.
 func (l *Ledger) Add(d Demand) { l.count(d, 1) }
 
-// Remove removes a pod; d must be the value given to Add.
+// Remove removes a pod; d must be the value passed to Add.
 func (l *Ledger) Remove(d Demand) { l.count(d, -1) }
 
 func (l *Ledger) count(d Demand, sign int64) {
@@ -49,7 +49,8 @@ type Shortage struct {
 	Capacity  int64
 }
 
-// Hopeless reports that the node could not satisfy the request even without any other pod (L2.32).
+// Hopeless reports whether the node could not satisfy the request even without any other pod
+// (L2.32).
 func (s Shortage) Hopeless() bool { return s.Name != corev1.ResourcePods && s.Requested > s.Capacity }
 
 // Fits returns what the node lacks for one more pod, in the order pods, cpu, memory, ephemeral

@@ -7,14 +7,14 @@ import (
 	podresources "k8s.io/component-helpers/resource"
 )
 
-// MemoryQoS says which memory cgroup v2 keeps for pods, and from when on it slows containers down before they reach
-// their limit (S11.G). The zero value does neither.
+// MemoryQoS configures the memory that cgroup v2 protects for pods, and the usage from which containers are
+// throttled before they reach their limit (S11.G). The zero value does neither.
 type MemoryQoS struct {
-	// Tiered keeps what Guaranteed pods request (memory.min), and what Burstable ones request as long as there is
-	// other memory to reclaim (memory.low).
+	// Tiered protects the requests of Guaranteed pods (memory.min), and those of Burstable pods as long as there
+	// is other memory to reclaim (memory.low).
 	Tiered bool
-	// Throttling is the part of the memory between request and limit that a container may use without being slowed
-	// down (memory.high), more than 0 and at most 1; 0: nobody is slowed down.
+	// Throttling is the part of the memory between request and limit that a container may use without being
+	// throttled (memory.high), more than 0 and at most 1; 0: no throttling.
 	Throttling float64
 }
 
@@ -26,14 +26,14 @@ const (
 	pageSize   = 4096
 )
 
-// Container has the files of a container's cgroup and their values (S11.140 to S11.142). allocatable is the memory of
-// the node for pods, in bytes: the limit of containers without one.
+// Container returns the files of a container's cgroup and their values (S11.140 to S11.142). allocatable is the
+// memory of the node for pods, in bytes: the limit of containers without one.
 func (q MemoryQoS) Container(pod *corev1.Pod, c *corev1.Container, allocatable int64) map[string]string {
 	request, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()
 	files := map[string]string{}
 	switch {
 	case request == 0 || !q.Tiered:
-		files[memoryMin], files[memoryLow] = "0", "0" // also what was there before
+		files[memoryMin], files[memoryLow] = "0", "0" // also clears earlier values
 	case QoS(pod) == corev1.PodQOSGuaranteed:
 		files[memoryMin] = strconv.FormatInt(request, 10)
 	default:
@@ -51,7 +51,7 @@ func (q MemoryQoS) Container(pod *corev1.Pod, c *corev1.Container, allocatable i
 	return files
 }
 
-// Pod has the files of a pod's cgroup and their values; none for what the pod does not need.
+// Pod returns the files of a pod's cgroup and their values; none that the pod does not need.
 func (q MemoryQoS) Pod(pod *corev1.Pod) map[string]string {
 	requests, limits := SpecRequests(pod), SpecLimits(pod)
 	request, limit := requests.Memory().Value(), limits.Memory().Value()
@@ -70,7 +70,7 @@ func (q MemoryQoS) Pod(pod *corev1.Pod) map[string]string {
 	return files
 }
 
-// throttle sets the memory from which on a cgroup is slowed down, in whole pages, if that is more than its request.
+// throttle sets the memory from which a cgroup is throttled, in whole pages, if that is more than its request.
 func (q MemoryQoS) throttle(files map[string]string, request, limit int64) {
 	if q.Throttling <= 0 {
 		return
@@ -81,10 +81,10 @@ func (q MemoryQoS) throttle(files map[string]string, request, limit int64) {
 	}
 }
 
-// MemoryTiers are sums of what pods request, in bytes, by how it is kept.
+// MemoryTiers are the sums of the requests of pods, in bytes, by protection.
 type MemoryTiers struct{ Guaranteed, Burstable int64 }
 
-// Tiers is what of a pod's memory is kept.
+// Tiers returns the protected memory of a pod.
 func (q MemoryQoS) Tiers(pod *corev1.Pod) MemoryTiers {
 	if !q.Tiered {
 		return MemoryTiers{}
@@ -100,8 +100,8 @@ func (q MemoryQoS) Tiers(pod *corev1.Pod) MemoryTiers {
 	}
 }
 
-// Files are those of the cgroup of all pods, and of the class Burstable below it: a cgroup keeps for its children at
-// most what is kept for itself (S11.141).
+// Files returns the files of the cgroup of all pods, and of the class Burstable below it: children are protected at
+// most up to the protection of their parent (S11.141).
 func (t MemoryTiers) Files() (node, burstable map[string]string) {
 	low := strconv.FormatInt(t.Burstable, 10)
 	return map[string]string{memoryMin: strconv.FormatInt(t.Guaranteed+t.Burstable, 10), memoryLow: low},

@@ -81,7 +81,8 @@ func TestMemoryQoS(t *testing.T) {
 	}
 }
 
-// A container is never slowed down below its request or above its limit, and in whole pages.
+// A container is never throttled below its request or above its limit, and at a multiple of the
+// page size.
 func TestMemoryHigh(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		request := rapid.Int64Range(0, math.MaxInt64/2).Draw(t, "request")
@@ -97,7 +98,7 @@ func TestMemoryHigh(t *testing.T) {
 		if _, err := fmt.Sscan(text, &high); err != nil || high%pageSize != 0 || high <= request {
 			t.Fatalf("request %d, limit %d: %s, %v", request, limit, text, err)
 		}
-		if float64(high) > float64(limit) { // as far as a float tells
+		if float64(high) > float64(limit) { // up to the precision of a float
 			t.Fatalf("request %d, limit %d: %d", request, limit, high)
 		}
 	})

@@ -11,7 +11,8 @@ const (
 	oomLowest     = 3 // of a Burstable container
 )
 
-// OOMScoreAdj is the oom_score_adj of a container's processes (L3.119). nodeMemory is the machine's capacity in bytes.
+// OOMScoreAdj returns the oom_score_adj of a container's processes (L3.119). nodeMemory is the machine's capacity in
+// bytes.
 func OOMScoreAdj(pod *corev1.Pod, c *corev1.Container, nodeMemory int64) int64 {
 	if IsNodeCritical(pod) {
 		return oomProtected
@@ -44,8 +45,8 @@ func smallestRequest(pod *corev1.Pod) int64 {
 	return max(smallest, 0)
 }
 
-// unassigned is each container's even share of the pod-level memory request that no container
-// claims.
+// unassigned returns each container's equal share of the pod-level memory request beyond the
+// requests of containers.
 func unassigned(pod *corev1.Pod) int64 {
 	if !podresources.IsPodLevelRequestsSet(pod) {
 		return 0

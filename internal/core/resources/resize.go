@@ -27,7 +27,7 @@ func CompareResizes(a, b Resize) int {
 	)
 }
 
-// grows is 1 if the resize requests more cpu or memory than is allocated.
+// grows returns 1 if the resize requests more cpu or memory than is allocated.
 func (r *Resize) grows() int {
 	wanted, held := AmountOf(SpecRequests(r.Wanted)), AmountOf(SpecRequests(r.Held))
 	if wanted.MilliCPU > held.MilliCPU || wanted.Memory > held.Memory {

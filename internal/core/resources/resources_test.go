@@ -69,7 +69,7 @@ func TestQoS(t *testing.T) { // L1.40
 	recorded := podOf(container(nil, nil))
 	recorded.Status.QOSClass = corev1.PodQOSGuaranteed
 	if got := QoS(recorded); got != corev1.PodQOSGuaranteed {
-		t.Errorf("the recorded class must win, got %s", got)
+		t.Errorf("the recorded class takes precedence, got %s", got)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestFits(t *testing.T) { // L2.20, L3.20
 	overcommitted := ledger(list("cpu", "1", "pods", "9"))
 	overcommitted.Add(Demand{Amount: Amount{MilliCPU: 2000}})
 	if short := Fits(overcommitted, Demand{}); short != nil {
-		t.Errorf("a pod that wants nothing fits an overcommitted node, got %v", short)
+		t.Errorf("a pod without requests fits an overcommitted node, got %v", short)
 	}
 }
 

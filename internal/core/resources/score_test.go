@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// The scores of a node of 10 cores and 20 GiB that has given away 3 cores and 5 GiB, for
-// a pod of 3 cores and 5 GiB (L2.10). The figures follow from the formulas by hand.
+// The scores of a node of 10 cores and 20 GiB with 3 cores and 5 GiB in use, for a pod of 3 cores
+// and 5 GiB (L2.10). The figures follow from the formulas by hand.
 func TestScores(t *testing.T) {
 	l := ledger(list("cpu", "10", "memory", "20Gi", "pods", "10", "example.com/gpu", "8"))
 	l.Add(Demand{Amount: Amount{MilliCPU: 3000, Memory: 5 << 30}, ScoreMilliCPU: 3000, ScoreMemory: 5 << 30})

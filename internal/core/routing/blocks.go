@@ -9,7 +9,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// BlockEventKind is what happened to blocks of a KV cache.
+// BlockEventKind is the kind of an event about blocks of a KV cache.
 type BlockEventKind uint8
 
 // The events of a model server (KVEventBatch of vLLM).
@@ -19,8 +19,8 @@ const (
 	BlocksCleared // all of them
 )
 
-// BlockEvent is what a model server says about blocks in its KV cache. All of it is a server's word: it changes what is
-// known of this server only.
+// BlockEvent is an event of a model server about blocks in its KV cache. It is not trusted: it changes only the state
+// of this server.
 type BlockEvent struct {
 	Kind BlockEventKind
 	// Blocks are the server's own hashes.
@@ -28,33 +28,34 @@ type BlockEvent struct {
 	// Parent is the server's hash of the block before the first one, if HasParent.
 	Parent    uint64
 	HasParent bool
-	// Tokens are those of the stored blocks, BlockTokens in each; none: blocks that are known came to another tier.
+	// Tokens are the tokens of the stored blocks, BlockTokens in each; none: known blocks moved to another tier.
 	Tokens      []uint32
 	BlockTokens int
 	// Adapter is the name of the LoRA adapter; empty: the model of the server's topic.
 	Adapter string
-	// Extra says what else the blocks depend on, one for each block; nil: nothing.
+	// Extra is what else the blocks depend on, one for each block; nil: nothing.
 	Extra []BlockExtra
-	// Slow: the blocks are not in the memory of the GPU, but in that of the host, or further away.
+	// Slow: the blocks are not in the memory of the GPU, but in the memory of the host or in slower
+	// storage.
 	Slow bool
 	// Group of layers, in models with several kinds of them.
 	Group int
-	// Window: blocks of layers that only look at the last tokens; they say nothing about whole prompts.
+	// Window: blocks of layers with a sliding window; they do not represent whole prompts.
 	Window bool
 }
 
-// BlockExtra is what a block depends on beside its tokens: a salt (cache_salt of the request), or something that
-// requests cannot be compared by, such as an image.
+// BlockExtra is what a block depends on beside its tokens: a salt (cache_salt of the request), or an input that
+// cannot be compared with requests, such as an image.
 type BlockExtra struct {
 	Salt  string
 	Other uint64 // 0: nothing
 }
 
-// mostKnown is how many blocks are remembered of all servers of a pool, by events: of about 100 bytes each.
+// mostKnown limits the blocks that are stored for all servers of a pool, from events: about 100 bytes each.
 const mostKnown = 1 << 20
 
-// The planes of a set: who has a block in fast memory, in slow memory, and who probably has it because a request with
-// it was sent there a moment ago.
+// The planes of a set: the servers that have a block in fast memory, in slow memory, and those that probably have it
+// because a request with it was sent to them recently.
 const (
 	fast = iota
 	slow
@@ -62,8 +63,8 @@ const (
 	planes
 )
 
-// blockIndex knows which servers have which blocks in their KV cache, by what they say. The hashes of the servers are
-// their own; an event tells the tokens, too, from which the index makes the hashes that requests are compared by.
+// blockIndex records which servers have which blocks in their KV cache, according to their events. Each server uses
+// its own hashes; events also contain the tokens, from which the index computes the hashes to compare with requests.
 type blockIndex struct {
 	slots   int
 	sets    map[uint64]int32 // hash → set
@@ -74,9 +75,9 @@ type blockIndex struct {
 	most    int           // of one server
 	size    int           // tokens of a block; 0: not known yet
 	given   bool          // size is configured
-	keep    time.Duration // how long a guess counts; 0: no guesses
+	keep    time.Duration // how long a guess is valid; 0: no guesses
 
-	guesses map[guess]int64 // until when
+	guesses map[guess]int64 // valid until
 	expire  []expiry        // in the order of their times
 	first   int             // of expire
 	alive   []uint64        // for match
@@ -92,22 +93,22 @@ type expiry struct {
 	until int64
 }
 
-// mostGuesses bounds the blocks that are guessed at once; further ones are not guessed.
+// mostGuesses limits the number of blocks that are guessed at a time.
 const mostGuesses = 1 << 17
 
-// blockServer is what one server has said since the connection to it was made.
+// blockServer is the state of one server from its events on the current connection.
 type blockServer struct {
 	following bool
-	heard     bool // something, since then
-	whole     bool // nothing was missed: what it did not say it does not have
-	full      bool // it has said more than is remembered
+	heard     bool // an event has arrived on this connection
+	whole     bool // no event was missed: the server has no other blocks
+	full      bool // it has more blocks than the limit
 	next      uint64
 	gaps      int
 	size      int // tokens of its blocks
 	blocks    map[uint64]block
 }
 
-// block is a block that a server has: the hash that requests are compared by, and where.
+// block is a block of a server: the hash to compare with requests, and its tiers.
 type block struct {
 	hash  uint64
 	group int32
@@ -121,7 +122,7 @@ func newBlockIndex(size int, keep time.Duration) *blockIndex {
 
 func (x *blockIndex) stride() int { return (x.slots + 63) / 64 }
 
-// grow makes room for so many servers.
+// grow resizes the sets for this many servers.
 func (x *blockIndex) grow(slots int) {
 	for len(x.servers) < slots {
 		x.servers = append(x.servers, blockServer{})
@@ -182,24 +183,24 @@ func (x *blockIndex) clear(hash uint64, slot, plane int) {
 	delete(x.sets, hash)
 }
 
-// begin announces a new connection to a server: what was known of it may be wrong now.
+// begin starts a new connection to a server: its former state may be outdated.
 func (x *blockIndex) begin(slot int) {
 	gaps := x.servers[slot].gaps
 	x.drop(slot)
 	x.servers[slot] = blockServer{following: true, gaps: gaps, blocks: map[uint64]block{}}
 }
 
-// drop forgets a server.
+// drop removes a server.
 func (x *blockIndex) drop(slot int) {
 	x.empty(slot)
 	x.unguess(slot)
 	x.servers[slot] = blockServer{}
 }
 
-// empty forgets the blocks of a server.
+// empty removes the blocks of a server.
 func (x *blockIndex) empty(slot int) {
 	v := &x.servers[slot]
-	for _, b := range v.blocks { // any order: all go
+	for _, b := range v.blocks { // any order: all are removed
 		for plane := fast; plane <= slow; plane++ {
 			x.clear(b.hash, slot, plane)
 		}
@@ -209,8 +210,8 @@ func (x *blockIndex) empty(slot int) {
 	v.full = false
 }
 
-// number takes the sequence number of a server's next message. If messages were missed, or the server counts anew, all
-// that is known of it is forgotten: it may have removed any block.
+// number checks the sequence number of a server's next message. If messages were missed, or the server counts anew,
+// all its blocks are removed from the index: it may have removed any of them.
 func (x *blockIndex) number(slot int, n uint64) {
 	v := &x.servers[slot]
 	switch {
@@ -224,7 +225,7 @@ func (x *blockIndex) number(slot int, n uint64) {
 	v.heard, v.next = true, n+1
 }
 
-// take takes an event.
+// take applies an event.
 func (x *blockIndex) take(slot int, model string, e *BlockEvent) {
 	v := &x.servers[slot]
 	switch e.Kind {
@@ -261,7 +262,7 @@ func (x *blockIndex) store(slot int, model string, e *BlockEvent) {
 		v.size = e.BlockTokens
 	}
 	if !x.given && x.size != v.size && (x.size == 0 || !slices.ContainsFunc(x.servers, x.fits)) {
-		x.size = v.size // the first one says what all have
+		x.size = v.size // the first one defines the size for all
 	}
 	if e.Adapter != "" {
 		model = e.Adapter
@@ -270,7 +271,7 @@ func (x *blockIndex) store(slot int, model string, e *BlockEvent) {
 	if e.HasParent {
 		parent, ok := v.blocks[e.Parent]
 		if !ok {
-			return // what comes before is not known
+			return // the parent is not known
 		}
 		hash = parent.hash
 	} else {
@@ -295,7 +296,7 @@ func (x *blockIndex) store(slot int, model string, e *BlockEvent) {
 		if !known {
 			if len(v.blocks) >= x.most || x.blocks >= mostKnown {
 				v.full = true
-				return // those after it would be of no use
+				return // those after it would not be usable
 			}
 			b = block{hash: hash, group: int32(e.Group)} //nolint:gosec // limited by the reader
 			x.blocks++
@@ -304,7 +305,7 @@ func (x *blockIndex) store(slot int, model string, e *BlockEvent) {
 	}
 }
 
-// put notes that a server has a block in a tier.
+// put records that a server has a block in a tier.
 func (x *blockIndex) put(slot int, own uint64, b block, inSlow bool) {
 	plane := fast
 	if inSlow {
@@ -333,7 +334,7 @@ func (x *blockIndex) remove(slot int, own uint64, e *BlockEvent) {
 	x.clear(b.hash, slot, plane)
 }
 
-// forget forgets a block of a server.
+// forget removes a block of a server.
 func (x *blockIndex) forget(slot int, own uint64, b block) {
 	delete(x.servers[slot].blocks, own)
 	x.blocks--
@@ -341,7 +342,7 @@ func (x *blockIndex) forget(slot int, own uint64, b block) {
 	x.clear(b.hash, slot, slow)
 }
 
-// guess notes that a server will have blocks soon: a request with them was sent there.
+// guess records that a server will have blocks soon, because a request with them was sent to it.
 func (x *blockIndex) guess(slot int, hashes []uint64, now time.Time) {
 	x.tick(now)
 	if x.keep <= 0 || !x.servers[slot].following || len(x.expire)-x.first+len(hashes) > mostGuesses {
@@ -356,7 +357,7 @@ func (x *blockIndex) guess(slot int, hashes []uint64, now time.Time) {
 	}
 }
 
-// tick ends guesses whose time is over. One that was made again is in the list twice.
+// tick ends guesses that have expired. A renewed guess is in the list twice.
 func (x *blockIndex) tick(now time.Time) {
 	at := now.UnixNano()
 	for ; x.first < len(x.expire) && x.expire[x.first].until <= at; x.first++ {
@@ -394,14 +395,14 @@ func (x *blockIndex) unguess(slot int) {
 // fits reports whether the blocks of a server are as long as those of the requests.
 func (x *blockIndex) fits(v blockServer) bool { return v.heard && v.size == x.size && x.size > 0 }
 
-// knows reports whether what a server has said counts; also that it has nothing.
+// knows reports whether the state of a server is valid, including an empty one.
 func (x *blockIndex) knows(slot int) bool {
 	v := &x.servers[slot]
 	return x.fits(*v) || v.heard && v.whole && v.size == 0
 }
 
-// match writes for each server how many blocks of a prompt it has, one after the other from the beginning, and how many
-// of them are in slow memory only. Blocks may be missing in the middle: a server removes what it wants.
+// match writes for each server how many consecutive blocks of a prompt it has from the beginning, and how many of them
+// are in slow memory only. Blocks may be missing in the middle, because servers remove blocks in any order.
 func (x *blockIndex) match(hashes []uint64, lengths, behind []int32) {
 	clear(lengths)
 	clear(behind)
@@ -436,7 +437,7 @@ func (x *blockIndex) match(hashes []uint64, lengths, behind []int32) {
 	x.finish(len(hashes), lengths)
 }
 
-// finish writes the length of those that have all blocks so far.
+// finish writes the length of the servers that have all blocks so far.
 func (x *blockIndex) finish(length int, lengths []int32) {
 	if length == 0 {
 		return
@@ -466,7 +467,7 @@ func seed(model, salt string) uint64 {
 	return d.Sum64()
 }
 
-// chain is the hash of a block: of its tokens, and of all before them.
+// chain returns the hash of a block: of its tokens, and of all before them.
 func chain(before uint64, tokens []uint32) uint64 {
 	var d xxhash.Digest
 	var word [8]byte
@@ -480,14 +481,15 @@ func chain(before uint64, tokens []uint32) uint64 {
 	return d.Sum64()
 }
 
-// MostTokens is how much of a prompt is compared, in tokens.
+// MostTokens limits the compared part of a prompt, in tokens.
 const MostTokens = promptTokens
 
 // TokenHasher makes the hashes of a prompt's blocks from its tokens. It may be used while the Pool it came from
 // changes.
 type TokenHasher struct{ block int }
 
-// Block is the length of a block in tokens; 0: no server has said it yet, and there is nothing to compare with.
+// Block is the length of a block in tokens; 0: no server has reported it yet, and there is nothing to compare
+// with.
 func (h TokenHasher) Block() int { return h.block }
 
 // Hash returns the hashes of the full blocks of a prompt. The model is the name that servers publish: Request.Target,

@@ -13,12 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Config is a checked EndpointPickerConfig. It is not changed after it was made.
+// Config is a validated EndpointPickerConfig. It is immutable.
 type Config struct {
 	profiles   []profile
 	decode     int            // index of the profile that serves; the only one, unless disaggregated
 	prefill    int            // index of the profile that computes prompts; -1: none
-	threshold  int            // bytes of a prompt that is not in the cache, from which on it is computed elsewhere
+	threshold  int            // bytes of a prompt that is not in the cache, from which it is computed by another server
 	labels     []*labelFilter // at most 64
 	prefix     prefixConfig
 	precise    *Precise // nil: not configured
@@ -44,11 +44,11 @@ type weighted struct {
 
 // flowConfig is flow control: how many requests wait, where, and how long.
 type flowConfig struct {
-	mostRequests, mostBytes int64 // of all bands; 0: no limit
+	mostRequests, mostBytes int64 // in all bands; 0: no limit
 	ttl                     time.Duration
 	empty                   time.Duration // instead of ttl for requests that come while the pool has no endpoint
 	bands                   []bandConfig  // by priority, highest first
-	other, negative         bandConfig    // bands that are not named; negative: those below 0
+	other, negative         bandConfig    // for priorities without a band; negative: those below 0
 }
 
 type bandConfig struct {
@@ -64,7 +64,7 @@ type order uint8
 const (
 	arrival order = iota
 	earliestDeadline
-	firstToken // received + the time to the first token that was asked for
+	firstToken // received + the requested time to the first token
 )
 
 // The limits of a band and the time to live in a queue, by default (2.4).
@@ -74,14 +74,14 @@ const (
 	requestTTL   = 60 * time.Second
 )
 
-// The groups and versions of the configuration that are read; both have the same fields.
+// The groups and versions of the configuration that are accepted; both have the same fields.
 const (
 	configKind  = "EndpointPickerConfig"
 	configGroup = "inference.networking.x-k8s.io/v1alpha1"
 	llmdGroup   = "llm-d.ai/v1alpha1"
 )
 
-// MaxConfig is how long a configuration may be, in bytes.
+// MaxConfig is the maximum size of a configuration, in bytes.
 const MaxConfig = 1 << 20
 
 // The document. Fields have upstream's names.
@@ -171,7 +171,7 @@ func DefaultConfig() *Config {
 	return c
 }
 
-// strict reads JSON into a value and refuses fields that it does not have.
+// strict decodes JSON and refuses unknown fields.
 func strict(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -208,7 +208,7 @@ func ParseConfig(text []byte) (*Config, error) {
 	return b.c, nil
 }
 
-// builder makes a Config of a document.
+// builder makes a Config from a document.
 type builder struct {
 	c     *Config
 	named map[string]*plugin
@@ -243,8 +243,8 @@ func (b *builder) plugins(doc *document) error {
 	return nil
 }
 
-// find returns a named plugin. A name that is not configured, but is that of a type, stands for
-// the type's defaults.
+// find returns a named plugin. A name that is not configured, but equals a type, stands for the
+// type with its defaults.
 func (b *builder) find(name, where string) (*plugin, error) {
 	if p := b.named[name]; p != nil {
 		return p, nil
@@ -304,7 +304,7 @@ func (b *builder) profiles(doc *document) error {
 	return nil
 }
 
-// disaggregated finds the profiles of a pool whose prompts are computed by other servers than the answers.
+// disaggregated finds the profiles of a pool with disaggregated prefill and decode.
 func (b *builder) disaggregated(h *handler) error {
 	b.c.decode = -1
 	for i := range b.c.profiles {
@@ -405,7 +405,8 @@ func (b *builder) detector(doc *document) error {
 	return nil
 }
 
-// dataLayer accepts the sources of upstream's default: carob always scrapes all that its plugins need.
+// dataLayer accepts the sources of upstream's default: carob always scrapes all metrics that its
+// plugins need.
 func (b *builder) dataLayer(doc *document) error {
 	if doc.DataLayer == nil {
 		return nil
@@ -432,7 +433,8 @@ func (b *builder) dataLayer(doc *document) error {
 	return nil
 }
 
-// parsers accepts the parsers that the gateway has: it knows the API of a request by its path.
+// parsers accepts the parsers that the gateway has: it determines the API of a request from its
+// path.
 func (b *builder) parsers(doc *document) error {
 	var all []pluginRef
 	if doc.Parser != nil {

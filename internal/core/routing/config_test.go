@@ -8,7 +8,7 @@ import (
 
 const head = `"apiVersion": "inference.networking.x-k8s.io/v1alpha1", "kind": "EndpointPickerConfig"`
 
-// What is not known, or makes no sense, is an error that names it.
+// Unknown or invalid parts are errors that name them.
 func TestConfigErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{`, "unexpected EOF"},
@@ -77,7 +77,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// The parts of a configuration come to where they belong, with upstream's defaults.
+// All parts of a configuration are read, with upstream's defaults.
 func TestConfig(t *testing.T) {
 	c := config(t, `"featureGates": ["flowControl"], "plugins": [{"name": "mine", "type": "queue-scorer"},
 		{"type": "random-picker"}, {"type": "utilization-detector", "parameters": {"queueDepthThreshold": 9}}],
@@ -104,7 +104,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Whatever is configured, a pool made of it decides without a panic.
+// A pool with any valid configuration decides without a panic.
 func FuzzConfig(f *testing.F) {
 	for _, kind := range []string{"queue-scorer", "prefix-cache-scorer", "latency-scorer", "by-label-selector",
 		"no-hit-lru-scorer", "concurrency-detector", "weighted-random-picker", "prefix-cache-affinity-filter"} {

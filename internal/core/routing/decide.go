@@ -6,39 +6,39 @@ import "time"
 type pickerKind uint8
 
 const (
-	maxScore       pickerKind = iota // the highest; among equals the one with the fewest requests, then any
+	maxScore       pickerKind = iota // the highest; for equal scores the one with the fewest requests, then any
 	anyScore                         // any
 	weightedRandom                   // any, in proportion to the scores
 )
 
 type picker struct {
 	kind     pickerKind
-	reported int // endpoints that upstream's picker would name
+	reported int // number of endpoints that upstream's picker would return
 }
 
-// Decide decides what happens to a new request. It changes nothing; after Hold, the caller adds
-// the request with Enqueue.
+// Decide decides about a new request. It changes nothing; after Hold, the caller adds the request
+// with Enqueue.
 func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	v := &p.work
 	v.candidates(p, r, now)
 	if p.flow != nil && p.config.flow == nil && p.flow.held == 0 {
-		p.flow = nil // it was turned off, and those that were held have gone on
+		p.flow = nil // flow control was disabled, and the held requests have continued
 	}
 	if p.flow == nil {
 		if len(v.at) == 0 {
 			return p.begin(r, now)
 		}
-		// Without flow control only those that can be shed are, and nothing waits (2.4).
+		// Without flow control, sheddable requests are refused, and none waits (2.4).
 		if r.Priority < 0 && p.config.saturation.full(v) {
 			return refuse(Saturated)
 		}
 		return p.choose(v)
 	}
 	if r.Subset != nil && len(v.at) == 0 {
-		return refuse(NoEndpoints) // a pool without endpoints may get some; a subset is the client's matter
+		return refuse(NoEndpoints) // a pool without endpoints may get some; a subset is the client's choice
 	}
 	if len(v.at) == 0 && p.config.flow == nil && !p.starting(now) {
-		return refuse(NoEndpoints) // nobody starts a server any more; those that are held may wait for their time
+		return refuse(NoEndpoints) // no server will be started; held requests may wait for their timeout
 	}
 	if p.flow.blocks(r.Priority) || p.config.saturation.full(v) {
 		if why := p.flow.full(r); why != "" {
@@ -49,20 +49,21 @@ func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	return p.choose(v)
 }
 
-// askedTime is how long after an autoscaler has read how many requests are held it is expected again; they read every
-// 15 s.
+// askedTime is how long an autoscaler counts as active after it has read the number of held requests; autoscalers
+// read it every 15 s.
 const askedTime = 2 * time.Minute
 
-// Asked notes that an autoscaler reads how many requests are held: it will start a server for them.
+// Asked records that an autoscaler has read the number of held requests: it will start a server for
+// them.
 func (p *Pool) Asked(now time.Time) { p.asked = now }
 
-// starting reports whether somebody will start a server when requests are held.
+// starting reports whether an autoscaler will start a server for held requests.
 func (p *Pool) starting(now time.Time) bool {
 	return p.ready == 0 && !p.asked.IsZero() && now.Sub(p.asked) < askedTime
 }
 
-// begin decides on the first request for a pool without a server: it waits if an autoscaler will hear of it. The wait
-// ends with a server, with noEndpointRequestTTL, or with the client.
+// begin decides on the first request for a pool without a server: it waits if an autoscaler is active. The wait ends
+// with a server, with noEndpointRequestTTL, or with the client.
 func (p *Pool) begin(r *Request, now time.Time) Decision {
 	if r.Subset != nil || !p.starting(now) {
 		return refuse(NoEndpoints)
@@ -78,7 +79,7 @@ func (p *Pool) choose(v *view) Decision {
 	d := Decision{Verdict: Serve}
 	all := p.config.prefill >= 0
 	if all {
-		v.rest = append(v.rest[:0], v.at...) // the second profile begins with all candidates, too
+		v.rest = append(v.rest[:0], v.at...) // the second profile also begins with all candidates
 	}
 	main := &p.config.profiles[p.config.decode]
 	d.N, d.Score = v.run(main, &d.Chosen)

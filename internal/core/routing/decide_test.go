@@ -14,7 +14,7 @@ import (
 
 var begin = time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 
-// servers makes n endpoints that are ready.
+// servers returns n ready endpoints.
 func servers(n int) []Endpoint {
 	out := make([]Endpoint, 0, n)
 	for i := range n {
@@ -43,7 +43,7 @@ func pool(c *Config, n int) *Pool {
 	return p
 }
 
-// say gives endpoint i numbers.
+// say sets the metrics of endpoint i.
 func say(p *Pool, i int, now time.Time, s Stats) {
 	ref := p.Refs()[i]
 	p.Scraping(ref, now)
@@ -99,15 +99,15 @@ func TestScorers(t *testing.T) {
 		{"running-requests-size-scorer", func(p *Pool) { say(p, 0, begin, Stats{Running: 3}) }, Request{}, "p1"},
 		{"kv-cache-utilization-scorer", func(p *Pool) { say(p, 0, begin, Stats{CacheUse: 0.3}) }, Request{}, "p1"},
 		{"load-aware-scorer", func(p *Pool) { say(p, 0, begin, Stats{Waiting: 3}) }, Request{}, "p1"},
-		{"lora-affinity-scorer", func(p *Pool) { // runs it, before room for it
+		{"lora-affinity-scorer", func(p *Pool) { // running it before room for it
 			say(p, 0, begin, Stats{MaxAdapters: 4})
 			say(p, 1, begin, Stats{MaxAdapters: 1, Active: []string{"sql"}})
 		}, Request{Model: "chat", Target: "sql"}, "p1"},
-		{"lora-affinity-scorer", func(p *Pool) { // room for it, before it is waited for
+		{"lora-affinity-scorer", func(p *Pool) { // room for it before waiting for it
 			say(p, 0, begin, Stats{MaxAdapters: 1, Queued: []string{"sql"}})
 			say(p, 1, begin, Stats{MaxAdapters: 4, Active: []string{"a", "b"}})
 		}, Request{Model: "sql"}, "p1"},
-		{"lora-affinity-scorer", func(p *Pool) { // it is waited for, before no room
+		{"lora-affinity-scorer", func(p *Pool) { // waiting for it before no room
 			say(p, 0, begin, Stats{MaxAdapters: 1, Active: []string{"a"}})
 			say(p, 1, begin, Stats{MaxAdapters: 1, Queued: []string{"sql"}})
 		}, Request{Model: "sql"}, "p1"},
@@ -149,9 +149,9 @@ func TestScorers(t *testing.T) {
 	}
 }
 
-// A client's hope for the first token: those that fulfil it come first, and of them the slowest, so that the fast ones
-// stay free for who needs them.
-func TestHopes(t *testing.T) {
+// A client's requested time to the first token: endpoints that meet it come first, the slowest of them first, so that
+// the fast ones stay free for other requests.
+func TestRequestedTimeToFirstToken(t *testing.T) {
 	p := pool(config(t, `"plugins": [{"type": "slo-headroom-tier-filter", "parameters": {"epsilonExploreNeg": 0}},
 		{"type": "latency-scorer", "parameters": {"tpotWeight": 0}}]`), 3)
 	for i, took := range []time.Duration{20, 200, 2000} {
@@ -191,8 +191,9 @@ func TestSubset(t *testing.T) {
 	}
 }
 
-// What is draining or not ready gets nothing; what left is forgotten, and a new pod with its address is another server.
-func TestEndpointsLeave(t *testing.T) {
+// Endpoints that are draining or not ready get no requests; removed endpoints leave no state, and a new pod with the
+// same address is a new server.
+func TestRemovedEndpoints(t *testing.T) {
 	p := pool(DefaultConfig(), 3)
 	all := servers(3)
 	old := p.Refs()[0]
@@ -214,20 +215,20 @@ func TestEndpointsLeave(t *testing.T) {
 	}
 	p.Scraping(old, begin)
 	p.Observe(old, Stats{At: begin, Waiting: 100})
-	f := p.Sent(old, &Request{}, begin) // it left at that moment
+	f := p.Sent(old, &Request{}, begin) // it was removed at that moment
 	p.FirstToken(&f, begin)
 	p.Ended(&f, Failed, 0, begin)
 	ref, _ := p.Find(all[0].Address)
 	if s, n := p.Stats(ref); n != 0 || s.Waiting != 0 {
-		t.Errorf("the new pod has the old one's numbers: %+v, %d requests", s, n)
+		t.Errorf("the new pod has the old one's metrics: %+v, %d requests", s, n)
 	}
 	p.SetEndpoints(nil)
 	if p.index.pairs != 0 || len(p.index.sets) != 0 {
-		t.Errorf("%d blocks of servers that left are remembered", p.index.pairs)
+		t.Errorf("%d blocks of removed servers are stored", p.index.pairs)
 	}
 }
 
-// Requests between two scrapes count, those that the scrape has seen do not count twice.
+// Requests between two scrapes count, those that the scrape includes do not count twice.
 func TestSentSinceTheScrape(t *testing.T) {
 	p := pool(config(t, `"plugins": [{"type": "queue-scorer"}]`), 2)
 	at := begin
@@ -253,20 +254,20 @@ func TestSentSinceTheScrape(t *testing.T) {
 	flights = append(flights, p.Sent(p.Refs()[0], &Request{}, at)) // while the scrape is on its way
 	p.Observe(p.Refs()[0], Stats{At: at.Add(-time.Millisecond), Waiting: 1, Running: 7})
 	if got := queue(0); got != 2 {
-		t.Errorf("queue %g: the server told of 1, 1 was sent since", got)
+		t.Errorf("queue %g: the server reported 1, 1 was sent since", got)
 	}
 	for i := range flights {
 		p.Ended(&flights[i], Answered, 0, at)
 	}
 	if got := queue(0); got != 1 {
-		t.Errorf("queue %g after all have ended, the server told of 1", got)
+		t.Errorf("queue %g after all have ended, the server reported 1", got)
 	}
-	// An answer of a scrape that was overtaken says nothing.
+	// The result of an outdated scrape is ignored.
 	p.Observe(p.Refs()[0], Stats{At: begin, Waiting: 90})
 	if got := queue(0); got != 1 {
 		t.Errorf("queue %g by an old answer", got)
 	}
-	// A server that says it has nothing to do is not believed while it has 9 requests of ours.
+	// A server that reports an empty queue is not trusted while it has 9 requests of this gateway.
 	for range 9 {
 		f := p.Sent(p.Refs()[0], &Request{}, at)
 		p.FirstToken(&f, at)
@@ -278,7 +279,8 @@ func TestSentSinceTheScrape(t *testing.T) {
 	}
 }
 
-// Sheddable requests are refused while no server has room, or while nothing is known; others are not (2.4).
+// Sheddable requests are refused while no server has room, or while there are no metrics; others are not
+// (2.4).
 func TestSaturation(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -307,7 +309,7 @@ func TestSaturation(t *testing.T) {
 	}
 }
 
-// A pool of servers without metrics serves what can be shed, too, until it has many requests.
+// A pool of servers without metrics also serves sheddable requests, until it has many requests.
 func TestServersWithoutMetrics(t *testing.T) {
 	p := pool(DefaultConfig(), 2)
 	for i := range 2 * blindRequests {
@@ -319,7 +321,7 @@ func TestServersWithoutMetrics(t *testing.T) {
 	if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Reason != Saturated {
 		t.Errorf("%d requests at 2 servers: %s", 2*blindRequests, d.Verdict)
 	}
-	say(p, 0, begin, Stats{Waiting: 9}) // one has metrics: the other one is stale
+	say(p, 0, begin, Stats{Waiting: 9}) // one has metrics, those of the other are stale
 	if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Reason != Saturated {
 		t.Errorf("one is full, one is stale: %s", d.Verdict)
 	}
@@ -345,7 +347,7 @@ func TestConcurrency(t *testing.T) {
 	}
 }
 
-// Among equals the server with the fewest requests is chosen.
+// With equal scores, the server with the fewest requests is chosen.
 func TestTies(t *testing.T) {
 	p := pool(config(t, `"plugins": [{"type": "max-score-picker"}]`), 3)
 	p.Sent(p.Refs()[0], &Request{}, begin)
@@ -383,7 +385,7 @@ func TestPickers(t *testing.T) {
 	}
 }
 
-// The decision names the others to try, in the order of their scores, each once.
+// The decision lists the other endpoints to try, in the order of their scores, each once.
 func TestOrder(t *testing.T) {
 	p := pool(DefaultConfig(), 5)
 	for i := range 5 {
@@ -397,7 +399,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Labels, and prompts that are computed elsewhere (llm-d.ai/role).
+// Filters by label, and disaggregated prefill (llm-d.ai/role).
 func TestDisaggregated(t *testing.T) {
 	p := NewPool(config(t, `"plugins": [{"type": "prefill-filter"}, {"type": "decode-filter"}, {"type": "queue-scorer"},
 		{"type": "pd-profile-handler", "parameters": {"threshold": 1000}}],
@@ -422,12 +424,12 @@ func TestDisaggregated(t *testing.T) {
 		}
 	}
 	if d := p.Decide(&Request{Bytes: 400}, begin); d.HasPrefill {
-		t.Error("a short prompt is computed elsewhere")
+		t.Error("a short prompt is computed by another server")
 	}
 	name, _ := serve(t, p, r, begin)
 	r.Subset = []netip.AddrPort{all[map[string]int{"p1": 1, "p2": 2}[name]].Address}
 	if d := p.Decide(r, begin); d.HasPrefill {
-		t.Error("a prompt that is in the cache is computed elsewhere")
+		t.Error("a prompt that is in the cache is computed by another server")
 	}
 	all[1].Labels, all[2].Labels = map[string]string{RoleLabel: "prefill"}, map[string]string{RoleLabel: "prefill"}
 	p.SetEndpoints(all)
@@ -436,7 +438,7 @@ func TestDisaggregated(t *testing.T) {
 	}
 }
 
-// thousand is a pool as the figure asks for, with all that the default configuration looks at.
+// thousand returns the pool of the benchmark, with all metrics that the default configuration uses.
 func thousand() (*Pool, []Request) {
 	p := pool(DefaultConfig(), 1000)
 	p.SetPace(time.Second)
@@ -464,7 +466,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkDecide is the pick with 1,000 endpoints and 256 prompts of 8 to 11 KB that share a beginning.
+// BenchmarkDecide measures the pick with 1,000 endpoints and 256 prompts of 8 to 11 KB that share a
+// beginning.
 func BenchmarkDecide(b *testing.B) {
 	p, requests := thousand()
 	b.ReportAllocs()

@@ -2,7 +2,7 @@ package routing
 
 import "time"
 
-// Verdict is what happens to a request.
+// Verdict is the decision about a request.
 type Verdict uint8
 
 // The verdicts.
@@ -25,7 +25,8 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// Reason is why a request was refused: the value of the header x-llm-d-request-dropped-reason (2.1).
+// Reason is the reason why a request was refused: the value of the header
+// x-llm-d-request-dropped-reason (2.1).
 type Reason string
 
 // The reasons, as upstream's router names them.
@@ -56,7 +57,8 @@ func (r Reason) Status() int {
 // their response.
 const MostChosen = 3
 
-// Decision is what happens to a request. It is a value: making one allocates nothing.
+// Decision is the decision about a request, with its endpoints. It is a value: making one allocates
+// nothing.
 type Decision struct {
 	Verdict Verdict
 	// Chosen are the endpoints in order, N of them (Serve).
@@ -65,7 +67,8 @@ type Decision struct {
 	// Prefill is the endpoint that computes the prompt first, if HasPrefill (disaggregated serving).
 	Prefill    Ref
 	HasPrefill bool
-	// Matched is how many blocks of the prompt the first endpoint has in its cache, as far as known.
+	// Matched is how many blocks of the prompt the first endpoint has in its cache, according to the
+	// index.
 	Matched int
 	// Score of the first endpoint: the sum of weighted scores.
 	Score float64
@@ -76,23 +79,24 @@ type Decision struct {
 // refuse is a decision.
 func refuse(why Reason) Decision { return Decision{Verdict: Refuse, Reason: why} }
 
-// Outcome is how a request ended at an endpoint.
+// Outcome is the result of a request at an endpoint.
 type Outcome uint8
 
 // The outcomes.
 const (
-	Answered Outcome = iota // to the last byte
+	Answered Outcome = iota // completely
 	Aborted                 // by the client
 	Failed                  // by the server: no connection, or it broke
 )
 
-// Flight is a request that an endpoint has. Sent makes it; FirstToken and Ended get it back.
+// Flight is a request in flight at an endpoint. Sent returns it; it is passed to FirstToken and
+// Ended.
 type Flight struct {
 	ref      Ref
 	tokens   int64 // of the prompt
-	uncached int64 // of the prompt, not in the cache as far as known
-	ahead    int64 // uncached tokens of other requests that were there before
-	busy     int   // requests that were there before
+	uncached int64 // of the prompt, not in the cache according to the index
+	ahead    int64 // uncached tokens of other requests that were sent before
+	busy     int   // requests that were sent before
 	sent     time.Time
 	first    time.Time
 	over     bool

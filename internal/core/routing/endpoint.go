@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Labels of a pod that say which engine serves there; the first one wins (2.3). Without them it is vLLM.
+// Labels of a pod that name its engine; the first one takes precedence (2.3). Without them it is vLLM.
 const (
 	EngineLabel    = "llm-d.ai/engine-type"
 	OldEngineLabel = "inference.networking.k8s.io/engine-type"
@@ -42,7 +42,7 @@ func (e *Endpoint) Session() string {
 	return e.Name.String() + "-rank-" + strconv.Itoa(e.Rank)
 }
 
-// Stats are what a model server says about itself. Numbers that make no sense are left out by the parser.
+// Stats are the metrics of a model server. The parser omits implausible numbers.
 type Stats struct {
 	// At is when the scrape began; zero: never scraped.
 	At time.Time
@@ -50,15 +50,15 @@ type Stats struct {
 	Waiting, Running int
 	// CacheUse is the used part of the KV cache, 0 to 1.
 	CacheUse float64
-	// Active and Queued are the adapters that are loaded and used, and those that requests wait for; MaxAdapters is how
-	// many can be loaded at once, 0 for a server without adapters.
+	// Active and Queued are the adapters that are loaded and used, and those for which requests wait; MaxAdapters is
+	// how many can be loaded at once, 0 for a server without adapters.
 	Active, Queued []string
 	MaxAdapters    int
 	// BlockTokens and Blocks describe the KV cache; 0: unknown.
 	BlockTokens, Blocks int
 }
 
-// Ref names an endpoint of a Pool. It stays valid while the endpoint is in the pool; later it names nothing.
+// Ref names an endpoint of a Pool. It stays valid while the endpoint is in the pool; later it is invalid.
 type Ref struct {
 	slot int32
 	gen  uint32

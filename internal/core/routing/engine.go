@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Metric is a series of a model server: a name, and labels that it must have. With Read the value is in that label.
+// Metric is a series of a model server: a name, and labels that it must have. With Read, the value is in this
+// label.
 type Metric struct {
 	Name   string
 	Labels []MetricLabel
@@ -17,8 +18,8 @@ type Metric struct {
 // MetricLabel is a label that a series must have.
 type MetricLabel struct{ Name, Value string }
 
-// Engine has the names of a model server's load metrics (2.3). A Metric without a name does not
-// exist.
+// Engine has the names of a model server's load metrics (2.3). A Metric without a name is not
+// available.
 type Engine struct {
 	Name                    string
 	Waiting, Running, Cache Metric
@@ -30,7 +31,7 @@ type Engine struct {
 // DefaultEngine is the engine of pods without a label.
 const DefaultEngine = "vllm"
 
-// engines are those that are known without a configuration.
+// engines are the built-in engines.
 func engines() []Engine {
 	named := func(name string) Metric { return Metric{Name: name} }
 	with := func(name, label, value string) Metric {
@@ -58,7 +59,7 @@ func engines() []Engine {
 	}
 }
 
-// extraction is how the engine of a pod is found, and how its metrics are read.
+// extraction defines how the engine of a pod is found, and how its metrics are read.
 type extraction struct {
 	label   string // of the pod; empty: EngineLabel, then OldEngineLabel
 	other   string // without the label
@@ -67,8 +68,8 @@ type extraction struct {
 
 func defaultExtraction() extraction { return extraction{other: DefaultEngine, engines: engines()} }
 
-// Engine returns the engine of a pod by its labels. An unknown one is read like the default;
-// known reports this.
+// Engine returns the engine of a pod by its labels. An unknown one is treated like the default;
+// known reports whether it is known.
 func (c *Config) Engine(labels map[string]string) (e *Engine, name string, known bool) {
 	x := &c.extraction
 	keys := []string{EngineLabel, OldEngineLabel}
@@ -105,7 +106,7 @@ type engineSpec struct {
 	CacheNumBlocksSpec      string `json:"cacheNumBlocksSpec"`
 }
 
-// mostEngines is how many a configuration may define.
+// mostEngines is the maximum number of engines in a configuration.
 const mostEngines = 64
 
 // readExtraction reads the parameters of core-metrics-extractor.
@@ -131,7 +132,7 @@ func readExtraction(into func(any) error) (extraction, error) {
 		}
 		own = append(own, e)
 	}
-	x.engines = append(own, x.engines...) // the first of a name counts
+	x.engines = append(own, x.engines...) // the first of a name is used
 	if c.DefaultEngine != "" {
 		x.other = c.DefaultEngine
 	}

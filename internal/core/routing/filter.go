@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// filter removes candidates. It must not look at scores.
+// filter removes candidates. It does not use scores.
 type filter interface{ keep(v *view) }
 
-// keepIf keeps the candidates that fit.
+// keepIf keeps the candidates that match.
 func (v *view) keepIf(fits func(slot int32) bool) {
 	kept := v.at[:0]
 	for _, slot := range v.at {
@@ -20,7 +20,7 @@ func (v *view) keepIf(fits func(slot int32) bool) {
 	v.at = kept
 }
 
-// anyFits reports whether a candidate fits.
+// anyFits reports whether any candidate matches.
 func (v *view) anyFits(fits func(slot int32) bool) bool {
 	return slices.ContainsFunc(v.at, fits)
 }
@@ -45,8 +45,8 @@ func (f loadFilter) keep(v *view) {
 	}
 }
 
-// affinityFilter keeps the endpoints that have most of the prompt in their cache, unless they would take much longer
-// to the first token than others.
+// affinityFilter keeps the endpoints that have most of the prompt in their cache, unless their expected time to the
+// first token is much longer than that of others.
 type affinityFilter struct {
 	AffinityThreshold      float64 `json:"affinityThreshold"`
 	ExplorationProbability float64 `json:"explorationProbability"`
@@ -86,7 +86,7 @@ func (f affinityFilter) keep(v *view) {
 }
 
 // headroomFilter keeps the endpoints that are expected to answer as fast as the client requests;
-// sometimes the others, to learn about them.
+// sometimes the others, to measure their latency.
 type headroomFilter struct {
 	EpsilonExploreNeg float64 `json:"epsilonExploreNeg"`
 }
@@ -114,7 +114,7 @@ func (f headroomFilter) keep(v *view) {
 }
 
 // saturation decides when a pool is full. Either by the endpoints' metrics (queue, cache), or by
-// requests and tokens in flight; a threshold of 0 does not count.
+// requests and tokens in flight; a threshold of 0 is ignored.
 type saturation struct {
 	queue, cache     float64
 	stale            time.Duration
@@ -149,12 +149,12 @@ func (s *saturation) set(t thresholds) error {
 	return nil
 }
 
-// blindRequests is how many requests make a server full in a pool whose servers have no metrics: upstream's default for
-// concurrency.
+// blindRequests is the number of requests at which a server is full in a pool whose servers have no metrics: upstream's
+// default for concurrency.
 const blindRequests = 100
 
-// endpoint is how full an endpoint is: 1 is full. One with stale metrics counts as full, unless
-// no server of the pool ever reported any.
+// endpoint returns the saturation of an endpoint: 1 is full. One with stale metrics counts as full,
+// unless no server of the pool ever reported any.
 func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	l := &v.p.loads[slot]
 	if s.requests > 0 {
@@ -173,7 +173,7 @@ func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 		return 1
 	}
 	waiting := max(l.waiting, l.flying-l.since-l.running)
-	if l.fits > 0 { // what was sent since the scrape runs as long as there is room, then it waits
+	if l.fits > 0 { // requests sent since the scrape run while there is room, the others wait
 		waiting += max(0, l.since-max(0, l.fits-l.running))
 	} else if v.strict {
 		waiting += l.since
@@ -181,8 +181,8 @@ func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	return max(full, float64(waiting)/s.queue, l.cache/s.cache)
 }
 
-// full reports whether no candidate has room. Upstream takes the average, so that one server with a long queue makes a
-// pool full whose other servers are idle.
+// full reports whether no candidate has room. Upstream takes the average, so that one server with a long queue can
+// make a pool full although its other servers are idle.
 func (s *saturation) full(v *view) bool {
 	for _, slot := range v.at {
 		if s.endpoint(v, slot) < 1 {
@@ -192,7 +192,7 @@ func (s *saturation) full(v *view) bool {
 	return true
 }
 
-// of is the average of the candidates, as upstream shows it; a pool without any is full.
+// of returns the average of the candidates, as upstream shows it; a pool without any is full.
 func (s *saturation) of(v *view) float64 {
 	if len(v.at) == 0 {
 		return 1

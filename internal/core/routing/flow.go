@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Ticket names a request that is held. 0 is none.
+// Ticket identifies a held request. 0 is none.
 type Ticket uint64
 
-// queues are the requests that are held: bands by priority, in each band flows by fairness ID, in each flow requests in
-// their order. Higher bands go first; with round robin the flows of a band take turns.
+// queues holds the held requests: bands by priority, in each band flows by fairness ID, in each flow requests in their
+// order. Higher bands go first; with round robin the flows of a band take turns.
 type queues struct {
 	config *flowConfig
-	bands  []*band // by priority, highest first; those that were ever used
+	bands  []*band // by priority, highest first; only those in use
 	held   int
 	bytes  int64
 	last   Ticket
@@ -33,7 +33,7 @@ type band struct {
 	byName map[string]*flowQueue
 	held   int
 	bytes  int64
-	next   int // whose turn it is
+	next   int // index of the flow whose turn it is
 }
 
 type flowQueue struct {
@@ -48,10 +48,10 @@ type item struct {
 	request Request
 }
 
-// mostBands is how many priorities may wait at once: a client may name any number.
+// mostBands is the maximum number of priorities that wait at once: a client may choose any number.
 const mostBands = 256
 
-// setFlow follows the configuration. Requests that are held stay, in the bands that they have.
+// setFlow applies the configuration. Held requests stay in their bands.
 func (p *Pool) setFlow() {
 	f := p.config.flow
 	switch {
@@ -83,7 +83,7 @@ func (f *flowConfig) band(priority int) bandConfig {
 	return b
 }
 
-// find returns the band of a priority; nil: it has no requests and was not used lately.
+// find returns the band of a priority; nil: it does not exist.
 func (q *queues) find(priority int) *band {
 	i, ok := slices.BinarySearchFunc(q.bands, priority, byPriority)
 	if !ok {
@@ -136,8 +136,8 @@ func (q *queues) clean() {
 	q.bands = slices.DeleteFunc(q.bands, func(b *band) bool { return b.held == 0 })
 }
 
-// Enqueue holds a request for which Decide said Hold, until Next or Expire returns its ticket or Cancel removes it. It
-// keeps the request, not the slices in it that the caller may change later.
+// Enqueue holds a request for which Decide returned Hold, until Next or Expire returns its ticket or Cancel removes
+// it. It keeps the request, not the slices in it that the caller may change later.
 func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
 	if p.flow == nil { // without flow control, for the first server
 		p.flow = &queues{config: p.config.start, spots: map[Ticket]spot{}}
@@ -159,7 +159,7 @@ func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
 	if f == nil {
 		f = &flowQueue{name: name}
 		b.byName[name] = f
-		// A new flow comes after all others: at the end of this turn.
+		// A new flow is served after all others: at the end of this turn.
 		b.flows = slices.Insert(b.flows, b.next, f)
 		b.next++
 	}
@@ -178,7 +178,7 @@ func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
 	case earliestDeadline:
 		it.key = it.expires
 	case firstToken:
-		if it.key = it.expires; r.TTFT > 0 { // who hopes for nothing goes by when it expires
+		if it.key = it.expires; r.TTFT > 0 { // without a requested time, the expiry time is the key
 			it.key = received + int64(r.TTFT)
 		}
 	}
@@ -187,7 +187,7 @@ func (p *Pool) Enqueue(r *Request, now time.Time) Ticket {
 	})
 	f.items = slices.Insert(f.items, at, it)
 	q.spots[it.ticket] = spot{b, f}
-	if len(q.due) > 2*len(q.spots)+64 { // most of it has gone on or was cancelled
+	if len(q.due) > 2*len(q.spots)+64 { // most of the entries have continued or were cancelled
 		q.due = slices.DeleteFunc(q.due, func(d due) bool { _, ok := q.spots[d.ticket]; return !ok })
 		heap.Init(&q.due)
 	}
@@ -204,7 +204,7 @@ func (q *queues) take(b *band, f *flowQueue, i int) *item {
 	size := int64(max(it.request.Bytes, 0))
 	b.held, b.bytes, q.held, q.bytes = b.held-1, b.bytes-size, q.held-1, q.bytes-size
 	delete(q.spots, it.ticket)
-	if len(f.items) == 0 { // a flow without requests is forgotten
+	if len(f.items) == 0 { // a flow without requests is removed
 		at := slices.Index(b.flows, f)
 		b.flows = slices.Delete(b.flows, at, at+1)
 		if at < b.next {
@@ -225,7 +225,7 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 	v := &p.work
 	v.candidates(p, &Request{}, now)
 	v.strict = true // many are waiting: they must not all continue between two scrapes
-	// Without flow control they have waited for the first server, and continue as if they came now.
+	// Without flow control, held requests waited for the first server, and continue like new ones.
 	flow := p.config.flow != nil
 	if len(v.at) == 0 || flow && p.config.saturation.full(v) {
 		return 0, Decision{}
@@ -239,7 +239,7 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 		}
 		f := b.flows[b.next]
 		if len(f.items) > 1 {
-			b.next++ // a flow that becomes empty moves the others up by itself
+			b.next++ // if the flow became empty, the others have already moved up
 		}
 		it := q.take(b, f, 0)
 		v.candidates(p, &it.request, now)
@@ -254,7 +254,7 @@ func (p *Pool) Next(now time.Time) (Ticket, Decision) {
 	return 0, Decision{}
 }
 
-// Cancel removes a held request; false: it is not held any more.
+// Cancel removes a held request; false: it is no longer held.
 func (p *Pool) Cancel(t Ticket) bool {
 	if p.flow == nil {
 		return false
@@ -282,7 +282,7 @@ func (p *Pool) Expire(now time.Time) (t Ticket, why Reason, next time.Time) {
 		}
 		heap.Pop(&q.due)
 		if !p.Cancel(d.ticket) {
-			continue // it has gone on
+			continue // it has continued
 		}
 		if p.ready == 0 {
 			return d.ticket, NoEndpoints, next
@@ -292,7 +292,7 @@ func (p *Pool) Expire(now time.Time) (t Ticket, why Reason, next time.Time) {
 	return 0, "", next
 }
 
-// due is when a request expires.
+// due is the expiry of a request.
 type due struct {
 	expires int64
 	ticket  Ticket
@@ -311,7 +311,7 @@ func (h *dueHeap) Pop() any {
 	return x
 }
 
-// Held is how many requests are held.
+// Held returns the number of held requests.
 func (p *Pool) Held() int {
 	if p.flow == nil {
 		return 0

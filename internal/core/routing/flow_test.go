@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// full makes a pool with flow control that has no room.
+// full returns a saturated pool with flow control.
 func full(t testing.TB, flow string) *Pool {
 	t.Helper()
 	p := pool(config(t, `"featureGates": ["flowControl"], "plugins": [{"type": "concurrency-detector",
@@ -18,8 +18,8 @@ func full(t testing.TB, flow string) *Pool {
 	return p
 }
 
-// The next request is that of the highest priority; with round robin the flows of a priority take turns.
-func TestTurns(t *testing.T) {
+// The next request is one of the highest priority; with round robin the flows of a priority take turns.
+func TestPriorityAndRoundRobin(t *testing.T) {
 	p := full(t, `"defaultPriorityBand": {"fairnessPolicyRef": "round-robin-fairness-policy"}`)
 	_, busy := serve(t, p, &Request{}, begin)
 	names := map[Ticket]string{}
@@ -39,7 +39,7 @@ func TestTurns(t *testing.T) {
 	hold("quiet1", 0, "quiet")
 	hold("critical", 5, "noisy")
 	if ticket, _ := p.Next(begin); ticket != 0 {
-		t.Fatalf("%s goes on without room", names[ticket])
+		t.Fatalf("%s continues without room", names[ticket])
 	}
 	var got []string
 	for p.Held() > 0 {
@@ -82,8 +82,9 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// Who comes later does not overtake those of its priority or of a higher one, though there is room.
-func TestNobodyOvertakes(t *testing.T) {
+// A later request does not overtake held ones of its priority or of a higher one, even if there is
+// room.
+func TestNewRequestsWaitBehindHeldOnes(t *testing.T) {
 	p := full(t, ``)
 	_, busy := serve(t, p, &Request{}, begin)
 	p.Enqueue(&Request{}, begin)
@@ -95,7 +96,7 @@ func TestNobodyOvertakes(t *testing.T) {
 	}
 }
 
-// The queue is bounded by requests and bytes, of a band and of all.
+// The queue is limited by requests and bytes, per band and in total.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		flow string
@@ -123,7 +124,7 @@ func TestLimits(t *testing.T) {
 	}
 	p := full(t, ``)
 	serve(t, p, &Request{}, begin)
-	for i := range mostBands + 50 { // priorities that somebody makes up
+	for i := range mostBands + 50 { // priorities that a client makes up
 		if d := p.Decide(&Request{Priority: i}, begin); d.Verdict == Hold {
 			p.Enqueue(&Request{Priority: i}, begin)
 		}
@@ -133,13 +134,13 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Whatever happens in whatever order: each held request ends once, sums stay right, and nobody expires early or late.
-func TestQueueKeepsAll(t *testing.T) {
+// After random operations: each held request ends once, the sums are correct, and no request expires early or late.
+func TestEachHeldRequestEndsOnce(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		p := full(t, `"defaultRequestTTL": "5s", "defaultPriorityBand": {"fairnessPolicyRef": "round-robin-fairness-policy"}`)
 		now := begin
-		held := map[Ticket]time.Time{} // until when
+		held := map[Ticket]time.Time{} // deadline
 		bytes := map[Ticket]int64{}
 		var flying []Flight
 		gone := func(t *testing.T, ticket Ticket) {
@@ -224,8 +225,9 @@ func TestQueueKeepsAll(t *testing.T) {
 	}
 }
 
-// When room comes, only so many go on before the next scrape as fill a server: its queue, and what it is known to run.
-func TestReleases(t *testing.T) {
+// When there is room, only as many requests continue before the next scrape as fill a server: its queue, and the
+// number that it can run.
+func TestHeldRequestsContinue(t *testing.T) {
 	for _, c := range []struct {
 		before Stats
 		want   int
@@ -248,7 +250,7 @@ func TestReleases(t *testing.T) {
 				n++
 			}
 			if n != want {
-				t.Errorf("%+v, scrape %d: %d requests went on, not %d", c.before, i, n, want)
+				t.Errorf("%+v, scrape %d: %d requests continued, not %d", c.before, i, n, want)
 			}
 			now = now.Add(50 * time.Millisecond)
 			for k := range flights {

@@ -2,8 +2,8 @@ package routing
 
 import "math"
 
-// latency is what is learned of how fast a server is: the time to the first token by tokens to compute before it, and
-// the time for each further token by requests beside it.
+// latency is the latency model of a server, fitted to observations: the time to the first token by tokens to compute
+// before it, and the time for each further token by requests beside it.
 type latency struct{ first, each line }
 
 // line is a straight line through observations, the older ones counting less.
@@ -11,8 +11,8 @@ type line struct{ n, x, y, xx, xy float64 }
 
 const (
 	fade    = 0.98 // of the weight of an observation with each later one: about the last 50 count
-	enough  = 5    // observations before a server is judged by its own
-	longest = 3600 // seconds that are believed of one observation
+	enough  = 5    // observations before a server's own model is used
+	longest = 3600 // upper bound of one observation, in seconds
 )
 
 func (l *line) learn(x, y float64) {
@@ -25,7 +25,7 @@ func (l *line) learn(x, y float64) {
 	l.xx, l.xy = l.xx*fade+x*x, l.xy*fade+x*y
 }
 
-// at returns the expected value; more to do never takes less time.
+// at returns the expected value; which never decreases with more work.
 func (l *line) at(x float64) float64 {
 	mean := l.y / l.n
 	det := l.n*l.xx - l.x*l.x
@@ -37,14 +37,14 @@ func (l *line) at(x float64) float64 {
 	return max(value, 0)
 }
 
-// predictFirst is the expected time to the first token, in seconds.
+// predictFirst returns the expected time to the first token, in seconds.
 func (v *view) predictFirst(slot int32) (float64, bool) {
 	v.prefix()
 	x := float64(v.p.loads[slot].tokens) + float64(v.r.tokens())*(1-v.hit(slot))
 	return v.p.expect(&v.p.ends[slot].latency.first, &v.p.all.first, x)
 }
 
-// predictEach is the expected time for each token after the first one, in seconds.
+// predictEach returns the expected time for each token after the first one, in seconds.
 func (v *view) predictEach(slot int32) (float64, bool) {
 	return v.p.expect(&v.p.ends[slot].latency.each, &v.p.all.each, float64(v.p.loads[slot].flying))
 }
@@ -59,8 +59,8 @@ func (p *Pool) expect(own, all *line, x float64) (float64, bool) {
 	return 0, false
 }
 
-// headroom is how much faster than hoped for an endpoint is expected to be, in seconds. Who hopes for nothing gets 0
-// minus what is expected, as upstream.
+// headroom returns the requested latency minus the expected one, in seconds. A request without a requested latency
+// counts as requesting 0, as upstream.
 func (v *view) headroom(slot int32) (first, each float64, known bool) {
 	t, ok := v.predictFirst(slot)
 	if !ok {
@@ -73,9 +73,8 @@ func (v *view) headroom(slot int32) (first, each float64, known bool) {
 	return first, each, true
 }
 
-// latencyScorer prefers servers by the expected latency: without a hope of the client the fastest; with one, those that
-// fulfil it come before those that do not, and "least" takes the ones that fulfil it with the least to spare, so that
-// the fast ones stay free.
+// latencyScorer prefers servers by the expected latency: without a requested latency, the fastest; with one, servers
+// that meet it come before the others, and "least" prefers those that just meet it, so that the fast ones stay free.
 type latencyScorer struct {
 	TTFTWeight                float64 `json:"ttftWeight"`
 	TPOTWeight                float64 `json:"tpotWeight"`
@@ -131,7 +130,7 @@ func tier(room float64) int {
 	return 0
 }
 
-// composite is used before anything was learned.
+// composite is used before there are observations.
 func (s latencyScorer) composite(v *view, out []float64) {
 	sum := s.CompositeKVWeight + s.CompositeQueueWeight + s.CompositePrefixWeight
 	if sum <= 0 {

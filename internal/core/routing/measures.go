@@ -2,13 +2,14 @@ package routing
 
 import "slices"
 
-// Measure is a value of a pool that autoscalers read. Server is empty, or the server that it is about.
+// Measure is a metric value of a pool for autoscalers. Server is empty, or the server that the value
+// belongs to.
 type Measure struct {
 	Server string
 	Value  float64
 }
 
-// ServerLoad is what a server said last.
+// ServerLoad is the last reported load of a server.
 type ServerLoad struct {
 	Name    string
 	Waiting int
@@ -17,13 +18,14 @@ type ServerLoad struct {
 // measure is a metric by its name.
 type measure struct {
 	name string
-	// wakes: requests that are held are counted. Who reads it can start the first server of a pool.
+	// wakes: the metric counts held requests. An autoscaler that reads it can start the first
+	// server of a pool.
 	wakes bool
 	of    func(f *Figures, servers []ServerLoad) []Measure
 }
 
 // measures are the metrics of a pool, under the extension's names (2.5), sorted. Averages are missing while no server
-// has said anything: an autoscaler then leaves the size as it is.
+// has reported metrics: an autoscaler then does not change the size.
 func measures() []measure {
 	one := func(value float64) []Measure { return []Measure{{Value: value}} }
 	average := func(value float64, f *Figures) []Measure {
@@ -75,8 +77,8 @@ func MeasureNames() (out []string) {
 	return out
 }
 
-// Measures are the values of a metric; ok is false if there is no such metric. wakes: requests that are held are
-// counted, so that who reads it can start the first server of a pool.
+// Measures returns the values of a metric; ok is false for an unknown metric. wakes: the metric counts held
+// requests, so that an autoscaler that reads it can start the first server of a pool.
 func Measures(name string, f *Figures, servers []ServerLoad) (all []Measure, wakes, ok bool) {
 	table := measures()
 	i := slices.IndexFunc(table, func(m measure) bool { return m.name == name })

@@ -87,7 +87,7 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 		if err := into(&c); err != nil {
 			return true, err
 		}
-		// Requests are counted until they end: there is nothing to time out. The value is checked all the same.
+		// Requests are counted until they end, so no timeout is needed. The value is still validated.
 		if _, err := time.ParseDuration(c.RequestTimeout); c.RequestTimeout != "" && err != nil {
 			return true, fmt.Errorf("requestTimeout: %w", err)
 		}
@@ -154,7 +154,7 @@ func latencyPlugin(p *plugin, into func(any) error) (bool, error) {
 			return true, err
 		}
 		return true, p.latency(c)
-	case "predicted-latency-scorer": // the older one, which chooses by headroom, too
+	case "predicted-latency-scorer": // the older one, which also chooses by headroom
 		c := struct {
 			HeadroomTTFTWeight        float64 `json:"headroomTTFTWeight"`
 			HeadroomTPOTWeight        float64 `json:"headroomTPOTWeight"`
@@ -330,8 +330,8 @@ func detectorPlugin(p *plugin, into func(any) error) (bool, error) {
 	return false, nil
 }
 
-// otherPlugin knows the types that need nothing here: what they do is always done, or done by
-// the gateway.
+// otherPlugin accepts the types without an effect here: their function is always active, or the
+// gateway implements it.
 func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 	switch p.kind {
 	case "single-profile-handler":
@@ -397,7 +397,7 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 type labelFilter struct {
 	label    string
 	values   []string
-	missing  bool // endpoints without the label pass
+	missing  bool // endpoints without the label match
 	selector labels.Selector
 	bit      uint64 // in end.fits
 }

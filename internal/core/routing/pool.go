@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Limits of what a pool keeps.
+// Limits of the state of a pool.
 const (
 	MostEndpoints = 1 << 14
-	mostAdapters  = 1 << 16 // names of adapters; a server that makes up names gets no more of them in
+	mostAdapters  = 1 << 16 // names of adapters; protects against servers that make up names
 	mostPerServer = 1024    // adapters of one server
 )
 
-// staleLoad is how old numbers may be before only the pool's own count of requests is believed.
+// staleLoad is the age of metrics from which only the pool's own count of requests is used.
 const staleLoad = 2 * time.Second
 
-// Pool is what is known of one InferencePool. The zero value is not usable: see NewPool. It is not safe for several
+// Pool is the state of one InferencePool. The zero value is not usable: see NewPool. It is not safe for several
 // goroutines at once.
 type Pool struct {
 	config  *Config
 	ends    []end  // by slot
-	loads   []load // by slot; what decisions read for each endpoint
+	loads   []load // by slot; the part that decisions read
 	free    []int32
 	live    []int32 // slots of endpoints in the pool, in the order of SetEndpoints
 	byAddr  map[netip.AddrPort]int32
@@ -32,15 +32,15 @@ type Pool struct {
 	precise *Precise    // of blocks
 	pace    time.Duration
 	ready   int
-	block   int // tokens, as the servers say
+	block   int // tokens, as reported by the servers
 	colds   int64
-	all     latency // of all endpoints: for those that have answered little
+	all     latency // of all endpoints: for those with few observations
 	flow    *queues
-	asked   time.Time // when an autoscaler last read how many requests are held
+	asked   time.Time // when an autoscaler last read the number of held requests
 	work    view
 }
 
-// end is an endpoint, except for what is needed for each decision.
+// end is an endpoint, without the part that each decision reads.
 type end struct {
 	Endpoint
 	gen     uint32
@@ -48,27 +48,27 @@ type end struct {
 	stats   Stats
 	active  []int32 // adapters
 	queued  []int32
-	fits    uint64 // label filters that it passes
+	fits    uint64 // label filters that it matches
 	latency latency
-	cold    int64 // when it got a prompt that no server had cached; counts up
-	begun   int64 // when the scrape that has not ended began
-	sinceIt int32 // requests sent since then and not ended
+	cold    int64 // sequence number of its last prompt that no server had cached
+	begun   int64 // when the current scrape began
+	sinceIt int32 // unfinished requests sent since then
 }
 
 // load is the part of an endpoint that each decision reads: one cache line.
 type load struct {
-	scraped int64 // when its numbers were asked for, in Unix nanoseconds; 0: never
+	scraped int64 // start of its last scrape, in Unix nanoseconds; 0: never
 	waiting int32
 	running int32
-	since   int32 // requests sent since the scrape and not ended: not in its numbers
-	flying  int32 // requests sent and not ended
-	unbegun int32 // of them, those whose answer has not begun
-	fits    int32 // requests that it ran at once when others waited: it runs no more; 0: not known
+	since   int32 // unfinished requests sent since the scrape: not in its metrics
+	flying  int32 // unfinished requests
+	unbegun int32 // of them, those whose response has not begun
+	fits    int32 // number of running requests when others waited: its maximum; 0: not known
 	slots   int32 // adapters that it can load
 	loaded  int32 // adapters running or waiting
 	serves  bool  // ready, and not draining
 	cache   float64
-	tokens  int64 // of prompts sent and not answered yet, without what is in its cache
+	tokens  int64 // of prompts without a response yet, without the cached part
 }
 
 // NewPool makes a pool without endpoints.
@@ -79,7 +79,7 @@ func NewPool(c *Config) *Pool {
 	return p
 }
 
-// Configure changes the configuration. What is known of endpoints stays.
+// Configure changes the configuration. The state of endpoints stays.
 func (p *Pool) Configure(c *Config) {
 	p.config = c
 	p.usePrecise()
@@ -90,7 +90,7 @@ func (p *Pool) Configure(c *Config) {
 	p.setFlow()
 }
 
-// labels returns which label filters a set of labels passes.
+// labels returns the label filters that a set of labels matches.
 func (p *Pool) labels(set map[string]string) (bits uint64) {
 	for i, f := range p.config.labels {
 		if f.fits(set) {
@@ -135,7 +135,7 @@ func (p *Pool) Refs() []Ref {
 	return out
 }
 
-// Stats returns what an endpoint said last.
+// Stats returns the last metrics of an endpoint.
 func (p *Pool) Stats(ref Ref) (s Stats, inFlight int) {
 	if e := p.at(ref); e != nil {
 		return e.stats, int(p.loads[ref.slot].flying)
@@ -143,8 +143,8 @@ func (p *Pool) Stats(ref Ref) (s Stats, inFlight int) {
 	return Stats{}, 0
 }
 
-// SetEndpoints replaces the endpoints. Facts about one that stays (same address and pod) are
-// kept. Of two with the same address the first counts; more than MostEndpoints are left out.
+// SetEndpoints replaces the endpoints. The state of endpoints that stay (same address and pod) is
+// kept. Of two with the same address the first is used; those beyond MostEndpoints are ignored.
 func (p *Pool) SetEndpoints(all []Endpoint) {
 	before := p.live
 	p.live = make([]int32, 0, len(all))
@@ -210,7 +210,7 @@ func (p *Pool) take() int32 {
 	return slot
 }
 
-// leave forgets an endpoint.
+// leave removes an endpoint.
 func (p *Pool) leave(slot int32) {
 	p.index.drop(int(slot))
 	if p.blocks != nil {
@@ -224,7 +224,7 @@ func (p *Pool) leave(slot int32) {
 	p.free = append(p.free, slot)
 }
 
-// resize sets how many blocks the index remembers of an endpoint.
+// resize sets the capacity of the index for an endpoint.
 func (p *Pool) resize(slot int32) {
 	c := &p.config.prefix
 	capacity := c.LRUCapacityPerServer
@@ -237,21 +237,20 @@ func (p *Pool) resize(slot int32) {
 	p.index.resize(int(slot), min(capacity, max(mostPairs/max(len(p.live), 1), 1)))
 }
 
-// Hasher returns how prompts are cut.
+// Hasher returns the hasher of prompts.
 func (p *Pool) Hasher() Hasher { return p.config.prefix.hasher(p.block) }
 
-// SetPace sets how often the endpoints are scraped now; metrics are not stale before the next
-// scrape was due.
+// SetPace sets the current scrape interval; metrics are not stale before the next scrape is due.
 func (p *Pool) SetPace(every time.Duration) { p.pace = every }
 
-// Scraping notes that an endpoint is asked for its numbers.
+// Scraping records that a scrape of an endpoint begins.
 func (p *Pool) Scraping(ref Ref, now time.Time) {
 	if e := p.at(ref); e != nil {
 		e.begun, e.sinceIt = now.UnixNano(), 0
 	}
 }
 
-// Observe takes what an endpoint answered. Scraping has been called with Stats.At.
+// Observe records the result of a scrape. Scraping must have been called with Stats.At.
 func (p *Pool) Observe(ref Ref, s Stats) {
 	e := p.at(ref)
 	if e == nil {
@@ -260,9 +259,9 @@ func (p *Pool) Observe(ref Ref, s Stats) {
 	l := &p.loads[ref.slot]
 	at := s.At.UnixNano()
 	if at < l.scraped {
-		return // an answer that was overtaken
+		return // the result is older than another one
 	}
-	if e.begun == at { // else another scrape has begun since, and will tell
+	if e.begun == at { // else a later scrape has begun, whose result will follow
 		l.since = e.sinceIt
 	}
 	l.scraped = at
@@ -284,10 +283,10 @@ func (p *Pool) Observe(ref Ref, s Stats) {
 	}
 }
 
-// small keeps a number within what is believable for requests and adapters.
+// small limits a number to the plausible range for requests and adapters.
 func small(n int) int32 { return int32(min(max(n, 0), 1<<24)) } //nolint:gosec // limited
 
-// adapters turns names into numbers.
+// adapters returns the numbers of adapter names.
 func (p *Pool) adapters(out []int32, names []string) []int32 {
 	for _, name := range names {
 		n, ok := p.names[name]
@@ -306,7 +305,7 @@ func (p *Pool) adapters(out []int32, names []string) []int32 {
 	return out
 }
 
-// Sent notes that a request goes to an endpoint now.
+// Sent records that a request is sent to an endpoint now.
 func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
 	f := Flight{ref: ref, tokens: r.tokens(), sent: now}
 	e := p.at(ref)
@@ -337,7 +336,7 @@ func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
 	return f
 }
 
-// FirstToken notes the first byte of an answer. Later calls do nothing.
+// FirstToken records the first byte of a response. Later calls do nothing.
 func (p *Pool) FirstToken(f *Flight, now time.Time) {
 	if f.over || !f.first.IsZero() {
 		return
@@ -354,7 +353,8 @@ func (p *Pool) FirstToken(f *Flight, now time.Time) {
 	p.all.first.learn(float64(f.ahead+f.uncached), took)
 }
 
-// Ended notes the end of a request. tokens is the length of the answer, 0: not known. Later calls do nothing.
+// Ended records the end of a request. tokens is the length of the answer, 0: not known. Later calls do
+// nothing.
 func (p *Pool) Ended(f *Flight, how Outcome, tokens int, now time.Time) {
 	if f.over {
 		return
@@ -383,17 +383,17 @@ func (p *Pool) Ended(f *Flight, how Outcome, tokens int, now time.Time) {
 	}
 }
 
-// Figures are the sums that are shown of a pool.
+// Figures are the sums of a pool for display.
 type Figures struct {
 	Ready, Endpoints       int
 	Queue, Running, Cache  float64 // averages of the endpoints that were scraped
 	Saturation             float64
 	Held, HeldBytes, Pairs int
-	Known                  int  // endpoints that have ever said something
-	Stale                  int  // endpoints that have not lately
-	Waiting                int  // requests that wait at servers
-	Requests               int  // requests that servers have, waiting and running
-	Starting               bool // requests are held while there is no server, because an autoscaler reads how many
+	Known                  int  // endpoints with metrics
+	Stale                  int  // endpoints with stale metrics
+	Waiting                int  // requests in the queues of servers
+	Requests               int  // requests at servers, waiting and running
+	Starting               bool // requests are held while there is no server, because an autoscaler is active
 }
 
 // Figures sums up the pool.
@@ -430,7 +430,7 @@ func (p *Pool) Figures(now time.Time) Figures {
 	return f
 }
 
-// inSubset reports whether a request may go to an address.
+// inSubset reports whether a request may be sent to an address.
 func inSubset(subset []netip.AddrPort, a netip.AddrPort) bool {
 	return slices.ContainsFunc(subset, func(s netip.AddrPort) bool {
 		return s.Addr() == a.Addr() && (s.Port() == 0 || s.Port() == a.Port())

@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// Precise is the configuration of precise-prefix-cache-scorer: which blocks of prompts servers have in their KV cache
-// is what they say in KV events.
+// Precise is the configuration of precise-prefix-cache-scorer: KV events of the servers define which blocks of
+// prompts are in their KV caches.
 type Precise struct {
 	// Topic is the beginning of the topics that are subscribed to: kv@POD@MODEL.
 	Topic string
 	// Port is where the first rank of a server publishes its events; the port of rank n is Port+n.
 	Port int
-	// BlockTokens is the length of a block; 0: as servers say.
+	// BlockTokens is the length of a block; 0: as reported by servers.
 	BlockTokens int
-	// Keep is how long a server counts as having what was sent to it, until it says so itself; 0: not at all.
+	// Keep is how long the blocks of a sent prompt count as cached before the server reports them; 0: not at
+	// all.
 	Keep time.Duration
-	// Fast and Slow are what a block in the memory of the GPU, and one elsewhere, counts, 0 to 1.
+	// Fast and Slow are the weights, 0 to 1, of a block in the memory of the GPU and of one
+	// elsewhere.
 	Fast, Slow float64
 }
 
@@ -33,8 +35,8 @@ const (
 	longestTopic = 254
 )
 
-// preciseSpec are the parameters of llm-d's scorer. What tunes its own threads, tokenizers and hashes is read and not
-// needed: the servers are asked for tokens, and the hashes are made from the tokens in the events.
+// preciseSpec are the parameters of llm-d's scorer. Parameters for its threads, tokenizers and hashes are accepted
+// but not used: carob gets tokens from the servers, and computes hashes from the tokens in the events.
 type preciseSpec struct {
 	TokenProcessorConfig struct {
 		BlockSize       int    `json:"blockSize"`
@@ -112,7 +114,7 @@ func readPrecise(into func(any) error) (*Precise, error) {
 		switch strings.ToLower(b.Name) {
 		case "gpu":
 			out.Fast = b.Weight
-		case "cpu": // and all that is further away
+		case "cpu": // and slower storage
 			out.Slow = b.Weight
 		default:
 			return nil, fmt.Errorf("indexerConfig.kvCacheBackendConfigs[%d].name is %q, not gpu or cpu", i, b.Name)
@@ -139,8 +141,8 @@ func readPrecise(into func(any) error) (*Precise, error) {
 // Precise returns the configuration of precise-prefix-cache-scorer; nil: it is not configured.
 func (c *Config) Precise() *Precise { return c.precise }
 
-// usePrecise makes the index of KV events as configured. Another configuration begins with an empty one: each server
-// has to be followed anew.
+// usePrecise creates the index of KV events for the configuration. A changed configuration starts with an empty
+// index: each server has to be followed anew.
 func (p *Pool) usePrecise() {
 	c := p.config.precise
 	switch {
@@ -152,14 +154,14 @@ func (p *Pool) usePrecise() {
 	}
 }
 
-// Following announces a new connection to a server's KV events. Nothing is known of it until it says something.
+// Following announces a new connection to a server's KV events. Its cache is unknown until its first event.
 func (p *Pool) Following(ref Ref) {
 	if p.blocks != nil && p.at(ref) != nil {
 		p.blocks.begin(int(ref.slot))
 	}
 }
 
-// Unfollowed announces the end of a connection: what is known of the server's cache is forgotten.
+// Unfollowed announces the end of a connection: the state of the server's cache is removed.
 func (p *Pool) Unfollowed(ref Ref) {
 	if p.blocks != nil && p.at(ref) != nil {
 		gaps := p.blocks.servers[ref.slot].gaps
@@ -168,8 +170,8 @@ func (p *Pool) Unfollowed(ref Ref) {
 	}
 }
 
-// Message announces a message with events: number counts the messages of a server. After a gap what is known of the
-// server is forgotten. readable: the events follow; else they are lost.
+// Message announces a message with events: number counts the messages of a server. After a gap, the state of the
+// server is removed. readable: the events follow; otherwise they are lost.
 func (p *Pool) Message(ref Ref, number uint64, readable bool) {
 	if p.blocks == nil || p.at(ref) == nil || !p.blocks.servers[ref.slot].following {
 		return
@@ -182,14 +184,15 @@ func (p *Pool) Message(ref Ref, number uint64, readable bool) {
 	}
 }
 
-// Event takes an event of the last Message. model is the name in its topic.
+// Event applies an event of the last Message. model is the name in its topic.
 func (p *Pool) Event(ref Ref, model string, e *BlockEvent) {
 	if p.blocks != nil && p.at(ref) != nil && p.blocks.servers[ref.slot].heard {
 		p.blocks.take(int(ref.slot), model, e)
 	}
 }
 
-// TokenHasher returns how prompts are compared with KV events. Its Block is 0 while there is nothing to compare with.
+// TokenHasher returns the hasher to compare prompts with KV events. Its Block is 0 while there is nothing to compare
+// with.
 func (p *Pool) TokenHasher() TokenHasher {
 	if p.blocks == nil {
 		return TokenHasher{}
@@ -202,19 +205,19 @@ func (p *Pool) TokenHasher() TokenHasher {
 	return TokenHasher{}
 }
 
-// CacheState is what is known of a server's cache by its KV events.
+// CacheState is the state of a server's cache according to its KV events.
 type CacheState struct {
 	Following bool // there is a connection
-	Heard     bool // it has said something since
+	Heard     bool // an event has arrived since
 	Whole     bool // all of its blocks are known
-	Full      bool // it has more blocks than are remembered
+	Full      bool // it has more blocks than the limit
 	Blocks    int
 	Gaps      int // how often messages were missed
-	Tokens    int // of a block, as the server says
-	Wrong     int // tokens that a block should have; 0: it has
+	Tokens    int // of a block, as reported by the server
+	Wrong     int // expected tokens of a block if Tokens differs; else 0
 }
 
-// CacheState returns what is known of a server's cache; zero without precise-prefix-cache-scorer.
+// CacheState returns the state of a server's cache; zero without precise-prefix-cache-scorer.
 func (p *Pool) CacheState(ref Ref) (c CacheState) {
 	if p.blocks == nil || p.at(ref) == nil {
 		return c
@@ -229,9 +232,8 @@ func (p *Pool) CacheState(ref Ref) (c CacheState) {
 }
 
 // known writes, for each endpoint, how many blocks of a request's prompt it has, in blocks of Prefix, and returns the
-// maximum. Of endpoints whose events tell all, these count; of those that were not heard from the beginning, what they
-// say and what was sent to them; of others what was sent to them. exact is the part of the prompt, 0 to 1, that each
-// has, weighted by where it is.
+// maximum. For endpoints with complete events, only these count; for those whose first events were missed, events and
+// sent prompts; for others, sent prompts. exact is the cached part of the prompt, 0 to 1, weighted by its tier.
 func (p *Pool) known(r *Request, lengths []int32, exact []float64, now time.Time) (longest int) {
 	longest = p.index.match(r.Prefix, lengths)
 	if p.blocks == nil {
@@ -264,7 +266,7 @@ func (p *Pool) known(r *Request, lengths []int32, exact []float64, now time.Time
 	return longest
 }
 
-// preciseScorer prefers servers that have the prompt in their cache, by what they say of it.
+// preciseScorer prefers servers that have the prompt in their cache according to their events.
 type preciseScorer struct{}
 
 func (preciseScorer) score(v *view, out []float64) {

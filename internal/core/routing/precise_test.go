@@ -54,7 +54,7 @@ func TestPreciseConfig(t *testing.T) {
 	}
 }
 
-// twinServer is a model server's cache as one would write it without a thought of speed.
+// twinServer is a simple model of a model server's cache.
 type twinServer struct {
 	blocks map[uint64]*twinBlock // by its own hash
 	next   uint64
@@ -67,7 +67,7 @@ type twinBlock struct {
 
 func pathOf(model, salt string, tokens []uint32) string { return fmt.Sprint(model, "/", salt, tokens) }
 
-// twins are servers that say what they do to their caches, with everything that can go wrong on the way.
+// twins are servers that publish the changes of their caches, with random failures of the transport.
 type twins struct {
 	*rand.Rand
 	t       *testing.T
@@ -84,7 +84,7 @@ func (w *twins) prompt() []uint32 {
 	return out
 }
 
-// act lets a server do something and say it.
+// act changes a server's cache and publishes the event.
 func (w *twins) act(slot int) {
 	s, ref := w.servers[slot], w.p.Refs()[slot]
 	model, salt := []string{"base", "adapter"}[w.IntN(2)], []string{"", "tenant"}[w.IntN(2)]
@@ -99,7 +99,7 @@ func (w *twins) act(slot int) {
 		w.p.Unfollowed(ref)
 		w.p.Following(ref)
 		clear(s.blocks)
-	case 2: // something that nobody can read
+	case 2: // an unreadable message
 		w.p.Message(ref, number, false)
 		clear(s.blocks)
 		return
@@ -117,7 +117,7 @@ func (w *twins) act(slot int) {
 	tokens := w.prompt()
 	e := &BlockEvent{Kind: BlocksStored, BlockTokens: w.size, Slow: w.IntN(4) == 0}
 	from := 0
-	for ; from < len(tokens)/w.size; from++ { // what it has is not stored again
+	for ; from < len(tokens)/w.size; from++ { // blocks that it has are not stored again
 		own, ok := s.has(pathOf(model, salt, tokens[:(from+1)*w.size]))
 		if !ok {
 			break
@@ -145,7 +145,7 @@ func (w *twins) act(slot int) {
 	if len(e.Blocks) == 0 {
 		return
 	}
-	for range 1 + w.IntN(2) { // twice is as good as once
+	for range 1 + w.IntN(2) { // duplicates have no effect
 		w.p.Event(ref, "base", e)
 	}
 }
@@ -177,13 +177,13 @@ func (w *twins) change(s *twinServer, ref Ref) {
 		w.p.Event(ref, "base", other)
 	}
 	w.p.Event(ref, "base", e)
-	w.p.Event(ref, "base", &BlockEvent{Kind: BlocksRemoved, Blocks: []uint64{1 << 60}}) // one that it never had
+	w.p.Event(ref, "base", &BlockEvent{Kind: BlocksRemoved, Blocks: []uint64{1 << 60}}) // a block that it never had
 	w.p.Event(ref, "base", &BlockEvent{Kind: BlocksStored, Blocks: []uint64{1 << 61}, Parent: 1 << 60, HasParent: true,
-		BlockTokens: w.size, Tokens: make([]uint32, w.size)}) // after one that is not known
+		BlockTokens: w.size, Tokens: make([]uint32, w.size)}) // with an unknown parent
 }
 
 func (s *twinServer) has(path string) (uint64, bool) {
-	for own, b := range s.blocks { // any order: a path is there once
+	for own, b := range s.blocks { // any order: paths are unique
 		if b.path == path {
 			return own, true
 		}
@@ -191,7 +191,7 @@ func (s *twinServer) has(path string) (uint64, bool) {
 	return 0, false
 }
 
-// check compares what the pool knows with what the servers have.
+// check compares the pool's index with the caches of the servers.
 func (w *twins) check(seed uint64, now time.Time) {
 	model, salt, tokens := []string{"base", "adapter"}[w.IntN(2)], []string{"", "tenant"}[w.IntN(2)], w.prompt()
 	h := TokenHasher{w.size}
@@ -212,15 +212,15 @@ func (w *twins) check(seed uint64, now time.Time) {
 			}
 		}
 		if want := sum / float64(len(r.Blocks)); exact[slot]-want > 1e-9 || want-exact[slot] > 1e-9 {
-			w.t.Fatalf("seed %d: server %d has %g of the prompt, the index says %g", seed, slot, want, exact[slot])
+			w.t.Fatalf("seed %d: server %d has %g of the prompt, the index has %g", seed, slot, want, exact[slot])
 		}
 		if got := w.p.CacheState(w.p.Refs()[slot]).Blocks; got != len(s.blocks) {
-			w.t.Fatalf("seed %d: server %d has %d blocks, the index says %d", seed, slot, len(s.blocks), got)
+			w.t.Fatalf("seed %d: server %d has %d blocks, the index has %d", seed, slot, len(s.blocks), got)
 		}
 	}
 }
 
-// What the events say is what the index knows, whatever is stored, removed, copied, said twice, or lost.
+// The index matches the events after random events, including duplicate and lost ones.
 func TestBlockIndex(t *testing.T) {
 	for seed := range uint64(40) {
 		w := &twins{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, size: 2}
@@ -264,8 +264,8 @@ func tell(p *Pool, i int, number uint64, all ...*BlockEvent) {
 	}
 }
 
-// The request goes where the events say its prompt is, not where it was sent before; after the server has removed it,
-// it goes back.
+// A request goes to the server that has its prompt according to the events, not to the one it was sent to before;
+// after the server has removed the blocks, it goes to the former one.
 func TestPreciseScorer(t *testing.T) {
 	p := precisePool(t, 3, "")
 	text := make([]byte, 4096)
@@ -286,7 +286,7 @@ func TestPreciseScorer(t *testing.T) {
 	if d := p.Decide(r, begin); p.Endpoint(d.Chosen[0]).Name.Name != "p0" || d.Score != 0.25 {
 		t.Errorf("%s %+v", p.Endpoint(d.Chosen[0]).Name, d)
 	}
-	// Without tokens what was sent where counts.
+	// Without tokens, the index of sent prompts is used.
 	if got := chosen(t, p, &Request{Model: "m", Prefix: prefix, Random: 1}, begin); got != "p1" {
 		t.Error(got)
 	}
@@ -298,7 +298,7 @@ func TestPreciseScorer(t *testing.T) {
 	}
 }
 
-// A server whose first messages were missed is believed in what it says it has; what it does not say it may have.
+// A server whose first messages were missed is trusted for the blocks in its events; it may have others, too.
 func TestMissedEvents(t *testing.T) {
 	p := precisePool(t, 2, "")
 	text, tokens := make([]byte, 4096), make([]uint32, 64)
@@ -309,7 +309,7 @@ func TestMissedEvents(t *testing.T) {
 	if got := chosen(t, p, r, begin); got != "p1" {
 		t.Error(got)
 	}
-	p.Sent(p.Refs()[0], &Request{Model: "m", Prefix: prefix}, begin) // without tokens: by what was sent
+	p.Sent(p.Refs()[0], &Request{Model: "m", Prefix: prefix}, begin) // without tokens: by sent prompts
 	if got := chosen(t, p, r, begin); got != "p0" {
 		t.Error(got)
 	}
@@ -320,7 +320,7 @@ func TestMissedEvents(t *testing.T) {
 	if c := p.CacheState(p.Refs()[1]); c.Whole || c.Gaps != 1 || c.Blocks != 0 {
 		t.Errorf("after a gap: %+v", c)
 	}
-	tell(p, 1, 0, stored(1, 16, tokens[:32])) // it has started again
+	tell(p, 1, 0, stored(1, 16, tokens[:32])) // it has restarted
 	if c := p.CacheState(p.Refs()[1]); !c.Whole || c.Gaps != 2 || c.Blocks != 2 {
 		t.Errorf("after a new start: %+v", c)
 	}
@@ -331,8 +331,9 @@ func TestMissedEvents(t *testing.T) {
 	}
 }
 
-// A burst of one prompt stays together before the first event comes; the guess ends with its time, or with the server.
-func TestGuesses(t *testing.T) {
+// A burst of one prompt stays together before the first event comes; the guess ends when it expires, or with the
+// server.
+func TestSpeculativeBlocks(t *testing.T) {
 	p := precisePool(t, 8, "")
 	for i := range 8 {
 		tell(p, i, 0, stored(1, 16, make([]uint32, 16)), &BlockEvent{Kind: BlocksCleared})
@@ -345,7 +346,7 @@ func TestGuesses(t *testing.T) {
 	}
 	p.Sent(p.Refs()[5], r, begin.Add(time.Second))
 	if d := p.Decide(r, begin.Add(2900*time.Millisecond)); d.Score != 1 {
-		t.Errorf("made again, it ends with the first: %+v", d)
+		t.Errorf("a renewed guess ends with the first: %+v", d)
 	}
 	if d := p.Decide(r, begin.Add(3*time.Second)); d.Score != 0 || len(p.blocks.sets) != 0 {
 		t.Errorf("it does not end: %+v, %d sets", d, len(p.blocks.sets))
@@ -358,7 +359,8 @@ func TestGuesses(t *testing.T) {
 	}
 }
 
-// A server that says it has everything has no more than its share; others are not harmed.
+// A server that reports endless blocks gets no more than its share of the index; others are not
+// affected.
 func TestBlockIndexIsBounded(t *testing.T) {
 	p := precisePool(t, 2, "")
 	p.blocks.most = 1000
@@ -386,7 +388,8 @@ func TestBlockIndexIsBounded(t *testing.T) {
 	}
 }
 
-// A server whose blocks have another length cannot be compared; when the others have gone, its length counts.
+// A server whose blocks have another length cannot be compared; when the others are removed, its length is
+// used.
 func TestOtherBlockLength(t *testing.T) {
 	p := precisePool(t, 2, "")
 	tokens := make([]uint32, 64)
@@ -401,13 +404,14 @@ func TestOtherBlockLength(t *testing.T) {
 	}
 	p.SetEndpoints(servers(2)[1:])
 	if p.TokenHasher().Block() != 0 {
-		t.Error("there is something to compare with")
+		t.Error("prompts can be compared")
 	}
 	tell(p, 0, 1, stored(5, 32, tokens))
 	if c := p.CacheState(p.Refs()[0]); p.TokenHasher().Block() != 32 || c.Wrong != 0 {
 		t.Errorf("%d %+v", p.TokenHasher().Block(), c)
 	}
-	// A window of tokens says nothing about a prompt; a block with an image is not one of text.
+	// Blocks with a sliding window do not represent a prompt; a block with an image does not match
+	// one of text.
 	for _, e := range []*BlockEvent{{Window: true}, {Extra: []BlockExtra{{Other: 1}, {}}}} {
 		q := precisePool(t, 1, "")
 		s := stored(1, 32, tokens)

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// prefixConfig is how prompts are cut and how much the index remembers.
+// prefixConfig defines how prompts are split and the size of the index.
 type prefixConfig struct {
 	AutoTune               bool    `json:"autoTune"`
 	BlockSize              int     `json:"blockSize"`     // characters, of an older version: as upstream, ignored
-	HashBlockSize          int     `json:"hashBlockSize"` // the same of an even older one
+	HashBlockSize          int     `json:"hashBlockSize"` // the same in an even older version
 	BlockSizeTokens        int     `json:"blockSizeTokens"`
 	MaxPrefixBlocksToMatch int     `json:"maxPrefixBlocksToMatch"`
 	MaxPrefixTokensToMatch int     `json:"maxPrefixTokensToMatch"`
@@ -27,8 +27,8 @@ const (
 	lruCapacity  = 31250
 )
 
-// mostPairs is how many blocks the index of a pool remembers for all endpoints together: 2 million of about 50 bytes.
-// Pools with more than 64 endpoints remember less of each.
+// mostPairs limits the blocks in the index of a pool for all endpoints together: 2 million of about 50 bytes. Pools
+// with more than 64 endpoints have a lower limit for each.
 const mostPairs = 2 << 20
 
 func defaultPrefix() prefixConfig {
@@ -63,7 +63,7 @@ func readPrefix(into func(any) error) (prefixConfig, error) {
 	return c, nil
 }
 
-// hasher cuts prompts as the configuration and the servers' block size say.
+// hasher returns the hasher for the configuration and the servers' block size.
 func (c *prefixConfig) hasher(serverBlock int) Hasher {
 	tokens := c.BlockSizeTokens
 	if c.AutoTune && serverBlock > 0 {
@@ -82,24 +82,23 @@ func (c *prefixConfig) hasher(serverBlock int) Hasher {
 	return Hasher{block: tokens * bytesPerToken, most: min(most, mostBlocks)}
 }
 
-// index remembers which endpoint was sent which blocks. Of each endpoint it forgets the blocks that were not used for
-// the longest time.
+// index records the blocks that were sent to each endpoint. It removes the least recently used blocks of an endpoint.
 //
-// A block is always forgotten before the blocks in front of it in its prompt, because using a block uses those in
-// front of it after it. So an endpoint that has a block has all in front of it, and the endpoints that have block i of
-// a prompt are a part of those that have block i-1: match finds lengths by bisection.
+// A block is always removed before the blocks in front of it in its prompt, because using a block uses those in front
+// of it after it. So an endpoint that has a block has all in front of it, and the endpoints that have block i of a
+// prompt are a part of those that have block i-1: match finds lengths by bisection.
 type index struct {
-	slots int              // room for so many endpoints in each set
+	slots int              // number of endpoints in each set
 	sets  map[uint64]int32 // block → set
 	words []uint64         // the sets, (slots+63)/64 words each
 	free  []int32          // sets that are not used
 	lrus  []lru            // by slot
 	pairs int              // blocks of all endpoints
-	most  int              // pairs may be
+	most  int              // limit of pairs
 	spans []span           // for match
 }
 
-// lru is what one endpoint was sent, from the block used last to the one used first.
+// lru holds the blocks sent to one endpoint, from the most to the least recently used.
 type lru struct {
 	at       map[uint64]int32 // block → node
 	nodes    []node
@@ -120,7 +119,7 @@ func newIndex() *index { return &index{sets: map[uint64]int32{}, most: mostPairs
 
 func (x *index) stride() int { return (x.slots + 63) / 64 }
 
-// grow makes room for so many endpoints.
+// grow resizes the sets for this many endpoints.
 func (x *index) grow(slots int) {
 	for len(x.lrus) < slots {
 		x.lrus = append(x.lrus, lru{head: none, tail: none})
@@ -179,8 +178,8 @@ func (x *index) match(blocks []uint64, lengths []int32) int {
 	}
 	longest := low
 	x.mark(x.set(blocks[longest-1]), nil, longest, lengths)
-	// Endpoints that have the first block and not the last one of those: between two blocks that the same endpoints
-	// have, nothing is to be found.
+	// Endpoints that have the first block and not the last one of those: between two blocks with the same
+	// endpoints, no match ends.
 	x.spans = append(x.spans[:0], span{1, longest})
 	for len(x.spans) > 0 {
 		s := x.spans[len(x.spans)-1]
@@ -226,7 +225,7 @@ func (x *index) mark(in, out []uint64, length int, lengths []int32) {
 	}
 }
 
-// use notes that an endpoint has the blocks of a prompt now.
+// use records that an endpoint now has the blocks of a prompt.
 func (x *index) use(slot int, blocks []uint64) {
 	l := &x.lrus[slot]
 	if l.capacity <= 0 {
@@ -238,7 +237,7 @@ func (x *index) use(slot int, blocks []uint64) {
 	if l.at == nil {
 		l.at = map[uint64]int32{}
 	}
-	for _, hash := range slices.Backward(blocks) { // the first block was used last
+	for _, hash := range slices.Backward(blocks) { // the first block becomes the most recently used
 		if n, ok := l.at[hash]; ok {
 			l.unlink(n)
 			l.push(n)
@@ -289,7 +288,7 @@ func (x *index) remove(hash uint64, slot int) {
 	x.free = append(x.free, i)
 }
 
-// forgetLast forgets the block of an endpoint that was not used for the longest time.
+// forgetLast removes the least recently used block of an endpoint.
 func (x *index) forgetLast(slot int) {
 	l := &x.lrus[slot]
 	n := l.tail
@@ -304,7 +303,7 @@ func (x *index) forgetLast(slot int) {
 	x.remove(hash, slot)
 }
 
-// resize sets how many blocks of an endpoint are remembered.
+// resize sets the limit of blocks of an endpoint.
 func (x *index) resize(slot, capacity int) {
 	l := &x.lrus[slot]
 	for l.capacity = capacity; len(l.at) > capacity; {
@@ -312,7 +311,7 @@ func (x *index) resize(slot, capacity int) {
 	}
 }
 
-// drop forgets an endpoint.
+// drop removes an endpoint.
 func (x *index) drop(slot int) {
 	l := &x.lrus[slot]
 	for n := l.head; n != none; n = l.nodes[n].next {

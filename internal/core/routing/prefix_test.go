@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// naive is the index as one would write it without a thought of speed.
-type naive map[int][]uint64 // slot → blocks, the one used last at the front
+// naive is a simple implementation of the index.
+type naive map[int][]uint64 // slot → blocks, the most recently used first
 
 func (n naive) use(slot, capacity int, blocks []uint64) {
 	for _, b := range slices.Backward(blocks[:min(len(blocks), capacity)]) {
@@ -28,7 +28,8 @@ func (n naive) match(slot int, blocks []uint64) (length int32) {
 	return length
 }
 
-// The index answers what the naive one does, for random prompts with shared beginnings and endpoints that come and go.
+// The index gives the same results as the naive one, for random prompts with shared beginnings and endpoints that are
+// added and removed.
 func TestIndex(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -40,7 +41,7 @@ func TestIndex(t *testing.T) {
 			x.resize(s, capacity)
 		}
 		var prompts [][]uint64
-		for range 12 { // chains: a block stands for all in front of it, so no block has two different ones before it
+		for range 12 { // chains: a hash depends on all blocks before it, so that each block has one predecessor
 			var p []uint64
 			if len(prompts) > 0 && r.IntN(3) > 0 {
 				old := prompts[r.IntN(len(prompts))]
@@ -75,7 +76,7 @@ func TestIndex(t *testing.T) {
 			longest := x.match(q, lengths)
 			for s, got := range lengths {
 				if want := n.match(s, q); got != want {
-					t.Fatalf("seed %d: endpoint %d has %d of %d blocks, the index says %d", seed, s, want, len(q), got)
+					t.Fatalf("seed %d: endpoint %d has %d of %d blocks, the index has %d", seed, s, want, len(q), got)
 				}
 			}
 			if int(slices.Max(lengths)) != longest {
@@ -98,7 +99,7 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// The index is bounded for a pool, however many endpoints and prompts there are.
+// The size of a pool's index is limited for any number of endpoints and prompts.
 func TestIndexIsBounded(t *testing.T) {
 	p := pool(DefaultConfig(), 1000)
 	most := mostPairs / 1000
@@ -114,7 +115,7 @@ func TestIndexIsBounded(t *testing.T) {
 	}
 }
 
-// Hashes depend on the text alone, not on how it comes in parts, and differ by model and salt.
+// Hashes depend on the text, not on its division into parts, and differ by model and salt.
 func TestHasher(t *testing.T) {
 	h := defaultPrefixHasher()
 	text := []byte(strings.Repeat("0123456789abcdef", 100)) // 1,600 bytes: 6 blocks of 256

@@ -21,7 +21,7 @@ const (
 
 // Request has the facts of a request that a decision may use. All of it may come from a client: nothing is trusted.
 type Request struct {
-	// Model is what the client requested, Target what the server is asked for (after
+	// Model is what the client requested, Target the name in the request to the server (after
 	// InferenceModel or InferenceModelRewrite); empty: Model. Target is an adapter's name if a
 	// server reports such an adapter.
 	Model, Target string
@@ -29,7 +29,7 @@ type Request struct {
 	Priority int
 	// FairnessID is the flow of the request within its priority; empty: DefaultFairnessID.
 	FairnessID string
-	// Session names the endpoint that served the session before, as Endpoint.Session of it; empty: none.
+	// Session is the Endpoint.Session of the endpoint that served the session before; empty: none.
 	Session string
 	// Prefix are the hashes of the prompt's blocks, by Pool.Hasher, with Target as the model; nil: no prompt.
 	Prefix []uint64
@@ -37,24 +37,25 @@ type Request struct {
 	Blocks []uint64
 	// Bytes of the body; for flow control, and to estimate tokens.
 	Bytes int
-	// PromptTokens is how long the prompt is; 0: a fourth of Bytes.
+	// PromptTokens is the length of the prompt; 0: a fourth of Bytes.
 	PromptTokens int
 	// Streaming: the answer is sent token by token.
 	Streaming bool
-	// TTFT and TPOT are what the client hopes for: time to the first token, and per token after it; 0: nothing.
+	// TTFT and TPOT are the latencies that the client requests: time to the first token, and per token after
+	// it; 0: nothing.
 	TTFT, TPOT time.Duration
 	// Subset are the only endpoints that may be chosen; nil: all; empty: none. Port 0 means all
 	// ports of an address (x-gateway-destination-endpoint-subset, 2.1).
 	Subset []netip.AddrPort
-	// Received is when the request came; for the order in a queue.
+	// Received is when the request arrived; for the order in a queue.
 	Received time.Time
-	// Deadline is when the client gives up; zero: never.
+	// Deadline is the client's deadline; zero: none.
 	Deadline time.Time
 	// Random is a random number: ties are broken with it.
 	Random uint64
 }
 
-// target is the name that the server is asked for.
+// target returns the model name in the request to the server.
 func (r *Request) target() string {
 	if r.Target != "" {
 		return r.Target
@@ -62,7 +63,7 @@ func (r *Request) target() string {
 	return r.Model
 }
 
-// tokens is how long the prompt is.
+// tokens returns the length of the prompt.
 func (r *Request) tokens() int64 {
 	if r.PromptTokens > 0 {
 		return int64(r.PromptTokens)
@@ -73,8 +74,8 @@ func (r *Request) tokens() int64 {
 // bytesPerToken is the estimate that upstream makes without a tokenizer.
 const bytesPerToken = 4
 
-// Hasher cuts a prompt into blocks and chains their hashes: two prompts have as many equal hashes as they have equal
-// blocks at the beginning. It may be used while the Pool it came from changes, and by many goroutines.
+// Hasher splits a prompt into blocks and chains their hashes: two prompts have as many equal hashes as they have
+// equal blocks at the beginning. It may be used while the Pool it came from changes, and by many goroutines.
 type Hasher struct {
 	block int // bytes
 	most  int // blocks

@@ -2,7 +2,7 @@ package routing
 
 import "slices"
 
-// scorer gives each candidate a score; out has one entry for each of v.at. What is not between 0 and 1 is cut off.
+// scorer gives each candidate a score; out has one entry for each of v.at. Scores are limited to 0 to 1.
 type scorer interface {
 	score(v *view, out []float64)
 }
@@ -55,7 +55,7 @@ func (cacheScorer) score(v *view, out []float64) {
 }
 
 // adapterScorer prefers servers that run the adapter, then those with room for it, then those that wait for it. A name
-// that no server knows as an adapter is a base model: all are equal.
+// that is not an adapter of any server is a base model: all are equal.
 type adapterScorer struct{}
 
 func (adapterScorer) score(v *view, out []float64) {
@@ -79,7 +79,7 @@ func has(all []int32, n int32) bool { return slices.Contains(all, n) }
 // prefixScorer prefers servers that have the prompt in their cache.
 type prefixScorer struct{ length float64 }
 
-// matchedTokens is the length of a match from which on a longer one is not better.
+// matchedTokens is the length of a match beyond which longer ones are not better.
 const matchedTokens = 8192
 
 func (s prefixScorer) score(v *view, out []float64) {
@@ -155,8 +155,8 @@ func (s tokenScorer) score(v *view, out []float64) {
 	}
 }
 
-// coldScorer spreads prompts that no server has cached: the server whose last such prompt is the
-// oldest comes first.
+// coldScorer spreads prompts that no server has cached: the server that got its last uncached
+// prompt the longest time ago comes first.
 type coldScorer struct{}
 
 func (coldScorer) score(v *view, out []float64) {

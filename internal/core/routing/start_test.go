@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// first is the first server of a pool that has none.
+// first returns the first server of an empty pool.
 func first(pod string) []Endpoint {
 	return []Endpoint{{Address: netip.MustParseAddrPort("10.0.0.1:8000"), Pod: types.UID(pod), Ready: true}}
 }
 
-// Requests for a pool without a server wait while an autoscaler reads how many: until the server is there, which may
-// come late, twice, or never. Without an autoscaler they are refused at once.
+// Requests for a pool without a server wait while an autoscaler is active: until the server is ready, which may
+// happen late, twice, or never. Without an autoscaler they are refused at once.
 func TestStart(t *testing.T) {
 	r := &Request{Model: "m", Bytes: 100}
 	ask := func(p *Pool, at time.Time) Ticket {
@@ -33,7 +33,7 @@ func TestStart(t *testing.T) {
 		}
 	}
 	p := NewPool(DefaultConfig())
-	refused(p, begin, NoEndpoints) // nobody would hear of it
+	refused(p, begin, NoEndpoints) // no autoscaler is active
 	p.Asked(begin)
 	one, two := ask(p, begin), ask(p, begin.Add(time.Second))
 	f := p.Figures(begin.Add(time.Second))
@@ -42,9 +42,10 @@ func TestStart(t *testing.T) {
 		t.Errorf("%+v %v %v", all, wakes, ok)
 	}
 	if ticket, _ := p.Next(begin.Add(2 * time.Second)); ticket != 0 {
-		t.Error("a request goes on without a server")
+		t.Error("a request continues without a server")
 	}
-	// Late, and twice: the pod is replaced before both have gone on. Nothing waits for its metrics.
+	// Late, and twice: the pod is replaced before both requests have continued. They do not wait
+	// for its metrics.
 	late := begin.Add(50 * time.Second)
 	p.SetEndpoints(first("one"))
 	ticket, d := p.Next(late)
@@ -59,7 +60,7 @@ func TestStart(t *testing.T) {
 	if d := p.Decide(r, late); d.Verdict != Serve {
 		t.Errorf("with a server: %s", d.Verdict)
 	}
-	// Never: each is refused at the end of its own time.
+	// Never: each request is refused after its own timeout.
 	p.SetEndpoints(nil)
 	p.Asked(late)
 	three := ask(p, late)
@@ -69,11 +70,12 @@ func TestStart(t *testing.T) {
 	if ticket, why, _ := p.Expire(late.Add(time.Minute)); ticket != three || why != NoEndpoints {
 		t.Errorf("%d %s", ticket, why)
 	}
-	// The autoscaler has gone.
+	// The autoscaler is no longer active.
 	refused(p, late.Add(askedTime), NoEndpoints)
 }
 
-// What waits for the first server is bounded, and a configuration sets its time.
+// The number of requests that wait for the first server is limited, and a configuration sets their
+// timeout.
 func TestStartIsBounded(t *testing.T) {
 	p := NewPool(config(t, `"schedulingProfiles": [{"name": "a"}], "flowControl": {"maxRequests": "2",
 		"maxBytes": "1k", "noEndpointRequestTTL": "10m"}`))
@@ -97,7 +99,7 @@ func TestStartIsBounded(t *testing.T) {
 	}
 }
 
-// Each metric has a value, but for averages while no server has said anything.
+// Each metric has a value, except averages while no server has reported metrics.
 func TestMeasures(t *testing.T) {
 	names := MeasureNames()
 	if !slices.IsSorted(names) {

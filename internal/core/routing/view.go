@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// view is what one decision looks at. Its slices are used again for the next one.
+// view is the working state of one decision. Its slices are reused for the next one.
 type view struct {
 	p       *Pool
 	r       *Request
@@ -20,10 +20,10 @@ type view struct {
 	found   []int32   // by slot: for Pool.known
 	behind  []int32   // by slot: for Pool.known
 	longest int
-	adapter int32 // number of the target's name; -1: no adapter that a server knows
+	adapter int32 // number of the target's name; -1: not an adapter of any server
 	matched bool  // lengths are filled
 	blind   bool  // no candidate was ever scraped
-	strict  bool  // what was sent since a scrape waits, unless it is known that there is room
+	strict  bool  // requests sent since a scrape count as waiting, unless there is known room
 }
 
 func (v *view) grow(slots int) {
@@ -35,7 +35,7 @@ func (v *view) grow(slots int) {
 	}
 }
 
-// candidates begins a decision: all endpoints that may get the request.
+// candidates starts a decision with all endpoints that may get the request.
 func (v *view) candidates(p *Pool, r *Request, now time.Time) {
 	v.p, v.r, v.now, v.random = p, r, now.UnixNano(), r.Random
 	v.matched, v.longest, v.strict = false, 0, false
@@ -61,7 +61,7 @@ func (v *view) prefix() {
 	v.longest = v.p.known(v.r, v.lengths[:len(v.p.ends)], v.exact, time.Unix(0, v.now))
 }
 
-// hit is the part of the prompt that an endpoint has, 0 to 1.
+// hit returns the part of the prompt that an endpoint has, 0 to 1.
 func (v *view) hit(slot int32) float64 {
 	if len(v.r.Prefix) == 0 {
 		return 0
@@ -69,10 +69,10 @@ func (v *view) hit(slot int32) float64 {
 	return float64(v.lengths[slot]) / float64(len(v.r.Prefix))
 }
 
-// queue is how many requests wait at an endpoint: those that it told of, and those that it was sent since; at least
-// those of this gateway whose answer has not begun, because a server that runs many at once counts a prompt that it
-// has not computed as running. A server that says that nothing waits while it has more requests of this gateway than
-// it says it runs is not believed.
+// queue returns the number of requests that wait at an endpoint: those in its metrics, and those sent since; at
+// least those of this gateway whose response has not begun, because a server that runs many at once counts an
+// uncomputed prompt as running. A report of an empty queue is ignored while the server has more requests of this
+// gateway than it reports as running.
 func (v *view) queue(slot int32) float64 {
 	l := &v.p.loads[slot]
 	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
@@ -81,7 +81,7 @@ func (v *view) queue(slot int32) float64 {
 	return float64(max(l.waiting+l.since, l.unbegun, l.flying-l.running))
 }
 
-// running is how many requests an endpoint works on.
+// running returns the number of requests that an endpoint runs.
 func (v *view) running(slot int32) float64 {
 	l := &v.p.loads[slot]
 	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
@@ -136,7 +136,7 @@ func (v *view) order(k pickerKind, n int, out *[MostChosen]Ref) (chosen int, bes
 		key := v.score[i]
 		switch k {
 		case maxScore:
-			tie -= float64(v.p.loads[slot].flying) // among equals the one with the least to do
+			tie -= float64(v.p.loads[slot].flying) // with equal scores the one with the least load
 		case anyScore:
 			key = 0
 		case weightedRandom: // the smallest of exponential variables: chosen in proportion to the scores

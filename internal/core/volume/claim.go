@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// ClaimInput is what a decision about a claim depends on.
+// ClaimInput holds everything that a decision about a claim depends on.
 type ClaimInput struct {
 	Claim *corev1.PersistentVolumeClaim // as it was last read or written
 	View  View
@@ -17,7 +17,7 @@ type ClaimInput struct {
 	Unscheduled []string
 }
 
-// ForClaim decides what to do for a claim (S1.E to S1.G).
+// ForClaim decides about a claim (S1.E to S1.G).
 func ForClaim(in ClaimInput) Step {
 	c := in.Claim
 	if Completed(c) {
@@ -55,7 +55,7 @@ func unnamed(in ClaimInput) Step {
 		return bind(v, c)
 	}
 	if !known {
-		// S1.33: it is as if the class had been there when the claim was made.
+		// S1.33: as if the class had existed when the claim was created.
 		if d := PickDefault(in.View.Classes()); d != nil {
 			c = c.DeepCopy()
 			c.Spec.StorageClassName = &d.Name
@@ -85,7 +85,7 @@ func unnamed(in ClaimInput) Step {
 		"the provisioner is running and correctly registered.", class.Provisioner))
 }
 
-// waits reports what a claim that is bound late waits for (S1.43).
+// waits reports what a claim with delayed binding waits for (S1.43).
 func waits(pods []string) Event {
 	switch len(pods) {
 	case 0:
@@ -134,7 +134,7 @@ func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 	w, err := boundStatus(v, c)
 	step := Step{Write: w, Err: err}
 	if size := c.Spec.Resources.Requests.Storage(); c.Status.Phase == corev1.ClaimBound &&
-		size.Cmp(*c.Status.Capacity.Storage()) > 0 { // S5.1; all that enlarge volumes are apart from this, also carob's
+		size.Cmp(*c.Status.Capacity.Storage()) > 0 { // S5.1; volumes are expanded by other controllers, also carob's
 		step.Events = []Event{{Type: corev1.EventTypeNormal, Reason: "ExternalExpanding", Component: ExpandComponent,
 			Message: "waiting for an external controller to expand this PVC"}}
 	}
@@ -154,14 +154,15 @@ func claimedBy(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) (*co
 	return v, true
 }
 
-// Ref is how a volume names its claim.
+// Ref returns the reference of a volume to its claim.
 func Ref(c *corev1.PersistentVolumeClaim) *corev1.ObjectReference {
 	return &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: c.Namespace,
 		Name: c.Name,
 		UID:  c.UID, ResourceVersion: c.ResourceVersion}
 }
 
-// boundStatus writes the status of a claim that is bound. The capacity is that of the moment (S1.61).
+// boundStatus writes the status of a claim that is bound. The capacity is the volume's present one
+// (S1.61).
 func boundStatus(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) (Write, error) {
 	old := c
 	c = c.DeepCopy()
@@ -186,7 +187,7 @@ func boundStatus(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) (W
 	return Write{Claim: c, Status: true}, nil
 }
 
-// pending has a claim wait, in phase Pending.
+// pending keeps a claim in phase Pending.
 func pending(c *corev1.PersistentVolumeClaim, events ...Event) Step {
 	return Step{Write: unboundStatus(c, corev1.ClaimPending), Events: events, Pending: true}
 }
@@ -199,7 +200,7 @@ func lost(c *corev1.PersistentVolumeClaim, reason, message string) Step {
 	return Step{Write: unboundStatus(c, corev1.ClaimLost), Events: []Event{warning(reason, "%s", message)}}
 }
 
-// unboundStatus is a status with a phase and nothing that a volume says (S1.51).
+// unboundStatus returns a status with a phase and no values of a volume (S1.51).
 func unboundStatus(c *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeClaimPhase) Write {
 	s := &c.Status
 	if s.Phase == phase && len(s.AccessModes) == 0 && len(s.Capacity) == 0 &&

@@ -19,7 +19,7 @@ const CSIPlugin = "kubernetes.io/csi"
 // Handle names a volume of a CSI driver.
 type Handle struct{ Driver, ID string }
 
-// UniqueName is the name of a volume in the status of nodes (S0.66).
+// UniqueName returns the name of a volume in the status of nodes (S0.66).
 func (h Handle) UniqueName() corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName(CSIPlugin + "/" + h.Driver + "^" + h.ID)
 }
@@ -34,12 +34,12 @@ func ParseUniqueName(name corev1.UniqueVolumeName) (Handle, bool) {
 	return Handle{driver, id}, ok && driver != "" && id != ""
 }
 
-// AttachmentName is the name of the VolumeAttachment of a volume and a node (S4.30).
+// AttachmentName returns the name of the VolumeAttachment of a volume and a node (S4.30).
 func (h Handle) AttachmentName(node string) string {
 	return "csi-" + hexHash(h.ID+h.Driver+node)
 }
 
-// Hash is the name of the directory where the volume is staged (S4.66).
+// Hash returns the name of the directory where the volume is staged (S4.66).
 func (h Handle) Hash() string { return hexHash(h.ID) }
 
 // EphemeralHandle is the volume that a driver makes for one pod (S4.68).
@@ -51,7 +51,7 @@ func hexHash(text string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 }
 
-// HandleOf is the volume of a driver for a persistent volume; false: it is not of CSI.
+// HandleOf returns the driver's volume of a persistent volume; false: it is not a CSI volume.
 func HandleOf(v *corev1.PersistentVolume) (Handle, bool) {
 	if v == nil || v.Spec.CSI == nil {
 		return Handle{}, false
@@ -59,23 +59,23 @@ func HandleOf(v *corev1.PersistentVolume) (Handle, bool) {
 	return Handle{v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle}, true
 }
 
-// DriverRules is how volumes of a driver are treated.
+// DriverRules defines how volumes of a driver are handled.
 type DriverRules struct {
-	Attach          bool // a VolumeAttachment comes before the volume is used
+	Attach          bool // a VolumeAttachment is needed before the volume is used
 	PodInfo         bool // the driver gets facts about the pod
 	Republish       bool // the volume is published again while it is used
 	SELinuxMount    bool
 	TokensInSecrets bool
-	Capacity        bool // CSIStorageCapacity objects say where there is room
-	NeedsDriver     bool // pods go only to nodes where the driver is (S2.53)
+	Capacity        bool // CSIStorageCapacity objects report the free storage
+	NeedsDriver     bool // pods run only on nodes with the driver (S2.53)
 	Modes           []storagev1.VolumeLifecycleMode
 	FSGroup         storagev1.FSGroupPolicy
 	Tokens          []storagev1.TokenRequest
-	Refresh         int64 // seconds between looks at how many volumes fit on a node; 0: never
-	Object          bool  // there is such an object
+	Refresh         int64 // seconds between reads of the volume limit of a node; 0: never
+	Object          bool  // the CSIDriver object exists
 }
 
-// RulesOf are the rules of a driver; nil is one without an object (S4.14, S4.C).
+// RulesOf returns the rules of a driver; nil: it has no CSIDriver object (S4.14, S4.C).
 func RulesOf(d *storagev1.CSIDriver) DriverRules {
 	r := DriverRules{Attach: true, Modes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 		FSGroup: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}
@@ -132,7 +132,7 @@ func (r DriverRules) GivesGroup(fsType string, modes []corev1.PersistentVolumeAc
 	}
 }
 
-// PodInfo is what a driver gets about a pod (S4.17).
+// PodInfo returns the facts of a pod for a driver (S4.17).
 func PodInfo(pod *corev1.Pod, mode storagev1.VolumeLifecycleMode) map[string]string {
 	return map[string]string{
 		"csi.storage.k8s.io/pod.name": pod.Name, "csi.storage.k8s.io/pod.namespace": pod.Namespace,
@@ -143,7 +143,8 @@ func PodInfo(pod *corev1.Pod, mode storagev1.VolumeLifecycleMode) map[string]str
 	}
 }
 
-// DriverVersion is the highest version of a list, which must be of the first major version (S4.8).
+// DriverVersion returns the highest version of a list, which must be of the first major version
+// (S4.8).
 func DriverVersion(offered []string) (string, error) {
 	var best string
 	for _, text := range offered {
@@ -165,7 +166,7 @@ func DriverVersion(offered []string) (string, error) {
 	return best, nil
 }
 
-// NewerVersion reports whether a version is higher than another; both have the form of versions.
+// NewerVersion reports whether a version is higher than another; both must be valid versions.
 func NewerVersion(a, b string) bool {
 	x, _ := parseVersion(a)
 	y, _ := parseVersion(b)
@@ -191,7 +192,8 @@ func parseVersion(text string) (n [3]uint64, ok bool) {
 	return n, true
 }
 
-// InstallDriver is a CSINode with a driver (S4.10). limit is how many volumes fit on the node; nil: any number.
+// InstallDriver returns a CSINode with a driver added (S4.10). limit is how many volumes fit on the node; nil:
+// any number.
 func InstallDriver(n *storagev1.CSINode, driver, nodeID string, limit *int32, topology []string) *storagev1.CSINode {
 	n = n.DeepCopy()
 	slices.Sort(topology)
@@ -208,7 +210,7 @@ func InstallDriver(n *storagev1.CSINode, driver, nodeID string, limit *int32, to
 	return n
 }
 
-// RemoveDriver is a CSINode without a driver (S4.11).
+// RemoveDriver returns a CSINode without a driver (S4.11).
 func RemoveDriver(n *storagev1.CSINode, driver string) *storagev1.CSINode {
 	n = n.DeepCopy()
 	n.Spec.Drivers = slices.DeleteFunc(
@@ -218,7 +220,7 @@ func RemoveDriver(n *storagev1.CSINode, driver string) *storagev1.CSINode {
 	return n
 }
 
-// TopologyLabels are the labels that a driver adds to a node. An existing label with another
+// TopologyLabels returns the labels that a driver adds to a node. An existing label with another
 // value is an error (S4.10).
 func TopologyLabels(driver string, have, segments map[string]string) (map[string]string, error) {
 	added := map[string]string{}

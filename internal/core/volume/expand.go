@@ -9,19 +9,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NoNodeExpansion reports whether the volume of a claim needs nothing of nodes when it grows
-// (S5.11).
+// NoNodeExpansion reports whether the volume of a claim needs no expansion on nodes (S5.11).
 const NoNodeExpansion = "volume.kubernetes.io/node-expansion-not-required"
 
-// NodeExpansion is what a node does about the size of a volume that it uses.
+// NodeExpansion is the expansion of a volume on a node that uses it.
 type NodeExpansion struct {
 	Size resource.Quantity
 	// Claim is the claim before the driver is called; nil: nothing is written, before and after.
 	Claim *corev1.PersistentVolumeClaim
 }
 
-// ForNode decides whether a node enlarges a volume (S5.13, S5.14). known is the size that the node last knew of, zero
-// for none. nil: there is nothing to do.
+// ForNode decides whether a node enlarges a volume (S5.13, S5.14). known is the last size on the node, zero for none.
+// nil: there is nothing to do.
 func ForNode(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, known resource.Quantity) *NodeExpansion {
 	size, have := v.Spec.Capacity[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
 	allocated, planned := c.Status.AllocatedResources[corev1.ResourceStorage]
@@ -35,19 +34,19 @@ func ForNode(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, known 
 		return &NodeExpansion{Size: allocated, Claim: c}
 	case "":
 	default:
-		return nil // the controller has it
+		return nil // the controller handles it
 	}
 	switch {
-	case size.Cmp(have) > 0 && !planned: // a resizer that knows of no steps
+	case size.Cmp(have) > 0 && !planned: // a resizer without allocatedResourceStatuses
 		return &NodeExpansion{Size: size, Claim: c.DeepCopy()}
 	case !known.IsZero() && size.Cmp(known) > 0 && have.Cmp(size) >= 0 && !has(c.Annotations, NoNodeExpansion) &&
-		slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany): // another node was first
+		slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany): // another node has expanded it
 		return &NodeExpansion{Size: size}
 	}
 	return nil
 }
 
-// Expanded is a claim whose volume has its new size (S5.8).
+// Expanded returns a claim whose volume has its new size (S5.8).
 func Expanded(c *corev1.PersistentVolumeClaim, size resource.Quantity) *corev1.PersistentVolumeClaim {
 	c = c.DeepCopy()
 	if c.Status.Capacity == nil {
@@ -62,7 +61,7 @@ func Expanded(c *corev1.PersistentVolumeClaim, size resource.Quantity) *corev1.P
 	return c
 }
 
-// NodeResizeFailed is a claim whose volume the node can't enlarge (S5.7).
+// NodeResizeFailed returns a claim whose volume the node cannot expand (S5.7).
 func NodeResizeFailed(c *corev1.PersistentVolumeClaim, why error, now metav1.Time) *corev1.PersistentVolumeClaim {
 	c = c.DeepCopy()
 	if c.Status.AllocatedResourceStatuses == nil {

@@ -20,7 +20,7 @@ const (
 	reasonDriver = " CSI driver is not installed on the node"
 )
 
-// Drivers is what is known of CSI drivers and their volumes on nodes.
+// Drivers provides the objects of CSI drivers and their volumes on nodes.
 type Drivers interface {
 	Driver(name string) *storagev1.CSIDriver // nil: there is no object
 	DriversOn(node string) *storagev1.CSINode
@@ -29,10 +29,10 @@ type Drivers interface {
 	ClaimsOn(node string, yield func(namespace, name string)) // of the pods of a node, some more than once
 }
 
-// Ask has the needs of a pod compared with what CSI drivers can do.
+// Ask adds the checks of CSI drivers to the needs of a pod.
 func (n *Needs) Ask(d Drivers) { n.drivers = d }
 
-// handleOf is the volume that a claim stands for: one that is not there yet counts as one of its provisioner (S2.51).
+// handleOf returns the volume of a claim: one that does not exist yet counts for its provisioner (S2.51).
 func handleOf(view View, c *corev1.PersistentVolumeClaim) (Handle, bool) {
 	if c.Spec.VolumeName != "" {
 		return HandleOf(view.Volume(c.Spec.VolumeName))
@@ -44,7 +44,7 @@ func handleOf(view View, c *corev1.PersistentVolumeClaim) (Handle, bool) {
 	return Handle{}, false
 }
 
-// limits returns why a node has no room for the volumes of the pod, by their number.
+// limits returns why a node cannot take more volumes, by their number.
 func (n *Needs) limits(node *corev1.Node) *Refusal {
 	if n.drivers == nil {
 		return nil
@@ -82,12 +82,12 @@ func (n *Needs) limits(node *corev1.Node) *Refusal {
 			have = n.volumesOn(node.Name)
 		}
 		used, added := 0, 0
-		for h := range have { // any order: it only counts
+		for h := range have { // any order: only counts
 			if h.Driver == driver {
 				used++
 			}
 		}
-		for h := range wanted[driver] { // any order: it only counts
+		for h := range wanted[driver] { // any order: only counts
 			if !have[h] {
 				added++
 			}
@@ -99,7 +99,7 @@ func (n *Needs) limits(node *corev1.Node) *Refusal {
 	return nil
 }
 
-// volumesOn are the volumes of CSI drivers on a node, and those that are to come there.
+// volumesOn returns the volumes of CSI drivers on a node, including those that are being attached.
 func (n *Needs) volumesOn(node string) map[Handle]bool {
 	have := map[Handle]bool{}
 	n.drivers.ClaimsOn(node, func(namespace, name string) {
@@ -119,7 +119,8 @@ func (n *Needs) volumesOn(node string) map[Handle]bool {
 	return have
 }
 
-// room reports whether a driver has room for the volume of a claim where a node can use it (S2.14).
+// room reports whether a driver has free storage for the volume of a claim that the node can use
+// (S2.14).
 func (n *Needs) room(k *storagev1.StorageClass, c *corev1.PersistentVolumeClaim, node *corev1.Node) bool {
 	if n.drivers == nil || !RulesOf(n.drivers.Driver(k.Provisioner)).Capacity {
 		return true

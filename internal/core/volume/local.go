@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Names of the built-in local class, as users of k3s and kind know them (S3.1 to S3.3).
+// Names of the built-in local class, as in k3s and kind (S3.1 to S3.3).
 const (
 	LocalProvisioner = "rancher.io/local-path"
 	LocalClass       = "local-path"
@@ -48,30 +48,31 @@ func LocalClasses() []*storagev1.StorageClass {
 	}
 }
 
-// LocalInput is what the local provisioner of a node knows about a claim.
+// LocalInput holds the facts for the local provisioner of a node about a claim.
 type LocalInput struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Class  *storagev1.StorageClass  // of the claim; nil if there is none
 	Volume *corev1.PersistentVolume // that the claim is bound to, or LocalName of it; nil if there is none
-	// Node is where the provisioner runs.
+	// Node is the node of the provisioner.
 	Node *corev1.Node
 	// NodeExists reports whether the node that the claim selected exists.
 	NodeExists func(name string) bool
-	// Bases are the directories that volumes may lie in.
+	// Bases are the directories that may contain volumes.
 	Bases []string
 }
 
-// LocalStep is what the provisioner does for a claim: what is not nil, in this order.
+// LocalStep holds the actions of the provisioner for a claim: those that are not nil, in this
+// order.
 type LocalStep struct {
 	Events []Event // before anything else
-	// Make is where a directory or file is needed before the volume is created: Volume's path is completed by Into.
+	// Make is the directory or file to create before the volume is created: Into adds its path to Volume.
 	Make *LocalPlace
 	// Volume is to be created, or, with Resize, updated.
 	Volume *corev1.PersistentVolume
 	Resize *LocalPlace // to be resized before Volume is updated
 	Claim  *corev1.PersistentVolumeClaim
 	Status bool // of the claim; otherwise everything else
-	// Done is what to record when all of it is done.
+	// Done is the event to record when all of it is done.
 	Done []Event
 }
 
@@ -80,7 +81,7 @@ func (s LocalStep) Nothing() bool {
 	return s.Make == nil && s.Volume == nil && s.Resize == nil && s.Claim == nil && len(s.Events) == 0
 }
 
-// LocalPlace is where the data of a volume lies, or will lie.
+// LocalPlace is the location of the data of a volume.
 type LocalPlace struct {
 	Base string // "": any of the provisioner's
 	Name string // one step of a path
@@ -96,7 +97,7 @@ func LocalName(c *corev1.PersistentVolumeClaim) string { return "pvc-" + string(
 const maxName = 255
 
 // placeName names a directory after its volume and claim (S3.2). The volume's name, which comes first, is
-// the only one like it, so the rest may be cut.
+// unique, so the rest may be truncated.
 func placeName(c *corev1.PersistentVolumeClaim) (string, error) {
 	name := LocalName(c) + "_" + c.Namespace + "_" + c.Name
 	if len(name) > maxName {
@@ -108,7 +109,7 @@ func placeName(c *corev1.PersistentVolumeClaim) (string, error) {
 	return name, nil
 }
 
-// ForLocalClaim decides what the provisioner does for a claim (S3.B).
+// ForLocalClaim decides about a claim for the provisioner (S3.B).
 func ForLocalClaim(in LocalInput) LocalStep {
 	c := in.Claim
 	if in.Class == nil || in.Class.Provisioner != LocalProvisioner {
@@ -126,11 +127,11 @@ func ForLocalClaim(in LocalInput) LocalStep {
 		if DelayedClass(in.Class) {
 			return LocalStep{}
 		}
-		selected = in.Node.Name // of a class that is bound at once, this node is as good as any
+		selected = in.Node.Name // for immediate binding, any node can be chosen
 	}
 	if selected != in.Node.Name {
 		if in.NodeExists(selected) {
-			return LocalStep{} // another node's provisioner does it
+			return LocalStep{} // another node's provisioner handles it
 		}
 		// Without it, the scheduler chooses again (S1.93).
 		again := c.DeepCopy()
@@ -149,12 +150,12 @@ func ForLocalClaim(in LocalInput) LocalStep {
 	}
 }
 
-// LocalFailed is the event about a claim whose volume could not be made.
+// LocalFailed returns the event about a claim whose volume could not be created.
 func LocalFailed(class *storagev1.StorageClass, err error) Event {
 	return warning("ProvisioningFailed", "failed to provision volume with StorageClass %q: %v", class.Name, err)
 }
 
-// newLocal is the volume of a claim, without its path, and where its data is to lie.
+// newLocal returns the volume of a claim, without its path, and the location of its data.
 func newLocal(in LocalInput) (*corev1.PersistentVolume, *LocalPlace, error) {
 	c, class := in.Claim, in.Class
 	if c.Spec.Selector != nil {
@@ -247,7 +248,7 @@ func Into(v *corev1.PersistentVolume, path, limit string) *corev1.PersistentVolu
 	return v
 }
 
-// LocalPath is where the data of a volume lies; "" for another kind of volume.
+// LocalPath returns the location of the data of a volume; "" for another kind of volume.
 func LocalPath(v *corev1.PersistentVolume) string {
 	switch {
 	case v.Spec.Local != nil:
@@ -258,8 +259,9 @@ func LocalPath(v *corev1.PersistentVolume) string {
 	return ""
 }
 
-// placeOf is where the data of a volume lies: directly below one of the bases, in a name that begins with
-// the volume's. Anything else was not made here, whatever the volume's annotations say (S3.27).
+// placeOf returns the location of the data of a volume: directly below one of the bases, with a name that
+// begins with the volume's. Other locations were not created by this provisioner, even if the volume's
+// annotations claim it (S3.27).
 func placeOf(v *corev1.PersistentVolume, bases []string) (*LocalPlace, error) {
 	path := LocalPath(v)
 	i := strings.LastIndexByte(path, '/')
@@ -277,8 +279,8 @@ func mine(v *corev1.PersistentVolume, node string) bool {
 	return v.Annotations[ProvisionedBy] == LocalProvisioner && v.Annotations[LocalNode] == node
 }
 
-// expandLocal gives a claim the size that it asks for: first the data's place, then the volume, then the claim
-// says so (S3.26). After an error the size may be lowered again, as long as the claim does not have it (S5.18).
+// expandLocal expands a claim to its requested size: first the data, then the volume, then the claim's status
+// (S3.26). After an error the size may be lowered again, as long as the claim does not have it (S5.18).
 func expandLocal(in LocalInput) LocalStep {
 	c, v := in.Claim, in.Volume
 	want, have := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
@@ -308,7 +310,7 @@ func expandLocal(in LocalInput) LocalStep {
 		Done: []Event{normal("VolumeResizeSuccessful", "Resize volume succeeded")}}
 }
 
-// withoutResize are the conditions that do not speak of a change of size.
+// withoutResize returns the conditions except those of a resize.
 func withoutResize(list []corev1.PersistentVolumeClaimCondition) []corev1.PersistentVolumeClaimCondition {
 	return slices.DeleteFunc(list, func(c corev1.PersistentVolumeClaimCondition) bool {
 		switch c.Type {
@@ -320,7 +322,7 @@ func withoutResize(list []corev1.PersistentVolumeClaimCondition) []corev1.Persis
 	})
 }
 
-// ResizeFailed is a claim whose volume could not get its new size, at a time (S5.4).
+// ResizeFailed returns a claim whose volume could not be expanded, at a time (S5.4).
 func ResizeFailed(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume, err error,
 	now metav1.Time) (*corev1.PersistentVolumeClaim, Event) {
 	c = c.DeepCopy()
@@ -344,7 +346,8 @@ func resizeFailed(v *corev1.PersistentVolume, err error) Event {
 	return warning("VolumeResizeFailed", "resize volume %q by resizer %q failed: %v", v.Name, LocalProvisioner, err)
 }
 
-// LocalVolumeStep is what the provisioner does about a volume that it made: one thing at a time.
+// LocalVolumeStep is the next action of the provisioner for a volume that it created: one at a
+// time.
 type LocalVolumeStep struct {
 	Remove *LocalPlace              // the data, before anything else
 	Delete bool                     // the object
@@ -352,7 +355,8 @@ type LocalVolumeStep struct {
 	Events []Event
 }
 
-// abandoned reports whether no claim has a volume: it has lost its own, or is deleted before it had one.
+// abandoned reports whether a volume has no claim: it has lost its claim, or is deleted before it had
+// one.
 func abandoned(v *corev1.PersistentVolume) bool {
 	switch v.Status.Phase {
 	case corev1.VolumeReleased, corev1.VolumeFailed:
@@ -364,8 +368,8 @@ func abandoned(v *corev1.PersistentVolume) bool {
 	}
 }
 
-// ForLocalVolume decides about a volume (S3.21): when nobody owns it any more and it is to be deleted, its data
-// goes, then the object, then the finalizer, which is the last trace. removed says that the data is gone.
+// ForLocalVolume decides about a volume (S3.21): when it has no claim and is to be deleted, first its data is
+// removed, then the object is deleted, and last the finalizer is removed. removed: the data has been removed.
 func ForLocalVolume(v *corev1.PersistentVolume, node string, bases []string, removed bool) LocalVolumeStep {
 	if !mine(v, node) {
 		return LocalVolumeStep{}

@@ -11,7 +11,8 @@ import (
 )
 
 // find returns the volume for a claim that names none: one that is its own already, else the smallest that
-// fits, of those with the fewest access modes (S1.36 to S1.39). With delay the second is left to the scheduler.
+// fits, of those with the fewest access modes (S1.36 to S1.39). With delay, the scheduler chooses the second
+// kind.
 func find(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, delay bool) *corev1.PersistentVolume {
 	for _, group := range byModes(volumes, c.Spec.AccessModes) {
 		if v := bestOf(group, c, func(*corev1.PersistentVolume) bool { return !delay }); v != nil {
@@ -32,12 +33,13 @@ func findOn(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim,
 	}
 	v := bestOf(free, c, func(v *corev1.PersistentVolume) bool { return Reaches(v, node) })
 	if v != nil && !Reaches(v, node) {
-		return nil // it is the claim's own, and elsewhere
+		return nil // it is the claim's own, but not usable on this node
 	}
 	return v
 }
 
-// byModes are the volumes with at least the access modes, in groups of equal modes, the fewest first.
+// byModes returns the volumes with at least the access modes, in groups of equal modes, the fewest
+// first.
 func byModes(volumes []*corev1.PersistentVolume,
 	wanted []corev1.PersistentVolumeAccessMode) [][]*corev1.PersistentVolume {
 	var groups [][]*corev1.PersistentVolume
@@ -60,7 +62,7 @@ func byModes(volumes []*corev1.PersistentVolume,
 	return groups
 }
 
-// bestOf returns the volume that is the claim's own, else the smallest that allowed lets it have.
+// bestOf returns the volume that is the claim's own, else the smallest that allowed accepts.
 func bestOf(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim,
 	allowed func(*corev1.PersistentVolume) bool) *corev1.PersistentVolume {
 	wanted := c.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -69,7 +71,7 @@ func bestOf(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim,
 	if c.Spec.Selector != nil {
 		s, err := metav1.LabelSelectorAsSelector(c.Spec.Selector)
 		if err != nil {
-			return nil // validation refuses it
+			return nil // validation rejects it
 		}
 		selector = s
 	}
@@ -97,8 +99,8 @@ func bestOf(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim,
 	return best
 }
 
-// halfBound reports whether a binding has begun that a deletion of the volume must not leave half done: the
-// volume stays until the claim goes, as if the deletion had come a moment later.
+// halfBound reports whether a binding has begun that a deletion of the volume must not interrupt: the
+// volume stays until the claim is deleted, as if its deletion had been requested a moment later.
 func halfBound(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
 	return v.Status.Phase == corev1.VolumeBound && IsFor(v, c) && v.Spec.ClaimRef.UID == c.UID
 }
@@ -124,7 +126,8 @@ func mismatch(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) strin
 	return ""
 }
 
-// Reaches reports whether a volume can be used on a node. Affinity that cannot be read fits no node.
+// Reaches reports whether a volume can be used on a node. Affinity that cannot be parsed matches no
+// node.
 func Reaches(v *corev1.PersistentVolume, node *corev1.Node) bool {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return true

@@ -6,16 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// PVInput is what a decision about a volume depends on.
+// PVInput holds everything that a decision about a volume depends on.
 type PVInput struct {
 	Volume *corev1.PersistentVolume      // as it was last read or written
-	Claim  *corev1.PersistentVolumeClaim // of the name that Volume's claimRef says; nil when there is none
-	// Confirmed means that Claim is what the API answered just now, not what a watch showed
-	// last.
+	Claim  *corev1.PersistentVolumeClaim // of the name in Volume's claimRef; nil if it does not exist
+	// Confirmed means that Claim was just read from the API server, not from a watch.
 	Confirmed bool
 }
 
-// ForVolume decides what to do for a volume (S1.H, S1.I).
+// ForVolume decides about a volume (S1.H, S1.I).
 func ForVolume(in PVInput) Step {
 	v, ref := in.Volume, in.Volume.Spec.ClaimRef
 	if ref == nil || ref.UID == "" {
@@ -23,7 +22,7 @@ func ForVolume(in PVInput) Step {
 	}
 	c := in.Claim
 	if c != nil && c.UID != ref.UID {
-		c = nil // another one of its name
+		c = nil // another claim with the same name
 	}
 	if c == nil {
 		ended := v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed
@@ -52,7 +51,7 @@ func ForVolume(in PVInput) Step {
 	}
 }
 
-// release has a volume without a claim reclaimed as its policy says (S1.83 to S1.86).
+// release reclaims a volume without a claim according to its policy (S1.83 to S1.86).
 func release(v *corev1.PersistentVolume) Step {
 	if v.Status.Phase != corev1.VolumeReleased && v.Status.Phase != corev1.VolumeFailed {
 		return Step{Write: phase(v, corev1.VolumeReleased, "")}
@@ -62,7 +61,7 @@ func release(v *corev1.PersistentVolume) Step {
 		return Step{}
 	case corev1.PersistentVolumeReclaimDelete:
 		if External(v) {
-			return Step{} // its provisioner deletes it
+			return Step{} // its provisioner will delete it
 		}
 		return failed(v, "VolumeFailedDelete", "error getting deleter volume plugin for volume \""+v.Name+
 			"\": no deletable volume plugin matched")

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Plugin is which of the scheduler's volume plugins refuses a pod (S2.1).
+// Plugin is the volume plugin of the scheduler that refuses a pod (S2.1).
 type Plugin string
 
-// The plugins in the order in which they are asked.
+// The plugins in the order in which they run.
 const (
 	Restrictions Plugin = "VolumeRestrictions"
 	Binding      Plugin = "VolumeBinding"
@@ -48,24 +48,24 @@ func PodClaims(pod *corev1.Pod) []PodClaim {
 	return out
 }
 
-// Needs is what the volumes of a pod need of a node.
+// Needs holds the requirements of a pod's volumes for its node.
 type Needs struct {
 	view    View
-	drivers Drivers                         // nil: they are not asked
-	inUse   bool                            // a claim for one pod has one
+	drivers Drivers                         // nil: they are not checked
+	inUse   bool                            // a ReadWriteOncePod claim is in use
 	bound   []*corev1.PersistentVolumeClaim // completely
 	delayed []*corev1.PersistentVolumeClaim // bound when the pod has its node, the smallest first
 	zoned   []*corev1.PersistentVolume      // of claims that the pod names itself
 }
 
-// Refusal is why a pod can't have a node, or any: the plugin, and its reason.
+// Refusal is the reason why a pod cannot run on a node, or on any: the plugin, and its reason.
 type Refusal struct {
 	By      Plugin
 	Reasons []string
 }
 
-// NeedsOf looks at the claims of a pod. A refusal holds for all nodes. used says whether another pod with a node
-// uses a claim of the pod's namespace.
+// NeedsOf returns the needs of the claims of a pod. A refusal applies to all nodes. used reports whether another
+// pod with a node uses a claim of the pod's namespace.
 func NeedsOf(pod *corev1.Pod, claims []PodClaim, view View, used func(claim string) bool) (*Needs, *Refusal) {
 	n := &Needs{view: view}
 	for _, pc := range claims {
@@ -132,17 +132,17 @@ type Bind struct {
 	Claim  *corev1.PersistentVolumeClaim
 }
 
-// Plan is what must be written before a pod goes to a node (S2.21), and which claims must be bound then.
+// Plan holds the writes before a pod is bound to a node (S2.21), and the claims that must be bound then.
 type Plan struct {
-	Volumes []*corev1.PersistentVolume      // as they are when they belong to their claims
+	Volumes []*corev1.PersistentVolume      // with their claimRefs set
 	Claims  []*corev1.PersistentVolumeClaim // with the node that was selected
 	Waits   []Bind                          // Volume is nil where one is provisioned
 }
 
-// Nothing reports whether the pod can go at once.
+// Nothing reports whether the pod can be bound at once.
 func (p *Plan) Nothing() bool { return p == nil || len(p.Waits) == 0 }
 
-// On returns what is to be done for a node, or why the pod can't have it.
+// On returns the plan for a node, or why the pod cannot run there.
 func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
 	if n.inUse {
 		return nil, &Refusal{Restrictions, []string{reasonInUse}}
@@ -178,8 +178,8 @@ func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
 	return plan, nil
 }
 
-// place finds volumes for the claims that are bound late, or has them provisioned on the node (S2.12, S2.13), or says
-// why it can't.
+// place finds volumes for the claims with delayed binding, or plans their provisioning on the node (S2.12, S2.13), or
+// returns why it cannot.
 func (n *Needs) place(node *corev1.Node) (*Plan, string) {
 	plan, taken := &Plan{}, map[string]bool{}
 	for _, c := range n.delayed {
@@ -214,7 +214,7 @@ func (n *Needs) place(node *corev1.Node) (*Plan, string) {
 	return plan, ""
 }
 
-// allows reports whether a class has its volumes on a node.
+// allows reports whether the topology of a class allows a node.
 func allows(c *storagev1.StorageClass, node *corev1.Node) bool {
 	if len(c.AllowedTopologies) == 0 {
 		return true
@@ -245,8 +245,8 @@ func inZone(v *corev1.PersistentVolume, node *corev1.Node) bool {
 	return true
 }
 
-// Bound reports whether all claims of a plan are bound, so that the pod can go to the node. An error ends the wait
-// (S2.23).
+// Bound reports whether all claims of a plan are bound, so that the pod can be bound to the node. An error ends
+// the wait (S2.23).
 func (p *Plan) Bound(view View, node *corev1.Node) (bool, error) {
 	done := true
 	for _, w := range p.Waits {
@@ -257,7 +257,7 @@ func (p *Plan) Bound(view View, node *corev1.Node) (bool, error) {
 		if FullyBound(c) {
 			v := view.Volume(c.Spec.VolumeName)
 			if v == nil {
-				done = false // its watch is about to tell
+				done = false // its watch event will follow
 			} else if !Reaches(v, node) {
 				return false, fmt.Errorf("pv %q node affinity doesn't match node %q: no matching NodeSelectorTerms", v.Name,
 					node.Name)

@@ -1,11 +1,11 @@
 // Package volume decides about persistent volumes: which volume a claim is bound to, in which order
-// the binding is written, what becomes of a volume whose claim is gone, which node the volumes of a
-// pod can be used on, and what a volume of the built-in local class looks like. The controllers
+// the binding is written, how a volume is reclaimed when its claim is gone, on which nodes the
+// volumes of a pod can be used, and the volumes of the built-in local class. The controllers
 // volumes and localpath and the scheduler drive it. It is a function of its arguments.
 //
 // Each decision about a claim or a volume is one Step with at most one write. The driver writes,
-// and asks again with what the API answered, until there is nothing to write. So a driver that ends
-// between any two writes goes on where it was.
+// and calls again with the API server's response, until there is nothing to write. So a driver that
+// restarts between any two writes continues where it was.
 //
 // Contract: S1 to S3 in docs/spec/storage-and-node.md.
 package volume
@@ -19,7 +19,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// Annotations of claims and volumes (S1.15 to S1.26). Of the first two only the presence counts.
+// Annotations of claims and volumes (S1.15 to S1.26). For the first two only the presence matters.
 const (
 	BindCompleted          = "pv.kubernetes.io/bind-completed"
 	BoundByController      = "pv.kubernetes.io/bound-by-controller"
@@ -32,34 +32,34 @@ const (
 	BetaDefaultClass       = "storageclass.beta.kubernetes.io/is-default-class"
 )
 
-// yes is the value of annotations whose presence counts.
+// yes is the value of annotations whose presence matters.
 const yes = "yes"
 
-// View is what decisions read of a cluster. Its results are read only; nil means that an object
-// does not exist.
+// View provides the cluster's objects to decisions. Its results are read only; nil means that an
+// object does not exist.
 type View interface {
 	Claim(namespace, name string) *corev1.PersistentVolumeClaim
 	Volume(name string) *corev1.PersistentVolume
-	// Volumes are all of them, in the order of their names.
+	// Volumes returns all of them, in the order of their names.
 	Volumes() []*corev1.PersistentVolume
 	Class(name string) *storagev1.StorageClass
-	// Classes are all of them, in any order.
+	// Classes returns all of them, in any order.
 	Classes() []*storagev1.StorageClass
 }
 
-// Event is to be recorded about Object, or about the claim or volume that was decided about.
+// Event is an event to record about Object, or about the claim or volume of the decision.
 type Event struct {
 	Type, Reason, Message string
-	Volume                *corev1.PersistentVolume // nil: the object that was decided about
+	Volume                *corev1.PersistentVolume // nil: the object of the decision
 	Claim                 *corev1.PersistentVolumeClaim
 	Component             string // that records it; empty: the binder
 }
 
-// ExpandComponent is the controller that says what a claim waits for that is to grow (S5.1).
+// ExpandComponent is the controller that reports what the expansion of a claim waits for (S5.1).
 const ExpandComponent = "volume_expand"
 
 // Write is one call of the API; the zero value is none. The object is whole, with the resource
-// version that was read: a conflict means that the decision is to be made again.
+// version that was read: after a conflict the decision must be made again.
 type Write struct {
 	Claim  *corev1.PersistentVolumeClaim // to be updated
 	Volume *corev1.PersistentVolume      // to be updated
@@ -69,21 +69,22 @@ type Write struct {
 // Nothing reports whether there is nothing to write.
 func (w Write) Nothing() bool { return w.Claim == nil && w.Volume == nil }
 
-// Step is what to do now.
+// Step holds the next action.
 type Step struct {
 	Write  Write   // first
 	Events []Event // if the write succeeded, or there is none
-	// Pending means that the claim is still to be bound: check it again every 15 s, because its
-	// events are repeated, and when a volume or a class appears (S0.30).
+	// Pending means that the claim is not bound yet: check it again every 15 s, because its events
+	// are repeated, and when a volume or a class appears (S0.30).
 	Pending bool
 	// Confirm requests whether the claim of a volume exists according to the API now (S1.74).
 	Confirm bool
 	// WakeClaim requests a decision about the claim of the volume (S1.76).
 	WakeClaim bool
-	Err       error // nothing can be done for now; to be tried again
+	Err       error // the decision failed; it is retried
 }
 
-// ClassOf is the name of a claim's class; "" for none. known is false when the claim doesn't say.
+// ClassOf is the name of a claim's class; "" for none. known is false when the claim does not set
+// it.
 func ClassOf(c *corev1.PersistentVolumeClaim) (name string, known bool) {
 	if name, ok := c.Annotations[corev1.BetaStorageClassAnnotation]; ok {
 		return name, true
@@ -102,7 +103,8 @@ func ClassOfVolume(v *corev1.PersistentVolume) string {
 	return v.Spec.StorageClassName
 }
 
-// PickDefault is the default class: the newest of several, then the first by name; nil if there is none (S1.32).
+// PickDefault returns the default class: the newest of several, then the first by name; nil if there is none
+// (S1.32).
 func PickDefault(classes []*storagev1.StorageClass) *storagev1.StorageClass {
 	var best *storagev1.StorageClass
 	for _, c := range classes {
@@ -123,7 +125,7 @@ func younger(a, b *storagev1.StorageClass) bool {
 	return b.CreationTimestamp.Before(&a.CreationTimestamp)
 }
 
-// Completed reports whether a claim was bound once.
+// Completed reports whether the binding of a claim was completed before.
 func Completed(c *corev1.PersistentVolumeClaim) bool { return has(c.Annotations, BindCompleted) }
 
 // FullyBound reports whether a pod can use a claim (S2.9).
@@ -152,7 +154,7 @@ func annotate(m *map[string]string, key, value string) {
 	(*m)[key] = value
 }
 
-// IsFor reports whether a volume is bound, or meant by its user, for a claim.
+// IsFor reports whether a volume is bound to a claim, or reserved for it by a user.
 func IsFor(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) bool {
 	r := v.Spec.ClaimRef
 	return r != nil && r.Namespace == c.Namespace && r.Name == c.Name && (r.UID == "" || r.UID == c.UID)
@@ -165,7 +167,7 @@ func modeOfClaim(c *corev1.PersistentVolumeClaim) corev1.PersistentVolumeMode {
 	return corev1.PersistentVolumeFilesystem
 }
 
-// ModeOf is whether a volume is a file system or a block device.
+// ModeOf returns whether a volume is a file system or a block device.
 func ModeOf(v *corev1.PersistentVolume) corev1.PersistentVolumeMode {
 	if v.Spec.VolumeMode != nil {
 		return *v.Spec.VolumeMode
@@ -195,7 +197,8 @@ func SortVolumes(list []*corev1.PersistentVolume) {
 	slices.SortFunc(list, func(a, b *corev1.PersistentVolume) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// ClaimsOf are the names of the claims that a pod uses, those of its generic ephemeral volumes included.
+// ClaimsOf returns the names of the claims that a pod uses, including those of its generic ephemeral
+// volumes.
 func ClaimsOf(pod *corev1.Pod) []string {
 	var names []string
 	for i := range pod.Spec.Volumes {
@@ -206,8 +209,8 @@ func ClaimsOf(pod *corev1.Pod) []string {
 	return names
 }
 
-// ClaimOf is the claim of one volume of a pod; "" for other kinds of volumes. own means that it
-// is created for the pod.
+// ClaimOf returns the claim of one volume of a pod; "" for other kinds of volumes. own means that
+// it is created for the pod.
 func ClaimOf(pod *corev1.Pod, v *corev1.Volume) (name string, own bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:

@@ -17,7 +17,7 @@ import (
 )
 
 // world is an API server with claims and volumes, the disk of one node, and users, a binder and a provisioner
-// whose processes end between any two of their writes, who see the API late, and whose answers get lost.
+// that crash between any two of their writes, see the API late, and lose responses.
 type world struct {
 	t       *testing.T
 	rand    *rand.Rand
@@ -27,7 +27,7 @@ type world struct {
 	volumes map[string]*corev1.PersistentVolume
 	classes []*storagev1.StorageClass
 	disk    map[string]int64 // the sizes of directories, by path
-	seen    *view            // what the binder saw last
+	seen    *view            // the last state that the binder saw
 	calm    bool
 	log     []string
 }
@@ -81,7 +81,8 @@ func (w *world) stamp(o metav1.Object) {
 	}
 }
 
-// update stores an object if nobody changed it. ok is false after a conflict, a lost answer, or a crash.
+// update stores an object if it has not changed. ok is false after a conflict, a lost answer, or a
+// crash.
 func (w *world) update(wr Write) (ok bool) {
 	if w.one(8) {
 		return false // the process ends before the write
@@ -131,7 +132,7 @@ func (w *world) update(wr Write) (ok bool) {
 	return !w.one(8)
 }
 
-// collect removes a volume that is deleted and held by nobody.
+// collect removes a volume that is deleted and has no finalizers.
 func (w *world) collect(name string) {
 	v := w.volumes[name]
 	if v != nil && v.DeletionTimestamp != nil && len(v.Finalizers) == 0 && v.Status.Phase != corev1.VolumeBound {
@@ -140,7 +141,7 @@ func (w *world) collect(name string) {
 	}
 }
 
-// binder looks at everything once, in any order.
+// binder processes all objects once, in any order.
 func (w *world) binder() {
 	var keys []string
 	for key := range w.claims {
@@ -177,7 +178,7 @@ func (w *world) binder() {
 				w.seen = w.look()
 				return // it starts anew
 			}
-			w.seen = w.look() // its own writes it knows
+			w.seen = w.look() // it sees its own writes
 		}
 	}
 }
@@ -360,7 +361,7 @@ func (w *world) users() {
 		w.stamp(v)
 		w.volumes[name] = v
 		w.note("volume %s is made: %v", name, v.Spec.ClaimRef)
-	case 3, 4: // a claim whose pods have ended goes
+	case 3, 4: // a claim whose pods have ended is deleted
 		for _, key := range slices.Sorted(maps.Keys(w.claims)) {
 			delete(w.claims, key)
 			w.note("claim %s is deleted", key)
@@ -379,7 +380,7 @@ func (w *world) users() {
 		w.volumes[v.Name] = v
 		w.note("volume %s is being deleted", v.Name)
 		w.collect(v.Name)
-	case 6: // somebody wants more room
+	case 6: // a user requests a larger volume
 		for _, key := range slices.Sorted(maps.Keys(w.claims)) {
 			if c := w.claims[key].DeepCopy(); c.Status.Phase == corev1.ClaimBound {
 				have := c.Spec.Resources.Requests[corev1.ResourceStorage]
@@ -393,7 +394,7 @@ func (w *world) users() {
 	}
 }
 
-// check looks for what must never be.
+// check checks the invariants.
 func (w *world) check() {
 	owner := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(w.claims)) {
@@ -403,7 +404,7 @@ func (w *world) check() {
 		}
 		v := w.volumes[c.Spec.VolumeName]
 		if v == nil || v.Spec.ClaimRef == nil {
-			continue // lost, and about to be told
+			continue // lost, and about to be reported
 		}
 		if v.Spec.ClaimRef.UID != c.UID {
 			w.failf("claim %s has volume %s, which is that of %v", key, v.Name, v.Spec.ClaimRef)
@@ -420,7 +421,7 @@ func (w *world) check() {
 	}
 }
 
-// settle lets everybody work undisturbed, and expects the end that was meant.
+// settle lets all parts work without failures, and checks the final state.
 func (w *world) settle() {
 	w.calm = true
 	for range 12 {
@@ -494,9 +495,9 @@ func runWorld(t *testing.T, seed uint64) {
 	w.settle()
 }
 
-// Whatever users do, and wherever binder and provisioner end: no volume has two claims, no data goes that a claim
-// has, none stays that nobody owns, and what can be bound is.
-func TestSeeds(t *testing.T) {
+// With random users, and crashes of binder and provisioner at any write: no volume has two claims, no data of a
+// claim is removed, no unowned data stays, and every claim that can be bound is bound.
+func TestInvariantsUnderFaults(t *testing.T) {
 	for seed := range uint64(600) {
 		runWorld(t, seed)
 		if t.Failed() {
@@ -505,7 +506,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// What a claim is told in each situation of S1.E and S1.G; each is said in the phase that goes with it.
+// The events and the phase of a claim in each situation of S1.E and S1.G.
 func TestClaimEvents(t *testing.T) {
 	size := func(s string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(s)}

@@ -19,14 +19,14 @@ type Owner struct {
 // Reference is the controller reference of the owner's children (W0.20).
 func (o Owner) Reference() metav1.OwnerReference { return *metav1.NewControllerRef(o.Object, o.Kind) }
 
-// Owns reports whether an object's controller is this very owner, not a namesake of it.
+// Owns reports whether an object's controller is this owner, not another object of the same name.
 func (o Owner) Owns(child metav1.Object) bool {
 	c := metav1.GetControllerOfNoCopy(child)
 	return c != nil && c.UID == o.GetUID()
 }
 
-// Claims are the children of an owner: Mine are controlled by it and match its
-// selector, Adopt are to become so, Release to be so no longer.
+// Claims are the children of an owner: Mine are controlled by it and match its selector, Adopt
+// should be adopted, Release should be released.
 type Claims[T metav1.Object] struct{ Mine, Adopt, Release []T }
 
 // Claim sorts objects by owner (W0.21, W0.23, W0.24). An object belongs to the owner if its
@@ -50,8 +50,8 @@ func Claim[T metav1.Object](owner metav1.Object, selector labels.Selector, objec
 	return c
 }
 
-// CheckAdoption returns why an owner may adopt nothing (W0.22): live is the object that the API
-// has under its name now.
+// CheckAdoption returns why an owner must not adopt (W0.22): live is the present object of its
+// name.
 func CheckAdoption(owner Owner, live metav1.Object) error {
 	switch {
 	case live.GetUID() != owner.GetUID():
@@ -64,17 +64,17 @@ func CheckAdoption(owner Owner, live metav1.Object) error {
 	return nil
 }
 
-// patched is what a patch of a child's ownership holds.
+// patched is the content of a patch of a child's ownership.
 type patched struct {
 	Metadata struct {
-		UID              types.UID `json:"uid"` // another object of this name is not meant
+		UID              types.UID `json:"uid"` // so that another object of this name is not patched
 		OwnerReferences  any       `json:"ownerReferences"`
 		Finalizers       []string  `json:"finalizers,omitempty"`
 		DeleteFinalizers []string  `json:"$deleteFromPrimitiveList/finalizers,omitempty"`
 	} `json:"metadata"`
 }
 
-// AdoptPatch is the strategic merge patch that makes an object the owner's (W0.21), with finalizers if it gets some.
+// AdoptPatch is the strategic merge patch that makes an object the owner's (W0.21), with finalizers if it adds some.
 func AdoptPatch(owner Owner, child metav1.Object, finalizers ...string) []byte {
 	var p patched
 	p.Metadata.UID, p.Metadata.Finalizers = child.GetUID(), finalizers
@@ -82,8 +82,8 @@ func AdoptPatch(owner Owner, child metav1.Object, finalizers ...string) []byte {
 	return encoded(p)
 }
 
-// ReleasePatch is the strategic merge patch that takes exactly the owner's reference
-// from an object (W0.23), with finalizers if it loses some.
+// ReleasePatch is the strategic merge patch that removes exactly the owner's reference from an
+// object (W0.23), with finalizers if it loses some.
 func ReleasePatch(owner, child metav1.Object, finalizers ...string) []byte {
 	var p patched
 	p.Metadata.UID, p.Metadata.DeleteFinalizers = child.GetUID(), finalizers

@@ -38,8 +38,8 @@ func readySince(p *corev1.Pod) *metav1.Time {
 // Ready reports whether a pod's condition Ready is True.
 func Ready(p *corev1.Pod) bool { return readySince(p) != nil }
 
-// Available reports whether a pod has been ready for as long as its owner asks
-// (W0.60). Where only time is missing, at is when it will be; else it is zero.
+// Available reports whether a pod has been ready for the owner's minReadySeconds (W0.60). If only
+// time is missing, at is when it becomes available; otherwise it is zero.
 func Available(p *corev1.Pod, minReadySeconds int32, now time.Time) (ok bool, at time.Time) {
 	since := readySince(p)
 	switch {
@@ -57,7 +57,7 @@ func Available(p *corev1.Pod, minReadySeconds int32, now time.Time) (ok bool, at
 	return true, time.Time{}
 }
 
-// Earlier is the earlier of two times that a plan wants to be called again at; zero is never.
+// Earlier returns the earlier of two times at which a plan must be called again; zero is never.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -84,7 +84,7 @@ func NewPod(owner Owner, template *corev1.PodTemplateSpec) (*corev1.Pod, error) 
 	}, nil
 }
 
-// NamePrefix is how the names of an owner's children begin (W0.31).
+// NamePrefix returns the prefix of the names of an owner's children (W0.31).
 func NamePrefix(owner string) string {
 	// A prefix ends in a dash, which no name may do.
 	if prefix := owner + "-"; len(validation.IsDNS1123Subdomain(strings.TrimSuffix(prefix, "-")+"a")) == 0 {
@@ -93,7 +93,8 @@ func NamePrefix(owner string) string {
 	return owner
 }
 
-// Waves are the sizes of the waves in which n things are made: 1, 2, 4 … (W0.41).
+// Waves returns the sizes of the batches in which n objects are created (slow start): 1, 2, 4 …
+// (W0.41).
 func Waves(n int) []int {
 	var out []int
 	for size := 1; n > 0; size *= 2 {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Ranking is by what pods are ranked in addition to what all workloads rank by.
+// Ranking has criteria for the order of deletion in addition to those of all workloads.
 type Ranking struct {
 	// Costs ranks by the annotation with the deletion cost of a pod (W0.52).
 	Costs bool
@@ -21,8 +21,8 @@ type Ranking struct {
 	Now time.Time
 }
 
-// RankForDeletion returns pods in the order in which they are to be deleted (W0.50 to W0.57). It
-// does not change its argument.
+// RankForDeletion returns pods in the order of their deletion (W0.50 to W0.57). It does not change
+// its argument.
 func RankForDeletion(pods []*corev1.Pod, r Ranking) []*corev1.Pod {
 	sorted := slices.Clone(pods)
 	slices.SortStableFunc(sorted, r.compare)
@@ -60,7 +60,7 @@ func (r Ranking) compare(a, b *corev1.Pod) int {
 	)
 }
 
-// yes orders no before yes.
+// yes orders false before true.
 func yes(a, b bool) int {
 	switch {
 	case a == b:
@@ -102,7 +102,7 @@ func ageRank(age time.Duration) int64 {
 func deletionCost(p *corev1.Pod) int32 {
 	text := p.Annotations[corev1.PodDeletionCost]
 	if len(text) == 0 || text[0] == '+' || text != "0" && text[0] == '0' {
-		return 0 // not as an integer is written
+		return 0 // not in the form of an integer
 	}
 	cost, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {
@@ -111,7 +111,7 @@ func deletionCost(p *corev1.Pod) int32 {
 	return int32(cost)
 }
 
-// restarts are the most restarts of a regular container, and of a sidecar.
+// restarts returns the maximum restart count of a regular container, and of a sidecar.
 func restarts(p *corev1.Pod) (regular, sidecars int32) {
 	for i := range p.Status.ContainerStatuses {
 		regular = max(regular, p.Status.ContainerStatuses[i].RestartCount)

@@ -177,7 +177,8 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-// Each pair differs in one key (and in all later ones the other way round): the first goes first.
+// The pods of each pair differ in one criterion (and the opposite way in all later ones): the first
+// is deleted first.
 func TestRank(t *testing.T) {
 	costs := func(text string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.PodDeletionCost: text} }
@@ -255,7 +256,7 @@ func TestTemplateHash(t *testing.T) {
 			t.Errorf("W0.63: %q", h)
 		}
 		if h == hash {
-			t.Errorf("W0.62: the count of collisions %d changes nothing", n)
+			t.Errorf("W0.62: the count of collisions %d has no effect", n)
 		}
 	})
 }
@@ -266,10 +267,10 @@ func TestSameTemplate(t *testing.T) {
 	b.Labels[appsv1.DefaultDeploymentUniqueLabelKey] = "x"
 	b.Annotations = map[string]string{}
 	if !SameTemplate(a, b) || len(b.Labels) != 2 {
-		t.Error("W2.28: the hash label counts, or has gone")
+		t.Error("W2.28: the hash label is compared, or was removed")
 	}
 	b.Annotations["k"] = "v"
 	if SameTemplate(a, b) {
-		t.Error("W2.28: an annotation doesn't count")
+		t.Error("W2.28: an annotation is not compared")
 	}
 }

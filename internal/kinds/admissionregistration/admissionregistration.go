@@ -35,7 +35,7 @@ func GroupResources() []schema.GroupResource {
 
 // Hooks connect the API server to writes of these kinds. Both may be nil.
 type Hooks struct {
-	// Written is called after an object of a kind was stored, before the client gets the answer.
+	// Written is called after an object of a kind was stored, before the client gets the response.
 	Written func()
 	// MayRead returns an error unless the user of the request may read the parameters that a policy
 	// or binding refers to: objects of kind in namespace ("*" for any) with name ("*" for any).

@@ -15,7 +15,8 @@ import (
 // The writer of a policy or binding can infer the content of the parameters from the policy's
 // messages and decisions, and must therefore be allowed to read them.
 
-// need is what the writer must be allowed to read; nil for nothing. at is the field for the error.
+// need returns the objects that the writer must be allowed to read; nil for none. at is the field
+// for the error.
 type need struct {
 	kind            schema.GroupVersionKind
 	namespace, name string
@@ -95,7 +96,7 @@ func (h Hooks) bindingParams(ctx context.Context, obj, old runtime.Object) *need
 	return n
 }
 
-// groupVersionKind returns the kind that k names, with empty fields for what is not known.
+// groupVersionKind returns the kind that k names, with empty fields for unknown parts.
 func groupVersionKind(k *admissionregistrationv1.ParamKind) schema.GroupVersionKind {
 	gv, err := schema.ParseGroupVersion(k.APIVersion)
 	if err != nil {

@@ -36,7 +36,7 @@ func TestParametersMustBeReadable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policies bool // otherwise bindings
 		obj, old runtime.Object
-		asked    string // what the user must be allowed to read, "" for nothing
+		asked    string // the required read permission, "" for none
 	}{
 		"policy without parameters": {true, policy(nil), nil, ""},
 		"new policy":                {true, policy(secrets), nil, "/v1, Kind=Secret */*"},
@@ -86,14 +86,14 @@ func TestParametersMustBeReadable(t *testing.T) {
 				want = []string{tc.asked}
 			}
 			if !slices.Equal(asked, want) || (len(errs) > 0) != (tc.asked != "") {
-				t.Errorf("asked %q, want %q; %v", asked, want, errs)
+				t.Errorf("required %q, want %q; %v", asked, want, errs)
 			}
 		})
 	}
 }
 
 // An invalid object is rejected as invalid; the error does not reveal what may be read.
-func TestWrongObjectsAskForNothing(t *testing.T) {
+func TestInvalidObjectsNeedNoPermission(t *testing.T) {
 	h := Hooks{MayRead: func(context.Context, schema.GroupVersionKind, string, string) error {
 		t.Error("asked")
 		return nil
@@ -124,7 +124,7 @@ func webhook(
 }
 
 // An update may keep errors of the stored object, as upstream, but must not add new ones.
-func TestStoredFaultsMayStay(t *testing.T) {
+func TestStoredErrorsMayStay(t *testing.T) {
 	some := admissionregistrationv1.SideEffectClassSome
 	for name, tc := range map[string]struct {
 		change func(*admissionregistrationv1.ValidatingWebhook)

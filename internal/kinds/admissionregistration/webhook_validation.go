@@ -14,7 +14,7 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 )
 
-// hook is what the two kinds of webhooks have in common.
+// hook has the common fields of the two kinds of webhooks.
 type hook struct {
 	name         string
 	rules        []admissionregistrationv1.RuleWithOperations
@@ -71,8 +71,8 @@ func validatingConfigurationUpdate(c, old *admissionregistrationv1.ValidatingWeb
 	return validateHooks(validatingHooks(c), before, keptFaults(before))
 }
 
-// faults are the rules that an update may break, because the stored object breaks them and could
-// not be updated otherwise.
+// faults are the rules that an update may violate, because the stored object violates them and
+// could not be updated otherwise.
 type faults struct{ sideEffects, versions, names, selectors bool }
 
 func keptFaults(old []hook) faults {

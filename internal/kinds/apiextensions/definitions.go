@@ -32,7 +32,7 @@ func ObjectCodec() runtime.Codec {
 }
 
 // Storage returns the REST storage of definitions, keyed by path. written is called after a
-// definition was stored, before the client gets the answer.
+// definition was stored, before the client gets the response.
 func Storage(options generic.RESTOptionsGetter, written func()) (map[string]rest.Storage, error) {
 	main, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme, options)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 var GroupResource = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 
 // Kind describes the kind APIService. written is called after each change, before the client gets
-// the answer, with the stored object, or nil if it was deleted.
+// the response, with the stored object, or nil if it was deleted.
 func Kind(written func(name string, s *apiregistrationv1.APIService)) *registry.Resource {
 	r := registry.Of[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](registry.Resource{
 		Kind: apiregistrationv1.SchemeGroupVersion.WithKind("APIService"), Plural: GroupResource.Resource,

@@ -87,8 +87,8 @@ func validateStatefulSpec(s *appsv1.StatefulSet) field.ErrorList {
 	return append(errs, runsAlways(&s.Spec.Template, "StatefulSet")...)
 }
 
-// asControllerMakes returns a template with what the controller adds to each pod: a volume for each
-// claim, and a host name.
+// asControllerMakes returns a template with the fields that the controller adds to each pod: a
+// volume for each claim, and a host name.
 func asControllerMakes(s *appsv1.StatefulSet) *corev1.PodTemplateSpec {
 	t := s.Spec.Template.DeepCopy()
 	t.Spec.Hostname, t.Spec.Subdomain = "", ""

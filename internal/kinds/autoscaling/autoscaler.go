@@ -39,7 +39,7 @@ func Kinds() []*registry.Resource {
 	})}
 }
 
-// metrics prints "current/target" of the first metrics, and how many more there are.
+// metrics prints "current/target" of the first metrics, and the number of others.
 func metrics(specs []autoscalingv2.MetricSpec, statuses []autoscalingv2.MetricStatus) string {
 	const most = 2
 	if len(specs) == 0 {

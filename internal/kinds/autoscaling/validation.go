@@ -57,7 +57,7 @@ func validateAutoscalerSpec(s *autoscalingv2.HorizontalPodAutoscalerSpec, target
 			"must be greater than or equal to `minReplicas`"))
 	}
 	errs = append(errs, validateCrossVersionReference(&s.ScaleTargetRef, target, at.Child("scaleTargetRef"))...)
-	wakes := false // a metric that is not about pods
+	wakes := false // a metric that does not need pods
 	for i := range s.Metrics {
 		m := &s.Metrics[i]
 		errs = append(errs, validateMetricSpec(m, object, at.Child("metrics").Index(i))...)

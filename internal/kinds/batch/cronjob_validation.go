@@ -18,7 +18,7 @@ import (
 )
 
 func validateCronJob(c *batchv1.CronJob) field.ErrorList {
-	const maxName = 52 // what remains of a DNS label after a time is appended
+	const maxName = 52 // the rest of a DNS label after a time is appended
 	var errs field.ErrorList
 	if len(c.Name) > maxName {
 		errs = append(errs, field.Invalid(field.NewPath("metadata").Child("name"), c.Name,

@@ -107,7 +107,7 @@ func prepareJob(_ context.Context, obj runtime.Object) {
 			j.Spec.Template.Labels[key] = value
 		}
 	}
-	if !own && j.Labels != nil { // it shares them with the template, so the added labels, too
+	if !own && j.Labels != nil { // shared with the template, so the labels are added to both
 		j.Labels = maps.Clone(j.Spec.Template.Labels)
 	}
 	if j.Spec.Selector == nil {
@@ -122,7 +122,7 @@ func prepareJob(_ context.Context, obj runtime.Object) {
 }
 
 // Gang scheduling of jobs (upstream's WorkloadWithJob) is off by default: its fields are dropped,
-// as upstream does, so that nobody relies on them.
+// as upstream does, so that no client relies on them.
 func dropScheduling(_ context.Context, obj, old runtime.Object) {
 	if j := obj.(*batchv1.Job); old.(*batchv1.Job).Spec.Scheduling == nil {
 		j.Spec.Scheduling = nil
@@ -133,7 +133,8 @@ func dropTemplateScheduling(_ context.Context, obj runtime.Object) {
 	obj.(*batchv1.CronJob).Spec.JobTemplate.Spec.Scheduling = nil
 }
 
-// jobStorage warns clients that delete a job without a propagation policy what happens to its pods.
+// jobStorage warns clients that delete a job without a propagation policy that its pods are
+// preserved.
 type jobStorage struct{ *registry.Store }
 
 const jobPodsStay = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"

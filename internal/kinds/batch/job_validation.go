@@ -204,5 +204,5 @@ func jobSpecWarnings(s *batchv1.JobSpec, at *field.Path) []string {
 		": In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"}
 }
 
-// indexesLimit is how many indexes the status of a job with this parallelism lists.
+// indexesLimit is the number of indexes that the status of a job with this parallelism can list.
 const indexesLimit, indexesAtOnce = 100_000, 10_000

@@ -188,7 +188,7 @@ func trustBundles() *registry.Resource {
 	})
 }
 
-// trustBundleName leaves the name to validation, which knows the signer's prefix.
+// trustBundleName leaves the name to validation, which checks the signer's prefix.
 func trustBundleName(string, bool) []string { return nil }
 
 func podCertificateRequests(may authorizer.UnconditionalAuthorizer) *registry.Resource {

@@ -157,7 +157,7 @@ func validatePodCertificateRequestStatusUpdate(r, old *certificatesv1.PodCertifi
 		"non-condition status fields must be empty when denying or failing the PodCertificateRequest")
 }
 
-// validateIssuedCertificate checks that the issued certificate is what was requested.
+// validateIssuedCertificate checks that the issued certificate matches the request.
 func validateIssuedCertificate(r, old *certificatesv1.PodCertificateRequest, now time.Time) field.ErrorList {
 	const longest, skew, margin = 100 << 10, 5 * time.Minute, 10 * time.Minute
 	at := field.NewPath("status")

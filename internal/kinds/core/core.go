@@ -43,7 +43,7 @@ func secrets() *registry.Resource {
 		Fields: map[string]func(runtime.Object) string{
 			"type": func(o runtime.Object) string { return string(o.(*corev1.Secret).Type) }},
 		PrepareUpdate: func(_ context.Context, obj, old runtime.Object) {
-			// Clients that do not know types keep the old one.
+			// Clients without support for types keep the old one.
 			if s := obj.(*corev1.Secret); s.Type == "" {
 				s.Type = old.(*corev1.Secret).Type
 			}

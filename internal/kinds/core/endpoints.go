@@ -9,7 +9,7 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// endpointAddresses prints the first addresses of an Endpoints object and how many more there are.
+// endpointAddresses prints the first addresses of an Endpoints object and the number of others.
 func endpointAddresses(subsets []corev1.EndpointSubset) string {
 	const most = 3
 	var out []string

@@ -19,7 +19,7 @@ import (
 )
 
 // isStrict reports whether a request is for events.k8s.io, which has stricter rules for events than
-// the core group, where they never had any.
+// the core group.
 func isStrict(ctx context.Context) bool {
 	info, ok := genericapirequest.RequestInfoFrom(ctx)
 	return ok && info.APIGroup == eventsv1.GroupName
@@ -99,7 +99,7 @@ func validateEventSeries(s *corev1.EventSeries) field.ErrorList {
 	return errs
 }
 
-// validateEvent validates what both groups require of an event; an event with eventTime is of the
+// validateEvent validates the rules of both groups for an event; an event with eventTime is of the
 // newer form.
 func validateEvent(e *corev1.Event, strict bool) field.ErrorList {
 	about := field.NewPath("involvedObject", "namespace")

@@ -100,7 +100,7 @@ func checkPreconditions(ns *corev1.Namespace, p *metav1.Preconditions) error {
 	return nil
 }
 
-// preconditionError returns the failed precondition of a deletion, in upstream's words.
+// preconditionError returns the failed precondition of a deletion, with upstream's message.
 type preconditionError struct{ field, wanted, found string }
 
 func (e preconditionError) Error() string {

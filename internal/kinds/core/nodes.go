@@ -14,9 +14,8 @@ import (
 	"carob/internal/kinds/table"
 )
 
-// prepareNode sets podCIDRs and podCIDR to agree: a client that knows only one of the fields
-// changes both. A kubelet configuration source has no meaning any more; only an existing one is
-// kept.
+// prepareNode sets podCIDRs and podCIDR to agree: a client that uses only one of the fields changes
+// both. A kubelet configuration source no longer has an effect; only an existing one is kept.
 func prepareNode(s, old *corev1.NodeSpec) {
 	if old == nil || old.ConfigSource == nil { //nolint:staticcheck // stored objects may have it
 		s.ConfigSource = nil //nolint:staticcheck // clients may send it

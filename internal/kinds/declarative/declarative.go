@@ -2,7 +2,7 @@
 // comments ("+k8s:required", "+k8s:maxItems=8"): Kubernetes' declarative validation. Upstream's
 // generator writes the functions in the folders below (tools/cmd/validations). The strategies call
 // it after the hand-written validation of the group's package. An error found by both is reported
-// once, in the words of the declared rule, as upstream does.
+// once, with the message of the declared rule, as upstream does.
 package declarative
 
 import (
@@ -80,8 +80,8 @@ func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, o
 	return append(found, errs...)
 }
 
-// supersedes reports whether a declared rule found the same error as a hand-written one, perhaps in
-// other words.
+// supersedes reports whether a declared rule found the same error as a hand-written one, possibly
+// with another message.
 func supersedes(declared, written *field.Error) bool {
 	return declared.Field == written.Field && declared.Type == written.Type && isChange(declared) == isChange(written)
 }

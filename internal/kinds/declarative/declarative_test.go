@@ -40,8 +40,8 @@ func TestEveryKind(t *testing.T) {
 	}
 }
 
-// An error found by both kinds of rules is reported once, in the words of the declared rule.
-func TestSaidOnce(t *testing.T) {
+// An error found by both kinds of rules is reported once, with the message of the declared rule.
+func TestErrorsAreReportedOnce(t *testing.T) {
 	set, err := scheme.New(declarative.Register)
 	if err != nil {
 		t.Fatal(err)

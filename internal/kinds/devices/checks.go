@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// DeviceChecks is what the validation of claims needs from the rest of the API: some parts of a
-// claim need more permissions than to write it.
+// DeviceChecks has the dependencies of the validation of claims on the rest of the API: some parts
+// of a claim need more permissions than writing it.
 type DeviceChecks struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Namespace returns a namespace by name.

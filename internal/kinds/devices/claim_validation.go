@@ -156,8 +156,7 @@ func validateDeviceAmount(class string, mode resourcev1.DeviceAllocationMode, co
 	return errs
 }
 
-// validateDeviceConfiguration validates the parameters for a driver; kept says that they are
-// already stored.
+// validateDeviceConfiguration validates the parameters for a driver; kept: they are already stored.
 func validateDeviceConfiguration(c *resourcev1.DeviceConfiguration, kept bool, at *field.Path) field.ErrorList {
 	if c.Opaque == nil {
 		return field.ErrorList{field.Required(at.Child("opaque"), "")}

@@ -30,9 +30,9 @@ func validateResourceSliceUpdate(s, old *resourcev1.ResourceSlice) field.ErrorLi
 		at.Child("nodeName"))...)
 }
 
-// checkSlice validates a slice: it belongs to one driver's pool, and says in one way which nodes
-// its devices are for. Parts of devices that old has, too, are not validated again; old is nil for
-// a new slice.
+// checkSlice validates a slice: it belongs to one driver's pool, and selects the nodes of its
+// devices in one way. Parts of devices that old has, too, are not validated again; old is nil for a
+// new slice.
 func checkSlice(s, old *resourcev1.ResourceSlice) field.ErrorList {
 	at := field.NewPath("spec")
 	errs := rules.DriverName(s.Spec.Driver, at.Child("driver"))
@@ -121,7 +121,7 @@ func validateDeviceNodes(d *resourcev1.Device, each bool, at *field.Path) field.
 	return n.one(need, need, at)
 }
 
-// validateDevicePool validates what slices of one pool have in common.
+// validateDevicePool validates the pool of a slice.
 func validateDevicePool(p *resourcev1.ResourcePool, at *field.Path) field.ErrorList {
 	errs := validatePoolName(p.Name, at.Child("name"))
 	if p.ResourceSliceCount <= 0 {

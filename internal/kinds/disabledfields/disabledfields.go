@@ -1,8 +1,8 @@
 // Package disabledfields drops fields of pods that belong to features which are off by default in
-// Kubernetes v1.37, as upstream's API server does, so that nobody relies on fields without effect.
-// A field stays if the stored object already has it. The strategies of pods, and of the kinds with
-// a pod template, call it before validation. It writes to an object only to drop something, so
-// parts may be shared with objects that have nothing to drop.
+// Kubernetes v1.37, as upstream's API server does, so that no client relies on fields without
+// effect. A field stays if the stored object already has it. The strategies of pods, and of the
+// kinds with a pod template, call it before validation. It writes to an object only to drop a
+// field, so parts may be shared between objects without disabled fields.
 package disabledfields
 
 import corev1 "k8s.io/api/core/v1"

@@ -62,7 +62,7 @@ func validateSliceEndpoints(s *discoveryv1.EndpointSlice, at *field.Path) field.
 	return errs
 }
 
-// validateSliceTopology validates where an endpoint is, and its hints.
+// validateSliceTopology validates the topology of an endpoint, and its hints.
 func validateSliceTopology(e *discoveryv1.Endpoint, at *field.Path) field.ErrorList {
 	const maxLabels, maxHints = 16, 8
 	labels := at.Child("deprecatedTopology")
@@ -149,7 +149,7 @@ func validateEndpointSliceUpdate(s, old *discoveryv1.EndpointSlice) field.ErrorL
 }
 
 // endpointSliceWarnings are about the address type of new slices and the form of addresses.
-// Controllers get none: they write the right form.
+// Controllers get none, because they write the canonical form.
 func endpointSliceWarnings(_ context.Context, obj, old runtime.Object) []string {
 	s, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok {

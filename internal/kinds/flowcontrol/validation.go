@@ -141,7 +141,7 @@ func knownVerbs(list []string, at *field.Path) field.ErrorList {
 	return field.ErrorList{field.NotSupported(at, list, verbs)}
 }
 
-// wrongPath returns what is wrong with a path that may end in "/*"; "*" alone means all paths.
+// wrongPath returns the error of a path that may end in "/*"; "*" alone means all paths.
 func wrongPath(p string) string {
 	switch stars := strings.Count(p, "*"); {
 	case p == "*" || p == "/":

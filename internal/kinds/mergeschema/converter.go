@@ -1,6 +1,6 @@
 // Package mergeschema is the schema by which server-side apply and field ownership merge objects:
-// lists with keys, sets, atomic parts. The schema is generated Go data, so it costs nothing at the
-// start. The API server uses it; nothing here may depend on how kinds are served.
+// lists with keys, sets, atomic parts. The schema is generated Go data, so it adds no start-up
+// time. The API server uses it; this package must not depend on how kinds are served.
 package mergeschema
 
 import (
@@ -28,8 +28,8 @@ func NewTypeConverter(scheme *runtime.Scheme) managedfields.TypeConverter {
 
 // converter is the library's converter without its validation of objects against the schema. An
 // object of a Go type always fits, because the schema is generated from these types; the exception,
-// list items without their keys, is found when objects are compared or merged. So only what a
-// client sent in its own form is validated.
+// list items without their keys, is found when objects are compared or merged. So only objects that
+// a client sent as a patch or apply configuration are validated.
 type converter struct {
 	managedfields.TypeConverter
 	scheme *runtime.Scheme

@@ -114,7 +114,7 @@ func TestOwnersAsUpstream(t *testing.T) {
 				}
 				live = a
 			}
-			// An apply merges with everything in the object.
+			// An apply merges with all fields of the object.
 			patch := &unstructured.Unstructured{Object: map[string]any{"apiVersion": gvk.GroupVersion().String(),
 				"kind":     gvk.Kind,
 				"metadata": map[string]any{"name": "p", "labels": map[string]any{"z": "z"}}}}

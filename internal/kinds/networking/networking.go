@@ -44,7 +44,7 @@ func ingresses() *registry.Resource {
 	})
 }
 
-// ingressHosts prints the first hosts and how many more rules there are.
+// ingressHosts prints the first hosts and the number of other rules.
 func ingressHosts(rules []networkingv1.IngressRule) string {
 	const most = 3
 	var shown []string

@@ -20,10 +20,10 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// ingressClassAnnotation named the class before there was a field.
+// ingressClassAnnotation named the class before the field existed.
 const ingressClassAnnotation = "kubernetes.io/ingress.class"
 
-// ingressTolerance is what an update may keep because the stored ingress has it.
+// ingressTolerance are the errors that an update may keep because the stored ingress has them.
 type ingressTolerance struct{ secretName, wildcardRule bool }
 
 func validateIngress(i *networkingv1.Ingress) field.ErrorList {
@@ -87,7 +87,7 @@ func validateIngressSpec(s *networkingv1.IngressSpec, t ingressTolerance, at *fi
 	return errs
 }
 
-// hostName returns what is wrong with a host, which may begin with "*.".
+// hostName returns the errors of a host, which may begin with "*.".
 func hostName(host string) []string {
 	if strings.Contains(host, "*") {
 		return validation.IsWildcardDNS1123Subdomain(host)
@@ -256,7 +256,7 @@ func validateNetworkPolicyUpdate(p, old *networkingv1.NetworkPolicy) field.Error
 	return validateNetworkPolicySpec(&p.Spec, badLabels, known)
 }
 
-// validateNetworkPolicySpec validates a policy; known are addresses of the stored one, which may
+// validateNetworkPolicySpec validates a policy; known are addresses of the stored policy, which may
 // stay.
 func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool, known []string) field.ErrorList {
 	at := field.NewPath("spec")

@@ -1,6 +1,6 @@
 // Package openapi serves the OpenAPI documents of the API, generated at build time by
-// tools/cmd/openapi and embedded compressed. It joins them on request with what is only known while
-// the server runs (custom resources, aggregated API servers). The API server installs it. It must
+// tools/cmd/openapi and embedded compressed. On request, it joins them with documents that exist
+// only at run time (custom resources, aggregated API servers). The API server installs it. It must
 // never build a document of the built-in kinds: that would cost a tenth of a second at the start
 // and tens of megabytes.
 package openapi
@@ -20,7 +20,7 @@ import (
 //go:embed all:documents
 var documents embed.FS
 
-// Mux is where the handlers are registered.
+// Mux registers the handlers.
 type Mux interface {
 	Handle(path string, h http.Handler)
 	HandlePrefix(path string, h http.Handler)
@@ -67,8 +67,8 @@ func Install(mux Mux, sources ...Source) error {
 	return nil
 }
 
-// document is one OpenAPI document. Its bytes stay in the binary until requested: kubectl requests
-// it seldom, and copies of all of them would be megabytes of heap.
+// document is one OpenAPI document. Its bytes stay in the binary until requested, because kubectl
+// requests it rarely, and copies of all documents would need megabytes of heap.
 type document struct {
 	base  string // path below documents without extension
 	proto string // media type of the protobuf form; empty if there is none

@@ -108,7 +108,7 @@ var (
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
 		"status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs",
 	}
-	// otherFields are names that field selectors know.
+	// otherFields are names that are valid in field selectors.
 	otherFields = []string{"spec.restartPolicy", "spec.schedulerName", "status.phase"}
 	fileFields  = []string{"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace",
 		"metadata.uid"}

@@ -15,7 +15,7 @@ import (
 	"carob/internal/kinds/unchanged"
 )
 
-// updatable says which fields of a stored pod's spec may change (L1.61).
+// updatable lists the fields of a stored pod's spec that may change (L1.61).
 const updatable = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`," +
 	"`spec.tolerations` (only additions to existing tolerations)," +
 	"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"

@@ -377,7 +377,7 @@ func hasComparisons(list []corev1.Toleration) bool {
 	})
 }
 
-// ValidateTolerations validates tolerations; comparisons says that they may compare numbers.
+// ValidateTolerations validates tolerations; comparisons: they may compare numbers.
 func ValidateTolerations(list []corev1.Toleration, comparisons bool, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {

@@ -19,8 +19,8 @@ import (
 	"carob/internal/kinds/volumes"
 )
 
-// PodWarnings are warnings about a new pod that is valid but probably not what its author means.
-// Updates return none: programs make them.
+// PodWarnings returns warnings about a new pod that is valid but probably not intended. Updates
+// return none, because most are made by programs.
 func PodWarnings(p *corev1.Pod) []string {
 	var out []string
 	// Names of mirror and bare pods become host names; a name with dots is cut at the first (L1.7).
@@ -32,7 +32,7 @@ func PodWarnings(p *corev1.Pod) []string {
 	return append(out, podSpecWarnings(&p.Spec, &p.ObjectMeta, nil)...)
 }
 
-// PodStatusWarnings are warnings about the addresses that an agent reports.
+// PodStatusWarnings returns warnings about the addresses that an agent reports.
 func PodStatusWarnings(p *corev1.Pod) []string {
 	var out []string
 	at := field.NewPath("status")
@@ -45,12 +45,12 @@ func PodStatusWarnings(p *corev1.Pod) []string {
 	return out
 }
 
-// TemplateWarnings are the warnings about a workload's pod template.
+// TemplateWarnings returns the warnings about a workload's pod template.
 func TemplateWarnings(t *corev1.PodTemplateSpec, at *field.Path) []string {
 	return podSpecWarnings(&t.Spec, &t.ObjectMeta, at)
 }
 
-// goneAnnotations have no effect any more.
+// goneAnnotations no longer have an effect.
 var goneAnnotations = [...][2]string{
 	{"scheduler.alpha.kubernetes.io/critical-pod",
 		`non-functional in v1.16+; use the "priorityClassName" field instead`},
@@ -58,7 +58,7 @@ var goneAnnotations = [...][2]string{
 	{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
 }
 
-// podSpecWarnings are the warnings about a pod, or about the template at a path.
+// podSpecWarnings returns the warnings about a pod, or about the template at a path.
 func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
 	var out rules.Warnings
 	spec, annotations := at.Child("spec"), at.Child("metadata", "annotations")
@@ -192,7 +192,8 @@ func containersOf(s *corev1.PodSpec, spec *field.Path) iter.Seq2[*corev1.Contain
 	}
 }
 
-// profileWarnings are about annotations that fields have replaced, and about single containers.
+// profileWarnings returns warnings about annotations that fields have replaced, and about single
+// containers.
 func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []string {
 	const seccomp = `non-functional in v1.27+; use the "seccompProfile" field instead`
 	var out rules.Warnings
@@ -222,7 +223,7 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	return out
 }
 
-// portWarnings are about ports that are empty, duplicate, or ambiguous.
+// portWarnings returns warnings about empty, duplicate, or ambiguous ports.
 func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 	type placed struct {
 		*corev1.ContainerPort
@@ -295,7 +296,7 @@ func (p placed) String() string {
 	return fmt.Sprintf("%q (%s)", p.path, p.source)
 }
 
-// overlaps are the files of one volume that overwrite each other.
+// overlaps returns the files of one volume that overwrite each other.
 func overlaps(v *corev1.Volume) []string {
 	var out []string
 	var all []placed
@@ -363,7 +364,7 @@ func containerWarnings(c *corev1.Container, at *field.Path) []string {
 	}
 	seen := make(map[string]struct{}, len(c.Env))
 	for i, e := range c.Env {
-		// A definition that extends the previous one hides nothing.
+		// A definition that extends the previous one does not hide it.
 		reference := "$(" + e.Name + ")"
 		if _, twice := seen[e.Name]; twice &&
 			(e.ValueFrom != nil || e.Value == reference || !strings.Contains(e.Value, reference)) {

@@ -26,7 +26,7 @@ type Strategy struct {
 	declarative.Once
 }
 
-// NewStrategy returns the strategy of the main resource; typer knows the kinds of objects.
+// NewStrategy returns the strategy of the main resource; typer returns the kinds of objects.
 func NewStrategy(typer runtime.ObjectTyper) Strategy {
 	return Strategy{ObjectTyper: typer, NameGenerator: names.SimpleNameGenerator}
 }
@@ -66,7 +66,7 @@ func (Strategy) PrepareForCreate(ctx context.Context, obj runtime.Object) {
 func (Strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	p.Status = o.Status
-	if p.Spec.Resources == nil { // otherwise a client that does not know the field would remove it
+	if p.Spec.Resources == nil { // otherwise a client without the field would remove it
 		p.Spec.Resources = o.Spec.Resources.DeepCopy()
 	}
 	disabledfields.PodSpec(&p.Spec, &o.Spec)
@@ -95,7 +95,7 @@ func (Strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string
 	return PodWarnings(obj.(*corev1.Pod))
 }
 
-// WarningsOnUpdate implements rest.RESTUpdateStrategy: programs update pods, and often.
+// WarningsOnUpdate implements rest.RESTUpdateStrategy, because programs update pods often.
 func (Strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
 	return nil
 }
@@ -109,7 +109,7 @@ func (Strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, optio
 	var period int64
 	switch {
 	case p.Spec.NodeName == "", p.Status.Phase == corev1.PodFailed, p.Status.Phase == corev1.PodSucceeded:
-		// No container runs: there is nothing to wait for.
+		// No container runs, so no grace period is needed.
 	case options.GracePeriodSeconds != nil:
 		period = *options.GracePeriodSeconds
 	case p.Spec.TerminationGracePeriodSeconds != nil:
@@ -149,7 +149,7 @@ func (StatusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 	syncAddresses(&p.Status)
 }
 
-// syncAddresses makes podIP the first of podIPs, whichever of them the client set.
+// syncAddresses makes podIP the first of podIPs, independent of which of them the client set.
 func syncAddresses(s *corev1.PodStatus) {
 	switch {
 	case s.PodIP != "" && (len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP):
@@ -159,8 +159,8 @@ func syncAddresses(s *corev1.PodStatus) {
 	}
 }
 
-// keepObservedGeneration keeps observedGeneration if the client, which may not know the field, left
-// it out (L1.71).
+// keepObservedGeneration keeps observedGeneration if the client, which may be older than the field,
+// left it out (L1.71).
 func keepObservedGeneration(p, old *corev1.Pod) {
 	if p.Status.ObservedGeneration == 0 {
 		p.Status.ObservedGeneration = old.Status.ObservedGeneration
@@ -179,8 +179,8 @@ func keepObservedGeneration(p, old *corev1.Pod) {
 	}
 }
 
-// keepClaimStatuses keeps the resource claim status, which belongs to others, when an agent writes
-// a whole status (L1.70).
+// keepClaimStatuses keeps the resource claim status, which other components write, when an agent
+// writes a whole status (L1.70).
 func keepClaimStatuses(p, old *corev1.Pod) {
 	if p.Status.ResourceClaimStatuses == nil {
 		p.Status.ResourceClaimStatuses = old.Status.ResourceClaimStatuses
@@ -241,7 +241,7 @@ func (ResizeStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Objec
 	p.Spec, p.Status = o.Spec, o.Status
 	p.Spec.Containers = resized(wanted.Containers, o.Spec.Containers)
 	p.Spec.InitContainers = resized(wanted.InitContainers, o.Spec.InitContainers)
-	if wanted.Resources != nil { // the client does not know pod-level resources otherwise
+	if wanted.Resources != nil { // otherwise the client does not support pod-level resources
 		p.Spec.Resources = wanted.Resources
 	}
 	defaultPodResources(&p.Spec)

@@ -114,7 +114,7 @@ func TestPrepareForUpdate(t *testing.T) {
 }
 
 // L1.70, L1.71
-func TestStatusUpdateKeepsTheRest(t *testing.T) {
+func TestStatusUpdateChangesOnlyStatus(t *testing.T) {
 	now := metav1.Now()
 	old := pod(func(p *corev1.Pod) {
 		p.DeletionTimestamp = &now

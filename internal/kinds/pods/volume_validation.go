@@ -35,7 +35,7 @@ func (k *podChecker) checkVolumes(at *field.Path) field.ErrorList {
 				more = append(more, field.Invalid(at.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %s", claim, m)))
 			}
 		}
-		// An invalid volume cannot be mounted either.
+		// An invalid volume cannot be mounted.
 		if len(errs)+len(more) == before {
 			k.volumes[v.Name] = &v.VolumeSource
 		}

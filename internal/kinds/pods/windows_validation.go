@@ -20,8 +20,8 @@ var (
 	dotsAndSpaces = regexp.MustCompile(`^[\. ]+$`)
 )
 
-// validateWindowsOptions validates what Windows nodes need; carob has no such nodes, but stores
-// pods for them.
+// validateWindowsOptions validates the options of Windows nodes; carob has no Windows nodes, but
+// stores pods for them.
 func validateWindowsOptions(o *corev1.WindowsSecurityContextOptions, at *field.Path) field.ErrorList {
 	const maxSpec = 64 << 10
 	if o == nil {
@@ -45,7 +45,7 @@ func validateWindowsOptions(o *corev1.WindowsSecurityContextOptions, at *field.P
 	return errs
 }
 
-// windowsUser returns what is wrong with a user's name, DOMAIN\user or user.
+// windowsUser returns the errors of a user's name, DOMAIN\user or user.
 func windowsUser(name string) []string {
 	const maxDomain, maxUser = 256, 104
 	domain, user, hasDomain := strings.Cut(name, `\`)
@@ -83,7 +83,7 @@ func windowsUser(name string) []string {
 }
 
 // validateHostProcesses checks that either all containers of a pod are host processes or none, and
-// that such a pod is in the host network.
+// that a pod with host processes is in the host network.
 func validateHostProcesses(s *corev1.PodSpec, at *field.Path) field.ErrorList {
 	var ofPod *bool
 	if c := s.SecurityContext; c != nil && c.WindowsOptions != nil {

@@ -13,8 +13,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// WithTemplateWarnings adds the warnings about a workload: about its name, with which those of its
-// pods begin, and about its template.
+// WithTemplateWarnings adds the warnings about a workload: about its name, which is the prefix of
+// its pods' names, and about its template.
 func WithTemplateWarnings[T any](r rules.Rules, template func(*T) *corev1.PodTemplateSpec) rules.Rules {
 	before := r.Warnings
 	r.Warnings = func(ctx context.Context, obj, old runtime.Object) []string {

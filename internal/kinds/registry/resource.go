@@ -170,14 +170,14 @@ func (s *Store) ShortNames() []string { return s.Resource.ShortNames }
 func (s *Store) Categories() []string { return s.Resource.Categories }
 
 // Builder builds storages. Set is the type registry (Build adds field label functions to it),
-// Options says how a kind is stored.
+// Options defines how a kind is stored.
 type Builder struct {
 	Set     *scheme.Set
 	Options generic.RESTOptionsGetter
 }
 
-// Build builds the kind's store and everything that is served for it, keyed by the path below the
-// group version ("pods", "pods/status").
+// Build builds the kind's store and all its endpoints, keyed by the path below the group version
+// ("pods", "pods/status").
 func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	if r.Singular == "" {
 		r.Singular = strings.ToLower(r.Kind.Kind)
@@ -243,7 +243,7 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 }
 
 // SpareDryRuns keeps the After hooks of s from being called for dry runs: upstream's store calls
-// them although nothing was stored, so a hook that acts would make the dry run real.
+// them although nothing was stored, so a hook with effects would make them real.
 func SpareDryRuns(s *genericregistry.Store) {
 	if created := s.AfterCreate; created != nil {
 		s.AfterCreate = func(obj runtime.Object, opts *metav1.CreateOptions) {
@@ -326,7 +326,7 @@ type UpdateStrategy interface {
 func NewSubresource(s *Store, strategy UpdateStrategy) *Subresource {
 	view := *s.Store
 	view.UpdateStrategy, view.ResetFieldsStrategy = strategy, strategy
-	view.BeginUpdate = nil // the After hooks are about other writes
+	view.BeginUpdate = nil // the After hooks apply to other writes
 	return &Subresource{store: &view}
 }
 

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Scale is where a workload has its replica counts.
+// Scale gives access to the replica counts of a workload.
 type Scale struct {
 	// Get returns desired and observed replicas, and the pods' label selector as a string.
 	Get func(obj runtime.Object) (spec, status int32, selector string)
@@ -71,8 +71,7 @@ func (s *scaleStorage) Update(ctx context.Context, name string, info rest.Update
 	_ bool, opts *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	transform := func(ctx context.Context, _, old runtime.Object) (runtime.Object, error) {
 		before, of := s.view(old), objectMeta(old)
-		// The client that scales owns the replicas of the workload: server-side apply must know
-		// that.
+		// The client that scales becomes the owner of the workload's replicas in server-side apply.
 		gv := s.store.Resource.Kind.GroupVersion()
 		owners := managedfields.NewScaleHandler(of.GetManagedFields(), gv,
 			managedfields.ResourcePathMappings{gv.String(): replicasPath})

@@ -31,7 +31,7 @@ type Strategy struct {
 	declarative.Once
 	Resource *Resource
 	// Field positions in the Go struct, -1 if the kind has no such field: looked up once, because
-	// FieldByName on each write is not free.
+	// FieldByName on each write is expensive.
 	meta, spec, status int
 	scheme             *runtime.Scheme
 	reset              map[fieldpath.APIVersion]*fieldpath.Set

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Finalizers validates what built-in kinds require of their finalizers beyond custom resources: a
-// name without a prefix must be one of Kubernetes' own.
+// Finalizers validates the additional rules of built-in kinds for finalizers: a name without a
+// prefix must be one of Kubernetes' own.
 func Finalizers(names []string) field.ErrorList {
 	var errs field.ErrorList
 	for i, n := range names {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// NodeSelector validates a required node selector. keptValues says that values which are invalid as
-// labels were stored before and may stay.
+// NodeSelector validates a required node selector. keptValues: values that are invalid as labels
+// were stored before and may stay.
 func NodeSelector(s *corev1.NodeSelector, keptValues bool, at *field.Path) field.ErrorList {
 	if len(s.NodeSelectorTerms) == 0 {
 		return field.ErrorList{field.Required(at.Child("nodeSelectorTerms"),

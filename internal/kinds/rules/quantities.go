@@ -16,8 +16,8 @@ import (
 // NotNegative is the error for a number below zero.
 const NotNegative = "must be greater than or equal to 0"
 
-// ResourceRequirements validates limits, requests, and their relation. keptPages says that
-// fractions of huge pages were stored before and may stay.
+// ResourceRequirements validates limits, requests, and their relation. keptPages: fractions of huge
+// pages were stored before and may stay.
 func ResourceRequirements(r *corev1.ResourceRequirements, keptPages bool, at *field.Path) field.ErrorList {
 	return requirements(r, keptPages, at,
 		func(name corev1.ResourceName, at *field.Path) field.ErrorList { return ResourceName(name, at, true) })
@@ -88,8 +88,8 @@ func SortedNames(l corev1.ResourceList) []corev1.ResourceName {
 	return names
 }
 
-// ResourceName validates the name of a resource. container says that the list belongs to a
-// container, which has fewer standard resources than a quota.
+// ResourceName validates the name of a resource. container: the list belongs to a container, which
+// has fewer standard resources than a quota.
 func ResourceName(name corev1.ResourceName, at *field.Path, container bool) field.ErrorList {
 	errs := Messages(at, name, validation.IsQualifiedName(string(name)))
 	plain := !strings.Contains(string(name), "/")

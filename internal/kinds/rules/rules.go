@@ -47,7 +47,7 @@ func WithStatus[T any](r Rules, check func(obj, old *T) field.ErrorList) Rules {
 // Rules are the validation of one kind. A nil function accepts everything. They do not repeat the
 // validation of metadata, except for the form of the name, which differs by kind.
 type Rules struct {
-	// Name returns what is wrong with a name; prefix is true for metadata.generateName.
+	// Name returns the errors of a name; prefix is true for metadata.generateName.
 	Name func(name string, prefix bool) []string
 	// Create validates a new object.
 	Create func(ctx context.Context, obj runtime.Object) field.ErrorList
@@ -57,7 +57,8 @@ type Rules struct {
 	StatusUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
 	// Subresource validates an update through another subresource, by its name.
 	Subresource func(ctx context.Context, name string, obj, old runtime.Object) field.ErrorList
-	// Warnings are sent to the client on create (old is nil) and update; they reject nothing.
+	// Warnings are sent to the client on create (old is nil) and update; they do not reject the
+	// request.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
 	// StatusWarnings are sent to the client on an update of the status.
 	StatusWarnings func(obj runtime.Object) []string

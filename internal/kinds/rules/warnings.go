@@ -25,7 +25,7 @@ func (h *Warnings) Bytes(list corev1.ResourceList, at *field.Path, names ...core
 	}
 }
 
-// BalancerWarnings are about the addresses of a load balancer in a status.
+// BalancerWarnings returns warnings about the addresses of a load balancer in a status.
 func BalancerWarnings(i int, ip string) []string {
 	if ip == "" {
 		return nil

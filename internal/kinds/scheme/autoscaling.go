@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// HorizontalPodAutoscalers are stored as autoscaling/v2. A client of v1, which knows no metric but
-// CPU, gets the rest in annotations and sends it back in them, so that it can update an object of
-// v2 without losing anything.
+// HorizontalPodAutoscalers are stored as autoscaling/v2. A client of v1, which supports only the
+// CPU metric, gets the other fields in annotations and sends them back, so that it can update a v2
+// object without data loss.
 const (
 	metricsAnnotation        = "autoscaling.alpha.kubernetes.io/metrics"
 	currentMetricsAnnotation = "autoscaling.alpha.kubernetes.io/current-metrics"
@@ -157,7 +157,7 @@ func autoscalerToV1(in *autoscalingv2.HorizontalPodAutoscaler, out *autoscalingv
 	return nil
 }
 
-// An annotation that cannot be parsed is ignored: it is the client's own text.
+// An annotation that cannot be parsed is ignored, because it is written by the client.
 func autoscalerFromV1(in *autoscalingv1.HorizontalPodAutoscaler, out *autoscalingv2.HorizontalPodAutoscaler) {
 	*out = autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: in.ObjectMeta,

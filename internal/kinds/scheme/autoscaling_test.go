@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// An autoscaler of v2 that a client of v1 reads and writes back loses nothing.
+// A v2 autoscaler that a v1 client reads and writes back loses no data.
 func TestAutoscalerRoundTrip(t *testing.T) {
 	s := newSet(t)
 	q := func(text string) *resource.Quantity { return new(resource.MustParse(text)) }
@@ -83,7 +83,7 @@ func TestAutoscalerRoundTrip(t *testing.T) {
 	}
 }
 
-// What v1 leaves out becomes the default target; unreadable annotations are dropped.
+// A missing v1 target becomes the default target; unreadable annotations are dropped.
 func TestAutoscalerFromV1(t *testing.T) {
 	s := newSet(t)
 	out := &autoscalingv2.HorizontalPodAutoscaler{}

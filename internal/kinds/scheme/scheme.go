@@ -1,7 +1,7 @@
 // Package scheme builds the API server's type registry: every served kind in its external version,
 // and the same Go type as the group's hub (the "__internal" version), so that conversion between
-// the two only sets the kind. The API server and its generators use it; it must never contain a
-// type of carob's own or know how a kind is stored.
+// the two only sets the kind. The API server and its generators use it; it must never contain
+// carob's own types or depend on how a kind is stored.
 package scheme
 
 import (
@@ -136,8 +136,8 @@ func addHubs(s *runtime.Scheme) error {
 				return fmt.Errorf("build the API scheme: %w", err)
 			}
 			s.AddKnownTypeWithName(hub.WithKind(kind), obj)
-			// Admission plugins request a copy in a version with Convert, which knows no conversion
-			// between equal types by itself.
+			// Admission plugins request a copy in a version with Convert, which has no conversion
+			// between equal types.
 			if err := s.AddGeneratedConversionFunc(obj, obj, assign); err != nil {
 				return fmt.Errorf("build the API scheme: %w", err)
 			}

@@ -38,7 +38,7 @@ func TestHubIsExternalType(t *testing.T) {
 	}
 }
 
-// An event written in one group and read in the other loses nothing.
+// An event written in one group and read in the other loses no data.
 func TestEventConversion(t *testing.T) {
 	s := newSet(t)
 	rapid.Check(t, func(t *rapid.T) {

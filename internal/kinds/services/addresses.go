@@ -12,12 +12,12 @@ import (
 type addresses struct {
 	prefix netip.Prefix
 	size   uint64
-	// Random allocation prefers the upper part, so that addresses requested explicitly, which
-	// people take from the lower end, seldom collide.
+	// Random allocation prefers the upper part, so that it rarely collides with explicitly
+	// requested addresses, which users usually choose from the lower end.
 	reserved uint64
 }
 
-// mostBits limits how many addresses of an IPv6 range are used.
+// mostBits limits the number of used addresses of an IPv6 range.
 const mostBits = 48
 
 // rangeOf returns the addresses of a prefix; a very small one has none.
@@ -34,7 +34,7 @@ func rangeOf(prefix netip.Prefix) addresses {
 	return a
 }
 
-// checkRange rejects a range that cannot work.
+// checkRange rejects an unusable range.
 func checkRange(prefix netip.Prefix) error {
 	if prefix.Addr().BitLen()-prefix.Bits() < 3 {
 		return errkind.Errorf(errkind.Invalid, "the service range %v is too small: it needs at least 8 addresses",
@@ -58,7 +58,7 @@ func (a addresses) at(i uint64) netip.Addr {
 	return addr
 }
 
-// first is the address of the kubernetes Service.
+// first returns the address of the kubernetes Service.
 func (a addresses) first() netip.Addr { return a.at(0) }
 
 // has reports whether ip is usable.

@@ -8,7 +8,7 @@ import (
 )
 
 // Fields of a service that a client may leave out or leave unchanged in an update. The fields
-// depend on each other, and many clients know only some of them.
+// depend on each other, and many clients support only some of them.
 
 // wantsIP reports whether a service of this type has a cluster IP of its own, or "None".
 func wantsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
@@ -52,8 +52,8 @@ func keepAllocated(s, old *corev1.Service) {
 	}
 }
 
-// normalize keeps clusterIP and clusterIPs equal for clients that know only the first; old is nil
-// for a new service.
+// normalize keeps clusterIP and clusterIPs equal for clients that support only the first; old is
+// nil for a new service.
 func normalize(s, old *corev1.Service) {
 	is := &s.Spec
 	// A service without an address has no policy for it. Upstream stores one, and hides it from
@@ -81,8 +81,8 @@ func normalize(s, old *corev1.Service) {
 	}
 }
 
-// dropUnused removes what only the old type uses, unless the client has changed it: a client that
-// changes the type need not know all fields that depend on it.
+// dropUnused removes fields that only the old type uses, unless the client has changed them, so
+// that a client can change the type without clearing all fields that depend on it.
 func dropUnused(s, old *corev1.Service) {
 	is, was := &s.Spec, &old.Spec
 	if wantsIP(old) && !wantsIP(s) {

@@ -48,15 +48,15 @@ func settled(s, old *corev1.Service) bool {
 }
 
 // settleFamilies completes ipFamilyPolicy and ipFamilies of a service with addresses, and returns
-// errors about what the cluster does not support. A service keeps its policy; only a client that
-// sets another one moves it between one family and two. has are the families of the cluster, the
-// default first.
+// errors for families that the cluster does not support. A service keeps its policy; only a client
+// that sets another one moves it between one family and two. has are the families of the cluster,
+// the default first.
 func settleFamilies(s, old *corev1.Service, has []corev1.IPFamily) field.ErrorList {
 	at, sp := field.NewPath("spec"), &s.Spec
 	if !wantsIP(s) || settled(s, old) {
 		return nil
 	}
-	// Another controller may manage these: no selector, and no address of the cluster's.
+	// Another controller may manage these: no selector, and no cluster IP.
 	foreign := headless(s) && len(sp.Selector) == 0
 	if sp.IPFamilyPolicy == nil {
 		switch {

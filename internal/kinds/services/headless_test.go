@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// A headless Service may have another target port than its port, as in Kubernetes (N0.33): it is what the slices that
-// somebody writes by hand say.
+// A headless Service may have another target port than its port, as in Kubernetes (N0.33): it is used in
+// EndpointSlices that users manage.
 func TestTargetPortOfHeadlessService(t *testing.T) {
 	spec := &corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 8080,
 		Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(3000)}}}

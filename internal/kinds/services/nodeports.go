@@ -38,8 +38,8 @@ func nodePorts(s *corev1.Service) []int {
 	return out
 }
 
-// claimPorts allocates what a new or updated service needs; leaves are the ports that old has and s
-// no longer needs.
+// claimPorts allocates the ports that a new or updated service needs; leaves are the ports that old
+// has and s no longer needs.
 func claimPorts(c *portClaim, s, old *corev1.Service) (leaves []int, err error) {
 	switch {
 	case !typeHasNodePorts(s):
@@ -81,7 +81,7 @@ func firstPorts(c *portClaim, s *corev1.Service) error {
 			}
 			continue
 		}
-		// Another protocol of the port may request a number further down.
+		// Another protocol of the port may request a number in a later entry.
 		n := 0
 		for j := range s.Spec.Ports {
 			if other := &s.Spec.Ports[j]; other.Port == p.Port && other.NodePort != 0 {
@@ -102,7 +102,7 @@ func firstPorts(c *portClaim, s *corev1.Service) error {
 	return nil
 }
 
-// changedPorts allocates what an updated service needs in addition.
+// changedPorts allocates the additional ports of an updated service.
 func changedPorts(c *portClaim, s *corev1.Service, had []int) (leaves []int, err error) {
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]

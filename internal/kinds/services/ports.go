@@ -10,15 +10,15 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// ports allocates node ports: each number belongs to one service, whatever the protocol.
+// ports allocates node ports: each number belongs to one service, for all protocols.
 type ports struct {
 	low, high int
-	// Random allocation prefers the part above, so that ports requested explicitly, which people
-	// take from the lower end, seldom collide.
+	// Random allocation prefers the part above, so that it rarely collides with explicitly
+	// requested ports, which users usually choose from the lower end.
 	reserved int
 	mu       sync.Mutex
 	used     map[int]struct{}
-	leaks    map[int]int // ports without a service, and for how many more repairs they are kept
+	leaks    map[int]int // ports without a service, with the number of repairs for which they are still kept
 }
 
 var (
@@ -84,7 +84,7 @@ func (p *ports) release(numbers ...int) {
 	}
 }
 
-// portClaim are the ports that one request allocates; a dry run leaves no trace.
+// portClaim holds the ports that one request allocates; a dry run has no effect.
 type portClaim struct {
 	*ports
 	dry  bool
@@ -141,7 +141,7 @@ func (c *portClaim) markUsed(number int) {
 	c.took = append(c.took, number)
 }
 
-// undo releases what was allocated.
+// undo releases the allocated ports.
 func (c *portClaim) undo() {
 	if !c.dry {
 		c.release(c.took...)

@@ -23,11 +23,11 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// The IPAddress object named like an address says who uses it: creating it allocates the address,
-// deleting it releases the address, and one created by somebody else keeps its address from
-// services. The ranges are the ServiceCIDR objects. Both are read from the store for every
-// allocation, so there is no state to synchronise. Restore and Repair correct what a crash between
-// two writes left.
+// The IPAddress object named like an address names its user: creating it allocates the address,
+// deleting it releases the address, and one created by another client reserves its address. The
+// ranges are the ServiceCIDR objects. Both are read from the store for every allocation, so there
+// is no state to synchronise. Restore and Repair correct the inconsistencies after a crash between
+// two writes.
 
 const (
 	// RangeName is the ServiceCIDR of the range the server was started with.
@@ -36,9 +36,9 @@ const (
 	RangeFinalizer = "networking.k8s.io/service-cidr-finalizer"
 	// managedBy marks the IPAddress objects created here.
 	managedBy = "ipallocator.k8s.io"
-	// recordTimeout is the timeout of a write after its request has been answered.
+	// recordTimeout is the timeout of a write after the response to its request.
 	recordTimeout = 10 * time.Second
-	// guesses is how many random addresses are tried before all records are read.
+	// guesses is the number of random addresses to try before all records are read.
 	guesses = 8
 )
 
@@ -121,7 +121,7 @@ func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, d
 	}
 }
 
-// giveBack releases an address after its request has been answered. The next repair makes up for a
+// giveBack releases an address after the response to its request. The next repair corrects a
 // failure.
 func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Service) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
@@ -189,8 +189,8 @@ func (b *apiObjects) ranges(ctx context.Context, family corev1.IPFamily) ([]addr
 	return append(first, rest...), err
 }
 
-// usable reports whether addresses may be allocated from a range. One without a status may be used:
-// there need not be a controller.
+// usable reports whether addresses may be allocated from a range. A range without a status may be
+// used, because there may be no controller.
 func usable(c *networkingv1.ServiceCIDR) bool {
 	ready := meta.FindStatusCondition(c.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 	return c.DeletionTimestamp == nil && (ready == nil || ready.Status == metav1.ConditionTrue)
@@ -199,7 +199,7 @@ func usable(c *networkingv1.ServiceCIDR) bool {
 func prefixes(c *networkingv1.ServiceCIDR) []netip.Prefix {
 	var out []netip.Prefix
 	for _, cidr := range c.Spec.CIDRs {
-		if p, err := netip.ParsePrefix(cidr); err == nil { // validation accepts no other
+		if p, err := netip.ParsePrefix(cidr); err == nil { // validation accepts only prefixes
 			out = append(out, p)
 		}
 	}
@@ -269,7 +269,7 @@ func (b *apiObjects) each(ctx context.Context, f func(netip.Addr, *networkingv1.
 		r := o.(*networkingv1.IPAddress)
 		ip, err := netip.ParseAddr(r.Name)
 		if err != nil {
-			return nil //nolint:nilerr // validation lets none in
+			return nil //nolint:nilerr // validation rejects these
 		}
 		return f(ip, r)
 	})

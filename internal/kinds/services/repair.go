@@ -20,7 +20,7 @@ import (
 	"carob/internal/kinds/registry"
 )
 
-// Findings are reported as events, in the words of upstream's repair controllers.
+// Findings are reported as events, with the messages of upstream's repair controllers.
 const (
 	AddressReporter = "ipallocator-repair-controller"
 	PortReporter    = "portallocator-repair-controller"
@@ -33,8 +33,8 @@ type Finding struct {
 	Reporter, Reason, Action, Message string
 }
 
-// inFlight is how long it may take until a service is stored after its address was recorded: as
-// long as a request may take.
+// inFlight is the maximum time between the record of an address and the write of its service: the
+// timeout of a request.
 const inFlight = time.Minute
 
 // Restore marks the ports of the stored services as used, and repairs the records of their
@@ -43,8 +43,8 @@ func (a *Allocator) Restore(ctx context.Context, s *registry.Store) ([]Finding, 
 	return a.repair(ctx, s, true)
 }
 
-// Repair makes the records of addresses and ports agree with the services in s. What cannot be
-// repaired, such as an address of two services, is only reported.
+// Repair makes the records of addresses and ports agree with the services in s. Problems that
+// cannot be repaired, such as an address of two services, are only reported.
 func (a *Allocator) Repair(ctx context.Context, s *registry.Store) ([]Finding, error) {
 	return a.repair(ctx, s, false)
 }
@@ -59,7 +59,7 @@ func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) (
 	if start {
 		look.young = 0
 	}
-	// The services first: a record made after they were read is recent.
+	// Services are read first, so that a record created after the read is recent.
 	list, err := s.List(apirequest.WithNamespace(ctx, ""), &internalversion.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("read the stored services: %w", err)
@@ -109,7 +109,7 @@ type picture struct {
 	young    time.Duration // records younger than this may belong to a service that is not stored yet
 }
 
-// remedy is what to change in the records of addresses.
+// remedy holds the changes to the records of addresses.
 type remedy struct {
 	erase    []*networkingv1.IPAddress
 	write    []holding
@@ -200,7 +200,7 @@ func (p picture) addresses() remedy {
 	return out
 }
 
-// held reports whether the service that a record names has its address.
+// held reports whether the service in a record has its address.
 func (p picture) held(r *networkingv1.IPAddress) bool {
 	ref := r.Spec.ParentRef
 	if ref == nil || ref.Group != "" || ref.Resource != "services" {
@@ -264,8 +264,8 @@ func portsOnce(s *corev1.Service) []int {
 	return out
 }
 
-// mend applies the remedy. It creates a record only for a service that still exists; failures are
-// left to the next repair.
+// mend applies the remedy. It creates a record only for a service that still exists; the next
+// repair retries failures.
 func (b *apiObjects) mend(ctx context.Context, s *registry.Store, r *remedy) error {
 	var errs []error
 	for _, o := range r.erase {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a repair finds and does, by upstream's repair controllers.
+// The findings and actions of a repair, as of upstream's repair controllers.
 func TestRepairAddresses(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	svc := func(name string, ips ...string) *corev1.Service {
@@ -147,8 +147,8 @@ func TestRepairPorts(t *testing.T) {
 	}
 }
 
-// Allocated ports and addresses avoid the part that people choose from until the rest is full.
-func TestBands(t *testing.T) {
+// Allocated ports and addresses avoid the part for explicit requests until the rest is full.
+func TestReservedPartIsUsedLast(t *testing.T) {
 	for size, reserved := range map[int]int{16: 0, 17: 16, 100: 16, 2768: 86, 10000: 128} {
 		p, err := newPorts(20000, 20000+size-1)
 		if err != nil || p.reserved != reserved {

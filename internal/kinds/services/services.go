@@ -113,8 +113,8 @@ func (a *Allocator) Resource() *registry.Resource {
 	})
 }
 
-// allocate completes s and allocates what it needs beyond old's (nil for a new service). A dry run
-// changes nothing.
+// allocate completes s and allocates the addresses and ports that it needs beyond those of old (nil
+// for a new service). A dry run has no effect.
 func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bool) (*attempt, error) {
 	if old != nil {
 		keepAllocated(s, old)
@@ -149,7 +149,7 @@ func (a *Allocator) allocate(ctx context.Context, s, old *corev1.Service, dry bo
 	}}, nil
 }
 
-// addressClaim are the addresses that one request allocates; a dry run leaves no trace.
+// addressClaim holds the addresses that one request allocates; a dry run has no effect.
 type addressClaim struct {
 	*Allocator
 	dry  bool
@@ -213,7 +213,7 @@ func (c *addressClaim) fill(ctx context.Context, first int) error {
 	return nil
 }
 
-// undo releases what was allocated.
+// undo releases the allocated addresses.
 func (c *addressClaim) undo(ctx context.Context) {
 	if c.dry {
 		return
@@ -230,7 +230,7 @@ func clusterIPs(s *corev1.Service) []netip.Addr {
 	}
 	list := s.Spec.ClusterIPs
 	if len(list) == 0 {
-		list = []string{s.Spec.ClusterIP} // stored by a server that did not know the list
+		list = []string{s.Spec.ClusterIP} // stored by a server without the list
 	}
 	var out []netip.Addr
 	for _, v := range list {

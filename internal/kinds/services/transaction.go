@@ -15,9 +15,9 @@ import (
 
 // The store calls begin for each attempt to write, and reports success before it writes: the write
 // may still conflict with a newer object and be repeated, or fail. So the allocations and releases
-// of an attempt are final only when the whole request has its answer.
+// of an attempt are final only when the whole request has its result.
 
-// attempt is what one attempt to write a service has allocated, and what it releases if it is
+// attempt holds the allocations of one attempt to write a service, and the releases if it is
 // stored.
 type attempt struct{ commit, undo func(context.Context) }
 
@@ -35,7 +35,7 @@ func (t *transaction) try(ctx context.Context, a *attempt) {
 }
 
 // end finishes the last attempt by the result of the request. If it is unknown whether it was
-// written, everything is kept: the next repair finds out.
+// written, everything is kept: the next repair corrects it.
 func (t *transaction) end(ctx context.Context, err error) {
 	switch {
 	case t.last == nil:
@@ -82,9 +82,9 @@ func (s *storage) Update(ctx context.Context, name string, obj rest.UpdatedObjec
 	})
 }
 
-// begin allocates what s needs beyond old's (nil for a new service). The store calls this before
-// the strategy prepares the object; the returned function finishes it for callers without a
-// transaction.
+// begin allocates the addresses and ports that s needs beyond those of old (nil for a new service).
+// The store calls this before the strategy prepares the object; the returned function finishes it
+// for callers without a transaction.
 func (a *Allocator) begin(ctx context.Context, s, old *corev1.Service, dry bool) (func(context.Context, bool), error) {
 	t, _ := ctx.Value(transactionKey{}).(*transaction)
 	if t != nil {

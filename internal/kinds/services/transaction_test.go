@@ -42,7 +42,7 @@ func TestTransaction(t *testing.T) {
 	}
 }
 
-// What the old service has is released only when the new one is stored.
+// The allocations of the old service are released only when the new one is stored.
 func TestTransactionKeepsOld(t *testing.T) {
 	for name, answer := range map[string]error{"written": nil,
 		"refused": apierrors.NewConflict(corev1.Resource("services"), "a", errors.New("changed"))} {

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A service without an address has no traffic policy, whatever the client left there; validation
-// rejects a wrong one.
+// A service without an address has no traffic policy, even if the client sent one; validation
+// rejects an invalid one.
 func TestExternalNameHasNoInternalPolicy(t *testing.T) {
 	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP,
 		InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)}}
@@ -44,7 +44,7 @@ func TestChangedType(t *testing.T) {
 	for name, x := range map[string]struct {
 		old    corev1.ServiceSpec
 		change func(*corev1.ServiceSpec)
-		kept   string // of what belongs to the old type
+		kept   string // fields of the old type that are kept
 	}{
 		"NodePort to ExternalName": {nodePort,
 			func(s *corev1.ServiceSpec) { s.Type, s.ExternalName = corev1.ServiceTypeExternalName, "far.example" }, ""},

@@ -57,7 +57,7 @@ func PointerAge(t *metav1.Time, now time.Time) string {
 // LabelMap returns labels as text, None if there are none.
 func LabelMap(m map[string]string) string { return labels.FormatLabels(m) }
 
-// More joins the shown elements and says how many of total are missing.
+// More joins the shown elements and the number of omitted ones.
 func More(shown []string, total int) string {
 	switch {
 	case total == 0:
@@ -91,7 +91,8 @@ func AgeMicro(t, now time.Time) string {
 	return duration.HumanDuration(now.Sub(t))
 }
 
-// WideTemplateColumns are the wide columns of kinds with a pod template: containers, images and selector.
+// WideTemplateColumns returns the wide columns of kinds with a pod template: containers, images and
+// selector.
 var WideTemplateColumns = []Column{
 	{Name: "Containers", Wide: true, Description: "Names of each container in the template."},
 	{Name: "Images", Wide: true, Description: "Images referenced by each container in the template."},

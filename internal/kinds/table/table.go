@@ -23,7 +23,7 @@ type Column struct {
 	Description string
 }
 
-// Kind is how one kind is printed. The zero value prints name and age.
+// Kind defines how one kind is printed. The zero value prints name and age.
 type Kind struct {
 	Columns []Column
 	// Row returns the cells of one object in the order of Columns. Ages are relative to now.

@@ -1,6 +1,6 @@
-// Package unchanged finds parts of API objects that did not change, many times faster than a
-// semantic comparison or one by schema. Code that compares two states of an object calls it first.
-// It must never call two values equal that a client could distinguish.
+// Package unchanged finds unchanged parts of API objects, many times faster than a semantic or
+// schema-based comparison. Code that compares two states of an object calls it first. It must never
+// treat two values as equal that a client could distinguish.
 package unchanged
 
 import (
@@ -11,8 +11,8 @@ import (
 )
 
 // Values reports whether a and b point to equal values, including the difference between an empty
-// and an absent list. Values that it calls different may still mean the same: 1 and 1000m, or the
-// same time in two time zones.
+// and an absent list. Values for which it returns false may still be semantically equal: 1 and
+// 1000m, or the same time in two time zones.
 func Values[T any](a, b *T) bool {
 	return a == b || a != nil && b != nil && Reflected(reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem())
 }
@@ -86,7 +86,7 @@ func entries(a, b reflect.Value) bool {
 func fields(a, b reflect.Value) bool {
 	t := a.Type()
 	for i := range a.NumField() {
-		// A quantity may cache its text, which has no more information than the rest.
+		// A quantity may cache its text, which is derived from the other fields.
 		if t == quantityType && t.Field(i).Name == "s" {
 			continue
 		}

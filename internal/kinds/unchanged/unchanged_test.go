@@ -59,7 +59,7 @@ func filled(depth int) *corev1.Pod {
 }
 
 // A copy is equal, and a change of any single field is found.
-func TestEachFieldCounts(t *testing.T) {
+func TestEachFieldIsCompared(t *testing.T) {
 	a := filled(14)
 	b := a.DeepCopy()
 	_ = a.Spec.Overhead.Cpu().String() // caches its text

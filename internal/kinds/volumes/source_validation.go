@@ -12,8 +12,8 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// persistentSources validates the source of a persistent volume, in upstream's order: which source
-// is rejected as one too many depends on it.
+// persistentSources validates the source of a persistent volume, in upstream's order, which
+// determines the source that is rejected as an additional one.
 func persistentSources(v *corev1.PersistentVolumeSource, s *Sources) {
 	if r := v.HostPath; r != nil {
 		s.Take("hostPath", func(at *field.Path) field.ErrorList { return ValidateHostPath(r, at) })

@@ -19,7 +19,7 @@ func validatePersistentVolume(v *corev1.PersistentVolume) field.ErrorList {
 }
 
 // ValidateVolumeSpec validates a volume; an inline one, of an attachment, has no lifecycle of its
-// own. keptValues says that its affinity may have values that are invalid as labels.
+// own. keptValues: its affinity may have values that are invalid as labels.
 func ValidateVolumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if inline {
@@ -80,7 +80,7 @@ func ValidateVolumeSpec(v *corev1.PersistentVolumeSpec, inline, keptValues bool,
 	return errs
 }
 
-// validateInlineVolume rejects fields that only make sense for a volume with its own lifecycle.
+// validateInlineVolume rejects fields that apply only to a volume with its own lifecycle.
 func validateInlineVolume(v *corev1.PersistentVolumeSpec, at *field.Path) field.ErrorList {
 	const inline = "in the context of inline volumes"
 	var errs field.ErrorList

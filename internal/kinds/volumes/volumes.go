@@ -61,8 +61,8 @@ func persistentVolumes() *registry.Resource {
 	})
 }
 
-// syncDataSources makes dataSource and dataSourceRef agree. A client that knows only the older
-// field expects that a source which is neither a claim nor a snapshot is ignored; sources in other
+// syncDataSources makes dataSource and dataSourceRef agree. A client that uses only the older field
+// expects that a source which is neither a claim nor a snapshot is ignored; sources in other
 // namespaces are not supported.
 func syncDataSources(s, old *corev1.PersistentVolumeClaimSpec) {
 	elsewhere := func(r *corev1.TypedObjectReference) bool {

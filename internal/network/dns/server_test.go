@@ -366,7 +366,7 @@ func TestServesTheAPIOverRealSockets(t *testing.T) {
 	testwait.For(t, "an event tells", func() bool {
 		list, err := api.CoreV1().Events("kube-system").List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 1 &&
-			list.Items[0].Reason == "InvalidCorefile" && strings.Contains(list.Items[0].Message, `Corefile:2: carob's DNS does not know the directive "route53"`)
+			list.Items[0].Reason == "InvalidCorefile" && strings.Contains(list.Items[0].Message, `Corefile:2: carob's DNS does not support the directive "route53"`)
 	})
 	if !entry() {
 		t.Error("the last good configuration does not hold")

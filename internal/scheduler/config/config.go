@@ -1,5 +1,5 @@
-// Package config reads a KubeSchedulerConfiguration and turns it into the values that
-// the scheduler works with. It decides nothing about pods and knows no API server; the
+// Package config reads a KubeSchedulerConfiguration and converts it to the values that the
+// scheduler uses. It makes no decisions about pods and does not depend on an API server; the
 // scheduler and app use it.
 //
 // Contract: docs/spec/pod-lifecycle.md.
@@ -20,15 +20,15 @@ import (
 	"carob/internal/core/placement"
 )
 
-// Config is what a KubeSchedulerConfiguration says.
+// Config is a parsed KubeSchedulerConfiguration.
 type Config struct {
 	Profiles       map[string]*placement.Profile // by scheduler name; at least one
 	InitialBackoff time.Duration                 // of a pod that fits nowhere (L2.3)
 	MaxBackoff     time.Duration
-	Extenders      []configv1.Extender // checked; in the order in which they are asked
+	Extenders      []configv1.Extender // checked; in the order of the calls
 }
 
-// Default is what holds without a file.
+// Default returns the configuration without a file.
 func Default() *Config {
 	return &Config{
 		Profiles:       map[string]*placement.Profile{corev1.DefaultSchedulerName: placement.DefaultProfile()},
@@ -37,7 +37,7 @@ func Default() *Config {
 	}
 }
 
-// Load reads a file. All that is wrong with it is reported at once, each with its place.
+// Load reads a file. All errors are reported at once, each with its path.
 func Load(path string) (*Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

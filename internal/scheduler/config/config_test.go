@@ -38,7 +38,8 @@ func TestEmptyIsDefault(t *testing.T) {
 	}
 }
 
-// What is enabled wins over what is disabled, a point over multiPoint, both over the defaults.
+// enabled takes precedence over disabled, an extension point over multiPoint, both over the
+// defaults.
 func TestPluginSets(t *testing.T) {
 	all := placement.DefaultProfile().Weights
 	for name, test := range map[string]struct {
@@ -126,7 +127,7 @@ pluginConfig:
 	}
 }
 
-// Every error names its place and what to do.
+// Every error names its path and the remedy.
 func TestErrors(t *testing.T) {
 	for name, test := range map[string]struct{ config, want string }{
 		"no kind": {"profiles: []",
@@ -152,7 +153,7 @@ func TestErrors(t *testing.T) {
 		"half a plugin": {head + "profiles: [{plugins: {preFilter: {disabled: [{name: NodePorts}]}}}]",
 			"disable it at both"},
 		"nobody binds": {head + "profiles: [{plugins: {bind: {disabled: [{name: '*'}]}}}]",
-			"without DefaultBinder nobody binds pods"},
+			"without DefaultBinder no plugin binds pods"},
 		"no order": {head + "profiles: [{plugins: {queueSort: {disabled: [{name: PrioritySort}]}}}]",
 			"pods are always sorted by PrioritySort"},
 		"pod groups": {head + "profiles: [{plugins: {placementScore: {enabled: [{name: A}]}}}]",

@@ -10,7 +10,7 @@ import (
 	"carob/internal/core/placement"
 )
 
-// The extension points at which something can be switched.
+// The extension points at which plugins can be enabled or disabled.
 const (
 	preEnqueue = "preEnqueue"
 	queueSort  = "queueSort"
@@ -69,7 +69,7 @@ func points(p *configv1.Plugins) []point {
 	}
 }
 
-// switches is what plugins of a profile are on, and how much their scores count.
+// switches records which plugins of a profile are enabled, and the weights of their scores.
 type switches struct {
 	path    *field.Path
 	plugins *configv1.Plugins
@@ -82,8 +82,8 @@ func has(list []configv1.Plugin, name string) *configv1.Plugin {
 	return nil
 }
 
-// at reports whether a plugin is on at an extension point: what is enabled wins over
-// what is disabled, the point itself over multiPoint, both over the default.
+// at reports whether a plugin is on at an extension point: enabled takes precedence over disabled,
+// the point itself over multiPoint, both over the default.
 func (s switches) at(name, where string) bool {
 	if s.plugins == nil {
 		return true
@@ -104,7 +104,7 @@ func (s switches) at(name, where string) bool {
 	return has(multi.Enabled, name) != nil || has(multi.Disabled, name) == nil && has(multi.Disabled, "*") == nil
 }
 
-// weight is how much the score of a plugin counts, 0 when it is off.
+// weight returns the weight of a plugin's score, 0 when it is disabled.
 func (s switches) weight(name string, standard int64) int64 {
 	if !s.at(name, score) {
 		return 0
@@ -128,7 +128,7 @@ func (s switches) weight(name string, standard int64) int64 {
 	return standard
 }
 
-// check refuses what carob can't do.
+// check rejects settings that carob does not support.
 func (s switches) check() field.ErrorList {
 	var errs field.ErrorList
 	if s.plugins == nil {
@@ -182,7 +182,7 @@ func (s switches) check() field.ErrorList {
 		errs = append(errs, field.Required(s.path.Child(queueSort, "enabled"),
 			"pods are always sorted by PrioritySort"))
 	}
-	// What a plugin prepares and what it does with it are one step here.
+	// The preparation and the main step of a plugin are one step in carob.
 	for _, pair := range [][2]string{{preFilter, filter}, {preScore, score}} {
 		for _, name := range names {
 			if slices.Contains(all[name], pair[0]) && slices.Contains(all[name], pair[1]) && s.at(name, pair[1]) &&
@@ -196,14 +196,14 @@ func (s switches) check() field.ErrorList {
 	return errs
 }
 
-// binder requires that something binds pods.
+// binder requires that a plugin or an extender binds pods.
 func binder(path *field.Path, plugins *configv1.Plugins, extenders []configv1.Extender) field.ErrorList {
 	binds := slices.ContainsFunc(extenders, func(e configv1.Extender) bool { return e.BindVerb != "" })
 	if binds || (switches{path, plugins}).at("DefaultBinder", bind) {
 		return nil
 	}
 	return field.ErrorList{field.Required(path.Child("plugins", bind, "enabled"),
-		"without DefaultBinder nobody binds pods: enable it, or give an extender a bindVerb")}
+		"without DefaultBinder no plugin binds pods: enable it, or give an extender a bindVerb")}
 }
 
 // filters lists the filters that are off.

@@ -70,7 +70,7 @@ func profile(path *field.Path, in *configv1.KubeSchedulerProfile, all *int32, on
 	return p, errs
 }
 
-// configure takes the arguments of one plugin.
+// configure applies the arguments of one plugin.
 func configure(p *placement.Profile, path *field.Path, args runtime.Object) field.ErrorList {
 	switch args := args.(type) {
 	case *configv1.NodeResourcesFitArgs:
@@ -309,7 +309,7 @@ func preemption(p *placement.Profile, path *field.Path, args *configv1.DefaultPr
 	return errs
 }
 
-// extenders checks what is said of HTTP extenders.
+// extenders validates the HTTP extenders.
 func extenders(path *field.Path, list []configv1.Extender) field.ErrorList {
 	var errs field.ErrorList
 	binders := 0

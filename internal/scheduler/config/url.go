@@ -7,7 +7,7 @@ import (
 	configv1 "k8s.io/kube-scheduler/config/v1"
 )
 
-// checkURL requires an http or https address that fits what is said about TLS.
+// checkURL requires an http or https address that is consistent with the TLS settings.
 func checkURL(e *configv1.Extender) error {
 	u, err := url.Parse(e.URLPrefix)
 	switch {

@@ -22,7 +22,7 @@ import (
 // unnamed is the UID of the claim for extended resources while it exists in memory only.
 const unnamed types.UID = "extended-resources"
 
-// The texts of nodes that do not fit (S9.22, S9.23, S9.61).
+// The messages for nodes that do not fit (S9.22, S9.23, S9.61).
 const (
 	reasonElsewhere = "resourceclaim not available on the node"
 	reasonNoDevices = "cannot allocate all claims"
@@ -45,16 +45,16 @@ type Attempt struct {
 	unavailable map[types.UID]*resourcev1.ResourceClaim // that kept the pod from a node although they are allocated
 }
 
-// claim is one of the pod's.
+// claim is one of the pod's claims.
 type claim struct {
 	object *resourcev1.ResourceClaim
 	nodes  *nodeaffinity.NodeSelector // of its allocation; nil: any
 }
 
-// found is what one node would give.
+// found holds the devices that one node offers.
 type found struct {
 	results  map[types.UID]*resourcev1.AllocationResult
-	extended *resourcev1.ResourceClaim // to be made; nil: none
+	extended *resourcev1.ResourceClaim // to create; nil: none
 	mappings []corev1.ContainerExtendedResourceRequest
 	score    int64
 }
@@ -62,7 +62,7 @@ type found struct {
 // Limits of an attempt.
 type Limits struct {
 	Node    time.Duration // for the search on one node; 0: none
-	Binding time.Duration // how long devices may take to be ready
+	Binding time.Duration // timeout for devices to become ready
 }
 
 // classes is a snapshot for the allocator.
@@ -87,8 +87,8 @@ func features() structured.Features {
 		DeviceBindingAndStatus: true, ConsumableCapacity: true, FractionalCapacityRange: true}
 }
 
-// Begin looks whether a pod can get devices at all. why is the reason why not (S9.21); the Attempt is nil then, or if
-// the pod needs none.
+// Begin checks whether a pod can get devices at all. why is the reason if not (S9.21); then the Attempt is nil, as it
+// is if the pod needs none.
 func (x *Index) Begin(ctx context.Context, pod *corev1.Pod, limits Limits, now time.Time) (a *Attempt, why string,
 	err error) {
 	list, why := x.Wanted(pod)
@@ -125,7 +125,7 @@ func (x *Index) Begin(ctx context.Context, pod *corev1.Pod, limits Limits, now t
 		a.claims = append(a.claims, one)
 	}
 	if len(a.byClass) > 0 {
-		for _, c := range x.claims { // any order: there is one at most
+		for _, c := range x.claims { // any order: there is at most one
 			if podclaims.IsExtended(pod, c) {
 				a.stale = c
 			}
@@ -144,8 +144,8 @@ func (x *Index) Begin(ctx context.Context, pod *corev1.Pod, limits Limits, now t
 	return a, "", nil
 }
 
-// Try asks whether a node has the devices; why is the reason why not. An error ends the attempt: a claim or a class
-// is wrong, or the search took too long.
+// Try checks whether a node has the devices; why is the reason if not. An error ends the attempt: a claim or a
+// class is invalid, or the search took too long.
 func (a *Attempt) Try(ctx context.Context, node *corev1.Node) (why string, err error) {
 	f := &found{results: map[types.UID]*resourcev1.AllocationResult{}}
 	if why := a.extendedOn(f, node); why != "" {
@@ -190,7 +190,7 @@ func (a *Attempt) Try(ctx context.Context, node *corev1.Node) (why string, err e
 	return "", nil
 }
 
-// extendedOn finds out which extended resources a claim has to provide on a node.
+// extendedOn returns which extended resources a claim has to provide on a node.
 func (a *Attempt) extendedOn(f *found, node *corev1.Node) string {
 	if len(a.byClass) == 0 {
 		return ""
@@ -232,7 +232,7 @@ func (a *Attempt) allocate(ctx context.Context, node *corev1.Node, claims []*res
 	return results, "", nil
 }
 
-// Scores are how well the nodes fit that Try found good, 0 to 100: where earlier alternatives were found, better.
+// Scores returns the scores, 0 to 100, of the nodes that Try accepted: higher for earlier alternatives.
 func (a *Attempt) Scores() map[string]int64 {
 	most := int64(0)
 	for _, f := range a.found { // any order: the largest
@@ -247,7 +247,7 @@ func (a *Attempt) Scores() map[string]int64 {
 	return scores
 }
 
-// resultsOn is what the claims of the pod get on a node.
+// resultsOn returns the allocations of the pod's claims on a node.
 func (a *Attempt) resultsOn(node string) map[types.UID]*resourcev1.AllocationResult {
 	if f := a.found[node]; f != nil {
 		return f.results
@@ -255,8 +255,8 @@ func (a *Attempt) resultsOn(node string) map[types.UID]*resourcev1.AllocationRes
 	return nil
 }
 
-// Obstacle is a claim that nobody else uses and that keeps the pod from all nodes as it is: to be deallocated, or
-// deleted if it was made for extended resources (S9.29). Nil if there is none.
+// Obstacle returns a claim that no other pod uses and whose allocation prevents the pod from running on any node:
+// it should be deallocated, or deleted if it was created for extended resources (S9.29). Nil if there is none.
 func (a *Attempt) Obstacle() (c *resourcev1.ResourceClaim, made bool) {
 	for _, c := range a.claims {
 		if a.unavailable[c.object.UID] != nil && podclaims.Freeable(c.object, a.pod) {

@@ -1,10 +1,10 @@
-// Package devices allocates devices of ResourceClaims to pods that the scheduler places (dynamic resource
-// allocation). Index is what the scheduler knows of claims, classes, slices and taint rules; Attempt asks
-// k8s.io/dynamic-resource-allocation's allocator about nodes for one pod; Store writes an allocation to the API.
-// The package must never choose a node.
+// Package devices allocates devices of ResourceClaims to pods for the scheduler (dynamic resource allocation).
+// Index is the scheduler's state of claims, classes, slices and taint rules; Attempt runs
+// k8s.io/dynamic-resource-allocation's allocator on nodes for one pod; Store writes an allocation to the API. The
+// package must never choose a node.
 //
-// The scheduler's loop owns the Index. An Attempt belongs to whoever runs it, and reads nothing of the Index that
-// changes.
+// The scheduler's loop owns the Index. An Attempt belongs to its caller, and reads only immutable parts of the
+// Index.
 //
 // Contract: S9.C and S9.F in docs/spec/storage-and-node.md.
 package devices
@@ -25,7 +25,7 @@ import (
 	"carob/internal/core/podclaims"
 )
 
-// cachedExpressions is how many compiled CEL expressions are kept.
+// cachedExpressions is the number of cached compiled CEL expressions.
 const cachedExpressions = 32
 
 // Index is the scheduler's snapshot of everything that allocations need. Objects in it are read
@@ -37,7 +37,7 @@ type Index struct {
 	slices     map[string]*resourcev1.ResourceSlice
 	rules      map[string]*resourcev1.DeviceTaintRule
 	tainted    []*resourcev1.ResourceSlice // slices with rules; nil: to be computed
-	// what pods get whose claims are being written, by pod and claim, so that no other pod gets it
+	// devices of claims that are being written, by pod and claim, so that no other pod gets them
 	inFlight    map[types.UID]map[types.UID]*resourcev1.AllocationResult
 	expressions *cel.Cache // nil until the first attempt
 }
@@ -58,8 +58,8 @@ func nameOf(o metav1.Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// SetClaim takes a version of a claim, unless it is older than the one that is known: what the scheduler wrote is
-// known before the watch tells of it. It returns the version before, nil if there was none, and whether it was taken.
+// SetClaim stores a version of a claim, unless a newer one is stored: the scheduler's own writes are stored before
+// the watch shows them. It returns the previous version, nil if there was none, and whether it was stored.
 func (x *Index) SetClaim(c *resourcev1.ResourceClaim) (before *resourcev1.ResourceClaim, taken bool) {
 	before = x.claims[nameOf(c)]
 	if before != nil && before.UID == c.UID && version(c) < version(before) {
@@ -72,12 +72,12 @@ func (x *Index) SetClaim(c *resourcev1.ResourceClaim) (before *resourcev1.Resour
 func version(o metav1.Object) uint64 {
 	n, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
-		return 0 // of a fake API: the last one counts
+		return 0 // of a fake API: the last one applies
 	}
 	return n
 }
 
-// RemoveClaim forgets a claim, unless another one has its name by now.
+// RemoveClaim removes a claim, unless another one has its name by now.
 func (x *Index) RemoveClaim(c *resourcev1.ResourceClaim) {
 	if have := x.claims[nameOf(c)]; have != nil && have.UID == c.UID {
 		delete(x.claims, nameOf(c))
@@ -87,14 +87,14 @@ func (x *Index) RemoveClaim(c *resourcev1.ResourceClaim) {
 // Claims returns all claims, in no order.
 func (x *Index) Claims() []*resourcev1.ResourceClaim { return slices.Collect(maps.Values(x.claims)) }
 
-// SetClass takes a version of a class.
+// SetClass stores a version of a class.
 func (x *Index) SetClass(c *resourcev1.DeviceClass) {
 	x.classes = maps.Clone(x.classes)
 	x.classes[c.Name] = c
 	x.byResource = podclaims.Classes(x.classes)
 }
 
-// RemoveClass forgets a class.
+// RemoveClass removes a class.
 func (x *Index) RemoveClass(c *resourcev1.DeviceClass) {
 	x.classes = maps.Clone(x.classes)
 	delete(x.classes, c.Name)
@@ -104,10 +104,10 @@ func (x *Index) RemoveClass(c *resourcev1.DeviceClass) {
 // Classes returns the names of all classes.
 func (x *Index) Classes() []*resourcev1.DeviceClass { return slices.Collect(maps.Values(x.classes)) }
 
-// SetSlice takes a version of a slice.
+// SetSlice stores a version of a slice.
 func (x *Index) SetSlice(s *resourcev1.ResourceSlice) { x.slices[s.Name], x.tainted = s, nil }
 
-// RemoveSlice forgets a slice.
+// RemoveSlice removes a slice.
 func (x *Index) RemoveSlice(s *resourcev1.ResourceSlice) {
 	delete(x.slices, s.Name)
 	x.tainted = nil
@@ -116,10 +116,10 @@ func (x *Index) RemoveSlice(s *resourcev1.ResourceSlice) {
 // Slices returns all slices, in no order.
 func (x *Index) Slices() []*resourcev1.ResourceSlice { return slices.Collect(maps.Values(x.slices)) }
 
-// SetRule takes a version of a taint rule.
+// SetRule stores a version of a taint rule.
 func (x *Index) SetRule(r *resourcev1.DeviceTaintRule) { x.rules[r.Name], x.tainted = r, nil }
 
-// RemoveRule forgets a taint rule.
+// RemoveRule removes a taint rule.
 func (x *Index) RemoveRule(r *resourcev1.DeviceTaintRule) {
 	delete(x.rules, r.Name)
 	x.tainted = nil
@@ -135,7 +135,7 @@ func (x *Index) Wanted(pod *corev1.Pod) ([]*resourcev1.ResourceClaim, string) {
 	})
 }
 
-// ByClass are the extended resources of a pod that a class serves.
+// ByClass returns the extended resources of a pod that a class serves.
 func (x *Index) ByClass(pod *corev1.Pod) []corev1.ResourceName {
 	if len(x.byResource) == 0 {
 		return nil
@@ -161,7 +161,7 @@ func (x *Index) slicesWithTaints() []*resourcev1.ResourceSlice {
 	return x.tainted
 }
 
-// Reserve keeps what an attempt found for a node from other pods, until Release.
+// Reserve reserves the devices that an attempt found on a node, until Release.
 func (x *Index) Reserve(a *Attempt, node string) {
 	got := map[types.UID]*resourcev1.AllocationResult{}
 	maps.Copy(got, a.resultsOn(node))
@@ -170,12 +170,12 @@ func (x *Index) Reserve(a *Attempt, node string) {
 	}
 }
 
-// Release ends a reservation: the claims have their allocations, or will never have.
+// Release ends a reservation: the claims have their allocations, or never will.
 func (x *Index) Release(pod types.UID) { delete(x.inFlight, pod) }
 
 // beingAllocated reports whether a claim is being allocated for a pod.
 func (x *Index) beingAllocated(claim types.UID) bool {
-	for _, claims := range x.inFlight { // any order: it only asks
+	for _, claims := range x.inFlight { // any order: only reads
 		if claims[claim] != nil {
 			return true
 		}
@@ -183,7 +183,7 @@ func (x *Index) beingAllocated(claim types.UID) bool {
 	return false
 }
 
-// used is what no pod may get: the devices of all claims, and those that are in flight.
+// used returns the devices that no other pod may get: those of all claims, and those in flight.
 func (x *Index) used() structured.AllocatedState {
 	state := structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](),
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),

@@ -35,7 +35,7 @@ func slice(node string, devices ...string) *resourcev1.ResourceSlice {
 	return s
 }
 
-// request asks for one device of a class.
+// request returns a request for one device of a class.
 func request(name, class string) resourcev1.DeviceRequest {
 	return resourcev1.DeviceRequest{Name: name, Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: class,
 		AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: 1}}
@@ -47,7 +47,7 @@ func claimOf(name string, requests ...resourcev1.DeviceRequest) *resourcev1.Reso
 		Spec:       resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: requests}}}
 }
 
-// allocated gives a claim a device of a node, which is also the name of the pool.
+// allocated allocates a device of a node to a claim; the node is also the name of the pool.
 func allocated(c *resourcev1.ResourceClaim, node, device string) *resourcev1.ResourceClaim {
 	c.Status.Allocation = &resourcev1.AllocationResult{
 		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
@@ -66,7 +66,7 @@ func reservedFor(c *resourcev1.ResourceClaim, pods ...string) *resourcev1.Resour
 	return c
 }
 
-// podWith uses claims.
+// podWith returns a pod that uses claims.
 func podWith(name string, claims ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
@@ -76,7 +76,7 @@ func podWith(name string, claims ...string) *corev1.Pod {
 	return p
 }
 
-// asking has the container of a pod ask for one of an extended resource.
+// asking adds a request for one extended resource to the container of a pod.
 func asking(p *corev1.Pod, resourceName string) *corev1.Pod {
 	one := corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse("1")}
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: one, Limits: one}
@@ -85,7 +85,7 @@ func asking(p *corev1.Pod, resourceName string) *corev1.Pod {
 
 func nodeOf(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
-// index knows the class gpu and these objects.
+// index returns an Index with the class gpu and these objects.
 func index(objects ...any) *Index {
 	x := NewIndex()
 	x.SetClass(deviceClass("gpu", ""))
@@ -116,7 +116,7 @@ func begin(t *testing.T, x *Index, pod *corev1.Pod) *Attempt {
 	return a
 }
 
-// try says why a node is refused; empty if it is not.
+// try returns why a node is refused; empty if it is not.
 func try(t *testing.T, a *Attempt, node string) string {
 	t.Helper()
 	why, err := a.Try(t.Context(), nodeOf(node))
@@ -126,8 +126,8 @@ func try(t *testing.T, a *Attempt, node string) string {
 	return why
 }
 
-// What the scheduler wrote is newer than what the watch tells a moment later; a claim that was made anew has the
-// same name and counts, however it is numbered.
+// The scheduler's own write is newer than the next watch event; a claim that was created again has the same name
+// and is stored, independent of its version.
 func TestOlderVersionsAreNotTaken(t *testing.T) {
 	version := func(uid, v string) *resourcev1.ResourceClaim {
 		c := claimOf("c")
@@ -149,16 +149,16 @@ func TestOlderVersionsAreNotTaken(t *testing.T) {
 			t.Errorf("%s %s was taken: %v", test.claim.UID, test.claim.ResourceVersion, taken)
 		}
 		if got := x.Claims()[0].ResourceVersion; got != test.known {
-			t.Errorf("after %s %s, version %s is known", test.claim.UID, test.claim.ResourceVersion, got)
+			t.Errorf("after %s %s, version %s is stored", test.claim.UID, test.claim.ResourceVersion, got)
 		}
 	}
-	x.RemoveClaim(version("one", "11")) // the watch tells late that the first one is gone
+	x.RemoveClaim(version("one", "11")) // late event: the first one was deleted
 	if len(x.Claims()) != 1 {
-		t.Error("the claim that has the name now was forgotten")
+		t.Error("the present claim of this name was removed")
 	}
 	x.RemoveClaim(version("two", "4"))
 	if len(x.Claims()) != 0 {
-		t.Error("a claim that is gone is known")
+		t.Error("a deleted claim is stored")
 	}
 }
 
@@ -187,13 +187,14 @@ func TestPodsThatCannotTryNodes(t *testing.T) { // S9.21
 	if a, why, err := x.Begin(t.Context(), podWith("p"), Limits{}, time.Now()); a != nil || why != "" || err != nil {
 		t.Errorf("a pod without claims: %v, %q, %v", a, why, err)
 	}
-	// One of those that reserved it may use a full claim.
+	// A pod with a reservation may use a full claim.
 	begin(t, x, podWith("other-3", "full"))
 	x.Release(first.pod.UID)
 	begin(t, x, podWith("p", "c"))
 }
 
-// A device that was found for a pod goes to no other pod, from Reserve until the API says whose it is.
+// A device that was found for a pod is not allocated to another one, from Reserve until the claim is
+// written.
 func TestReservedDevicesAreInUse(t *testing.T) {
 	x := index(slice("n1", "d1"), claimOf("a", request("r", "gpu")), claimOf("b", request("r", "gpu")))
 	first := begin(t, x, podWith("first", "a"))
@@ -215,7 +216,7 @@ func TestReservedDevicesAreInUse(t *testing.T) {
 	}
 }
 
-// Devices with admin access are watched by it, not used (S9.4).
+// Admin access does not use devices (S9.4).
 func TestAdminAccessUsesNothing(t *testing.T) {
 	watching := allocated(claimOf("monitor"), "n1", "d1")
 	watching.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
@@ -225,7 +226,7 @@ func TestAdminAccessUsesNothing(t *testing.T) {
 	}
 }
 
-// Taints come and go with their rules.
+// Taints are added and removed with their rules.
 func TestTaintRules(t *testing.T) { // S9.62
 	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "broken"},
 		Spec: resourcev1.DeviceTaintRuleSpec{
@@ -342,7 +343,7 @@ func TestExtendedResources(t *testing.T) { // S9.60, S9.61
 	if f := a.found["n2"]; f.extended != nil || len(f.results) != 0 {
 		t.Errorf("n2 has found %+v: it offers the resource itself", f)
 	}
-	// A claim of an earlier attempt is in the way until it is deleted.
+	// A claim of an earlier attempt blocks the pod until it is deleted.
 	stale := a.found["n1"].extended.DeepCopy()
 	stale.Name, stale.UID = "stale", "uid-stale"
 	x.SetClaim(stale)

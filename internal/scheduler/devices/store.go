@@ -18,15 +18,15 @@ import (
 	"carob/internal/core/podclaims"
 )
 
-// Stored is what Store wrote.
+// Stored holds the writes of Store.
 type Stored struct {
 	Claims   []*resourcev1.ResourceClaim // all claims of the pod, as they are now
 	extended *resourcev1.ResourceClaim   // among them: the one that was created; nil if none was
 	reserved []*resourcev1.ResourceClaim // among them: those that the pod has reserved now
 }
 
-// Store writes the allocations of a node, and reserves all claims for the pod (S9.27). After an error, Undo takes
-// back what was written until then.
+// Store writes the allocations of a node, and reserves all claims for the pod (S9.27). After an error, Undo
+// reverts the writes up to then.
 func (a *Attempt) Store(ctx context.Context, client kubernetes.Interface, node string) (*Stored, error) {
 	s := &Stored{}
 	f := a.found[node]
@@ -139,8 +139,8 @@ func (a *Attempt) storeMappings(ctx context.Context, client kubernetes.Interface
 	return nil
 }
 
-// Undo takes back the reservations that Store made, and deletes the claim that it made. Allocations stay: the next
-// attempt uses them, or frees them.
+// Undo removes the reservations that Store added, and deletes the claim that it created. Allocations stay: the
+// next attempt uses them, or frees them.
 func (a *Attempt) Undo(ctx context.Context, client kubernetes.Interface, s *Stored) error {
 	for _, c := range s.reserved {
 		patch, err := json.Marshal(map[string]any{
@@ -164,7 +164,7 @@ func (a *Attempt) Undo(ctx context.Context, client kubernetes.Interface, s *Stor
 	return Delete(ctx, client, s.extended)
 }
 
-// Delete removes a claim that was made for extended resources.
+// Delete removes a claim that was created for extended resources.
 func Delete(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim) error {
 	api := client.ResourceV1().ResourceClaims(c.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -197,7 +197,7 @@ func Deallocate(ctx context.Context, client kubernetes.Interface, c *resourcev1.
 	return nil
 }
 
-// Ready reports whether all devices of a pod may be used (S9.28), and until when that is worth waiting for.
+// Ready reports whether all devices of a pod may be used (S9.28), and the deadline of the wait.
 func (s *Stored) Ready(x *Index, now time.Time, limit time.Duration) (ready bool, until time.Time, err error) {
 	ready = true
 	for _, old := range s.Claims {

@@ -17,7 +17,7 @@ import (
 	"carob/internal/core/podclaims"
 )
 
-// stored is an API with these claims and the pod, and the claims as it has them.
+// stored returns an API with these claims and the pod, and the stored claims.
 func stored(pod *corev1.Pod, claims ...*resourcev1.ResourceClaim) (*controllertest.API, []*resourcev1.ResourceClaim) {
 	api := controllertest.New(pod)
 	for _, c := range claims {
@@ -26,7 +26,7 @@ func stored(pod *corev1.Pod, claims ...*resourcev1.ResourceClaim) (*controllerte
 	return api, controllertest.All[*resourcev1.ResourceClaim](api)
 }
 
-// attempt has found devices for the pod on node n1.
+// attempt returns an Attempt that has found devices for the pod on node n1.
 func attempt(t *testing.T, pod *corev1.Pod, claims []*resourcev1.ResourceClaim, others ...any) *Attempt {
 	t.Helper()
 	x := index(others...)
@@ -74,7 +74,7 @@ func TestStore(t *testing.T) { // S9.27
 			t.Errorf("claim %s has %s at %v", c.Name, got, c.Status.Allocation.AllocationTimestamp)
 		}
 	}
-	// What the pod has reserved already is not written again.
+	// Existing reservations of the pod are not written again.
 	a = attempt(t, pod, controllertest.All[*resourcev1.ResourceClaim](api), slice("n1", "d1"))
 	api.Log()
 	if s, err = a.Store(t.Context(), api, "n1"); err != nil || len(s.Claims) != 2 || len(s.reserved) != 0 {
@@ -88,8 +88,8 @@ func TestStore(t *testing.T) { // S9.27
 	}
 }
 
-// Between the look and the write, others write. A harmless change is taken in; a claim that is another one, ends, or
-// has other devices is refused.
+// Other clients write between the read and the write. A harmless change is accepted; a claim that was replaced, is
+// being deleted, or has other devices is refused.
 func TestStoreAfterAChange(t *testing.T) { // S9.27
 	for name, test := range map[string]struct {
 		change func(api *controllertest.API, c *resourcev1.ResourceClaim)
@@ -155,7 +155,7 @@ func TestStoreOfAFreedClaim(t *testing.T) {
 	}
 }
 
-// When the second claim cannot be written, the reservation of the first is taken back. Its devices stay.
+// When the second claim cannot be written, the reservation of the first is removed. Its devices stay.
 func TestUndo(t *testing.T) {
 	pod := podWith("p", "one", "two")
 	api, claims := stored(pod, reservedFor(allocated(claimOf("one"), "n1", "d9"), "other"),
@@ -172,7 +172,7 @@ func TestUndo(t *testing.T) {
 	if !errors.Is(err, refused) || len(s.reserved) != 1 {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	for range 2 { // once more does no harm
+	for range 2 { // a second call is harmless
 		if err := a.Undo(t.Context(), api, s); err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// For extended resources a claim is made; the pod's status says which request serves which container.
+// For extended resources a claim is created; the pod's status says which request serves which
+// container.
 func TestStoreOfExtendedResources(t *testing.T) { // S9.61
 	pod := asking(podWith("p"), "example.com/nic")
 	api, _ := stored(pod)
@@ -217,8 +218,8 @@ func TestStoreOfExtendedResources(t *testing.T) { // S9.61
 	}
 }
 
-// Undo deletes the claim that Store made, not one that has its name by now.
-func TestDeleteSparesAnother(t *testing.T) {
+// Undo deletes the claim that Store made, not another one that now has its name.
+func TestUndoDeletesOnlyItsClaim(t *testing.T) {
 	mine := claimOf("c")
 	another := claimOf("c")
 	another.UID, another.Finalizers = "another", []string{resourcev1.Finalizer}
@@ -234,7 +235,7 @@ func TestDeleteSparesAnother(t *testing.T) {
 		return apierrors.NewForbidden(resourcev1.Resource("resourceclaims"), "c", errors.New("no"))
 	}
 	if err := Delete(t.Context(), api, left[0]); err == nil {
-		t.Error("a refusal was swallowed")
+		t.Error("an error was not returned")
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package extender calls the HTTP extenders of a KubeSchedulerConfiguration: programs that refuse and
-// rate nodes, change preemptions, and bind pods. The scheduler drives it; it decides nothing, and
+// rate nodes, change preemptions, and bind pods. The scheduler drives it; it makes no decisions, and
 // rejects responses that name nodes or pods that were not in the request.
 //
 // Contract: L2 in docs/spec/pod-lifecycle.md; k8s.io/kube-scheduler/extender/v1.
@@ -25,16 +25,16 @@ import (
 // defaultTimeout limits a call to an extender that sets none.
 const defaultTimeout = 5 * time.Second
 
-// maxAnswer limits an answer, which may contain all nodes of a large cluster.
+// maxAnswer limits a response, which may contain all nodes of a large cluster.
 const maxAnswer = 256 << 20
 
-// Client speaks to one extender. Its methods may be called from many goroutines.
+// Client calls one extender. Its methods may be called from many goroutines.
 type Client struct {
 	config configv1.Extender
 	http   *http.Client
 }
 
-// New returns the client of an extender whose fields were checked. transport, unless nil, is used
+// New returns the client of an extender whose fields were validated. transport, unless nil, is used
 // instead of a connection with the extender's TLS settings.
 func New(e configv1.Extender, transport http.RoundTripper) (*Client, error) {
 	if transport == nil {
@@ -49,11 +49,12 @@ func New(e configv1.Extender, transport http.RoundTripper) (*Client, error) {
 		timeout = defaultTimeout
 	}
 	return &Client{config: e, http: &http.Client{Transport: transport, Timeout: timeout,
-		// A redirect would send pods to where no administrator said.
+		// A redirect could send pods to a server that no administrator configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}, nil
 }
 
-// dial returns the way to an extender. One with enableHTTPS and no authority is not verified, as upstream.
+// dial returns the transport for an extender. One with enableHTTPS and no authority is not verified, as
+// upstream.
 func dial(e *configv1.Extender) (http.RoundTripper, error) {
 	var c rest.Config
 	if t := e.TLSConfig; t != nil {
@@ -76,7 +77,7 @@ func dial(e *configv1.Extender) (http.RoundTripper, error) {
 	return t, nil
 }
 
-// Name is the extender's address.
+// Name returns the extender's address.
 func (c *Client) Name() string { return c.config.URLPrefix }
 
 // Ignorable reports whether pods are scheduled without the extender while it does not answer.
@@ -88,11 +89,11 @@ func (c *Client) Binds() bool { return c.config.BindVerb != "" }
 // Preempts reports whether the extender changes preemptions.
 func (c *Client) Preempts() bool { return c.config.PreemptVerb != "" }
 
-// Weight is what a score of the extender counts.
+// Weight returns the weight of the extender's scores.
 func (c *Client) Weight() int64 { return c.config.Weight }
 
-// Interested reports whether the extender is asked about a pod: it manages no resource in particular,
-// or one that the pod names.
+// Interested reports whether the extender is called for a pod: it manages no specific resources, or
+// one that the pod requests.
 func (c *Client) Interested(pod *corev1.Pod) bool {
 	if len(c.config.ManagedResources) == 0 {
 		return true
@@ -111,7 +112,7 @@ func (c *Client) Interested(pod *corev1.Pod) bool {
 	return false
 }
 
-// arguments are the pod and the nodes, as the extender wants them.
+// arguments returns the pod and the nodes, in the form that the extender is configured for.
 func (c *Client) arguments(pod *corev1.Pod, nodes []*corev1.Node) *extenderv1.ExtenderArgs {
 	args := &extenderv1.ExtenderArgs{Pod: pod}
 	if c.config.NodeCacheCapable {
@@ -129,14 +130,14 @@ func (c *Client) arguments(pod *corev1.Pod, nodes []*corev1.Node) *extenderv1.Ex
 	return args
 }
 
-// Filtered is what an extender says about nodes.
+// Filtered is the result of an extender's filter.
 type Filtered struct {
 	Nodes        []*corev1.Node    // accepted
 	Failed       map[string]string // refused, by node: why
 	Unresolvable map[string]string // refused, and removing pods does not help
 }
 
-// Filter asks which of these nodes can take the pod. Without a filterVerb all can.
+// Filter returns which of these nodes can run the pod. Without a filterVerb, all can.
 func (c *Client) Filter(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (Filtered, error) {
 	if c.config.FilterVerb == "" {
 		return Filtered{Nodes: nodes}, nil
@@ -172,7 +173,7 @@ func (c *Client) Filter(ctx context.Context, pod *corev1.Pod, nodes []*corev1.No
 	return out, nil
 }
 
-// Scores asks how good these nodes are, 0 to 10 each; none without a prioritizeVerb.
+// Scores returns the scores of these nodes, 0 to 10 each; none without a prioritizeVerb.
 func (c *Client) Scores(ctx context.Context, pod *corev1.Pod, nodes []*corev1.Node) (map[string]int64, error) {
 	if c.config.PrioritizeVerb == "" {
 		return nil, nil
@@ -183,13 +184,14 @@ func (c *Client) Scores(ctx context.Context, pod *corev1.Pod, nodes []*corev1.No
 	}
 	scores := make(map[string]int64, len(result))
 	for _, h := range result {
-		// More than the allowed range could drown every other score, or overflow.
+		// A score beyond the allowed range could outweigh every other score, or overflow.
 		scores[h.Host] = min(max(h.Score, extenderv1.MinExtenderPriority), extenderv1.MaxExtenderPriority)
 	}
 	return scores, nil
 }
 
-// Preempt asks which nodes and victims remain of a planned preemption; the answer has UIDs only.
+// Preempt returns which nodes and victims of a planned preemption remain; the response has UIDs
+// only.
 func (c *Client) Preempt(ctx context.Context, pod *corev1.Pod,
 	plan map[string]*extenderv1.Victims) (map[string]*extenderv1.MetaVictims, error) {
 	args := &extenderv1.ExtenderPreemptionArgs{Pod: pod}
@@ -210,7 +212,7 @@ func (c *Client) Preempt(ctx context.Context, pod *corev1.Pod,
 	return result.NodeNameToMetaVictims, err
 }
 
-// Bind has the extender bind a pod.
+// Bind binds a pod by the extender.
 func (c *Client) Bind(ctx context.Context, b *corev1.Binding) error {
 	var result extenderv1.ExtenderBindingResult
 	err := c.send(ctx, c.config.BindVerb, &extenderv1.ExtenderBindingArgs{PodName: b.Name, PodNamespace: b.Namespace,
@@ -234,7 +236,7 @@ func (c *Client) send(ctx context.Context, verb string, args, result any) error 
 	request.Header.Set("Content-Type", "application/json")
 	answer, err := c.http.Do(request)
 	if err != nil {
-		return err // it names the address
+		return err // the error contains the address
 	}
 	defer answer.Body.Close() //nolint:errcheck // it was read
 	if answer.StatusCode != http.StatusOK {

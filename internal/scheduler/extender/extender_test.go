@@ -27,7 +27,7 @@ func pod() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"why": "me"}}}
 }
 
-// The whole way by TLS: nodes with all that they say go there, and those that come back are those that were sent.
+// End to end over TLS: complete nodes are sent, and the returned ones are those that were sent.
 func TestOverTLS(t *testing.T) {
 	web := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var args extenderv1.ExtenderArgs
@@ -79,8 +79,8 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// What a hostile or broken server answers is an error, and leads nowhere else.
-func TestHostileAnswers(t *testing.T) {
+// Responses of a hostile or broken server are errors, and redirects are not followed.
+func TestHostileResponses(t *testing.T) {
 	reached := false
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
 	defer elsewhere.Close()

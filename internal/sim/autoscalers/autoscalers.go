@@ -1,7 +1,7 @@
 // Package autoscalers runs the plan of HorizontalPodAutoscalers with a Deployment as its target, whose
 // plans run, too, in random steps from one seed: load rises, falls, and oscillates; metrics are late,
 // missing, and wrong; users change bounds and behaviour, and scale by themselves; watches deliver
-// events late, twice, or only with a new list; there are conflicts and lost answers; the process ends
+// events late, twice, or only with a new list; there are conflicts and lost responses; the process ends
 // between any two writes. Each change of the size is checked. Tests and the command "carob sim" run it;
 // it must never touch a real cluster.
 package autoscalers
@@ -76,9 +76,9 @@ func Promises() []Named {
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 const (
-	// target is what one pod is to serve, in thousandths.
+	// target is the target load of one pod, in thousandths.
 	target = 1000
-	// request is what a pod requests of the processor, in thousandths.
+	// request is the CPU request of a pod, in thousandths.
 	request = 500
 )
 
@@ -97,7 +97,7 @@ type world struct {
 	rescales    int
 }
 
-// mood is how the load changes.
+// mood defines how the load changes.
 type mood int
 
 const (
@@ -108,13 +108,14 @@ const (
 	moods
 )
 
-// Result is what a run did.
+// Result sums up a run.
 type Result struct {
 	Passes, Rescales, Writes int
 	Virtual                  time.Duration
 }
 
-// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+// Run runs the given number of steps of a seed and returns the first broken invariant, nil for
+// none.
 func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
 	w := &world{API: cluster.New(seed, begin), sabotage: sabotage, load: 3 * target}
 	w.judge.w = w
@@ -213,10 +214,10 @@ func (w *world) restart() {
 	w.deployments = rollout.NewDeployments(w.API, client, w.caches, rollout.Hooks{})
 	w.sets = rollout.NewReplicaSets(w.API, client, w.caches, rollout.Hooks{})
 	w.controller = newController(w, client)
-	w.judge.changes = nil // a new process knows of no earlier ones (W7.13)
+	w.judge.changes = nil // a new process has no earlier ones (W7.13)
 }
 
-// turn lets the controllers do what woke them.
+// turn lets the controllers process their events.
 func (w *world) turn() {
 	if !w.controller.turn() || !w.deployments.Turn() || !w.sets.Turn() {
 		w.restart()
@@ -259,7 +260,7 @@ func (w *world) change() {
 	w.load = min(max(w.load, 0), 40*target)
 }
 
-// user changes the autoscaler, or scales by hand.
+// user changes the autoscaler, or scales the target.
 func (w *world) user() {
 	if w.IntN(3) == 0 {
 		w.Change(w.deployment, func(o cluster.Object) {
@@ -267,7 +268,7 @@ func (w *world) user() {
 				d.Spec.Replicas, d.Generation = new(w.number(1, 20)), d.Generation+1
 			}
 		})
-		w.judge.changes = nil // what others do is not the autoscaler's
+		w.judge.changes = nil // changes by others do not count for the autoscaler
 		w.controller.forget()
 		return
 	}

@@ -20,7 +20,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestPromisesBreak(t *testing.T) {
+func TestChecksNoticeSabotage(t *testing.T) {
 	sabotages := map[cluster.Promise]Sabotage{}
 	for _, p := range Promises() {
 		sabotages[p.Promise] = p.Sabotage
@@ -29,7 +29,7 @@ func TestPromisesBreak(t *testing.T) {
 }
 
 // The seeds cover their subject: sizes change often.
-func TestSeedsReach(t *testing.T) {
+func TestSeedsCoverTheirSubject(t *testing.T) {
 	rescales := 0
 	for seed := range uint64(10) {
 		r, err := Run(seed, steps, Sabotage{})

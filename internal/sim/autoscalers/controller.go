@@ -32,17 +32,17 @@ func newController(w *world, client *cluster.Client) *controller {
 	return c
 }
 
-// forget drops what is remembered of earlier passes.
+// forget drops the state of earlier passes.
 func (c *controller) forget() { c.history = autoscaler.History{} }
 
-// turn makes a pass if it is time; false means that the process has ended.
+// turn makes a pass if one is due; false means that the process has ended.
 func (c *controller) turn() bool {
 	hpa, ok := c.hpas.Get(c.w.hpa).(*autoscalingv2.HorizontalPodAutoscaler)
 	if !ok || c.w.Now.Before(c.next) && hpa.Generation == c.generation {
 		return true
 	}
 	if !equality.Semantic.DeepEqual(hpa.Spec.Behavior, c.behavior) {
-		// How much of the history other policies still find is nobody's promise: it is another autoscaler.
+		// With other policies, the history is not guaranteed: the checks treat it as another autoscaler.
 		c.history, c.w.judge.changes, c.behavior = autoscaler.History{}, nil, hpa.Spec.Behavior
 	}
 	c.next, c.generation = c.w.Now.Add(autoscaler.Period), hpa.Generation
@@ -108,8 +108,8 @@ func (c *controller) store(hpa *autoscalingv2.HorizontalPodAutoscaler,
 	return err
 }
 
-// sample is what a metrics API says: the load, spread over the pods that are ready; sometimes late,
-// sometimes not for all pods, sometimes wrong, sometimes nothing.
+// sample is the response of a metrics API: the load, spread over the pods that are ready; sometimes
+// late, sometimes not for all pods, sometimes wrong, sometimes nothing.
 func (w *world) sample(m *autoscalingv2.MetricSpec) autoscaler.Sample {
 	if w.One(8) {
 		return autoscaler.Sample{Err: errors.New("the metrics API does not answer")}

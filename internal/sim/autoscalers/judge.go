@@ -12,7 +12,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// change is a change of the size that the autoscaler made and got an answer for.
+// change is a change of the size by the autoscaler with a response.
 type change struct {
 	at time.Time
 	by int32
@@ -54,7 +54,7 @@ func (j *judge) pass(in autoscaler.Input, out *autoscaler.Output) {
 	}
 }
 
-// reach returns how far policies let the size go.
+// reach returns the range of sizes that policies allow.
 func (j *judge) reach(r *autoscalingv2.HPAScalingRules, current int32, up bool) int32 {
 	var all []int32
 	for _, p := range r.Policies {

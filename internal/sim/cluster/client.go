@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Client is what a controller writes with: writes fail, their answers get lost, and the process
-// ends between any two of them.
+// Client is the client of a controller: writes fail, their responses get lost, and the process ends
+// between any two of them.
 type Client struct {
 	api  *API
 	left int // writes left until the process ends
-	// Done is called for each write that took effect, also if the answer was lost.
+	// Done is called for each write that took effect, also if the response was lost.
 	Done func(after Entry, answered bool)
 }
 
@@ -46,7 +46,7 @@ func (c *Client) try(write func() (Object, error)) (Entry, error) {
 	return e, nil
 }
 
-// Create stores a new object; ErrExists if one of its type and name is there.
+// Create stores a new object; ErrExists if one of its type and name exists.
 func (c *Client) Create(o Object, same func(Object) bool) (Entry, error) {
 	return c.try(func() (Object, error) {
 		for _, e := range c.api.objects {
@@ -82,7 +82,8 @@ func (c *Client) Patch(uid types.UID, f func(Object)) (Entry, error) {
 	})
 }
 
-// PatchIf changes an object at any version for which the API accepts that; ErrConflict otherwise.
+// PatchIf changes an object at any version that the API accepts for the patch; ErrConflict
+// otherwise.
 func (c *Client) PatchIf(uid types.UID, accepts func(Object) bool, f func(Object)) (Entry, error) {
 	return c.try(func() (Object, error) {
 		switch o := c.api.Get(uid); {

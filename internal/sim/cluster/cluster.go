@@ -1,6 +1,6 @@
 // Package cluster is shared by the simulators of controllers: an API server in memory with
 // versions, conflicts, and finalizers; watches that deliver events late, twice, or only with a new
-// list; and a client whose answers get lost and whose process ends between any two writes. One
+// list; and a client whose responses get lost and whose process ends between any two writes. One
 // random source decides everything, so a seed always runs the same. Only simulators use it; it must
 // never touch a real cluster.
 package cluster
@@ -48,7 +48,7 @@ func Catch(run func()) (err error) {
 	return nil
 }
 
-// The errors of the API, and the others that a caller sees.
+// The errors of the API, and the others that a caller gets.
 var (
 	ErrConflict = errors.New("a newer version is stored")
 	ErrMissing  = errors.New("there is no such object")
@@ -58,7 +58,7 @@ var (
 	ErrCrash    = errors.New("the process ended")   // before the write
 )
 
-// Stale reports whether the store has something newer than what a write was based on.
+// Stale reports whether the store has a newer version than the one that a write was based on.
 func Stale(err error) bool { return errors.Is(err, ErrConflict) || errors.Is(err, ErrMissing) }
 
 // Object is an object of the API.
@@ -67,22 +67,22 @@ type Object interface {
 	runtime.Object
 }
 
-// Entry is an object at a version. Gone means that it was deleted. Objects are never changed.
+// Entry is an object at a version. Gone means that it was deleted. Objects are immutable.
 type Entry struct {
 	Object  Object
 	Version int
 	Gone    bool
 }
 
-// API is the store. Its methods are what users, nodes, and other controllers do: they always
-// succeed. Only a Client has faults.
+// API is the store. Its methods are the actions of users, nodes, and other controllers, which
+// always succeed. Only a Client has faults.
 type API struct {
 	*rand.Rand
 	Now  time.Time
 	Calm bool // no faults any more
 	// Ended reports whether an object that is being deleted and has no finalizer is removed.
 	Ended func(Object) bool
-	// Grace returns the seconds of grace that an object is deleted with when so many were asked for.
+	// Grace returns the grace period in seconds of a deletion, given the requested one.
 	Grace func(o Object, asked int64) int64
 	// Stored is called for each change; before is nil for a new object.
 	Stored func(before Object, after Entry)
@@ -152,7 +152,7 @@ func (a *API) Change(uid types.UID, f func(Object)) Object {
 	return a.put(c)
 }
 
-// Delete deletes an object with so many seconds of grace.
+// Delete deletes an object with a grace period in seconds.
 func (a *API) Delete(uid types.UID, grace int64) {
 	a.Change(uid, func(o Object) {
 		grace := a.Grace(o, grace)

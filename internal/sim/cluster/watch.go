@@ -31,8 +31,8 @@ func NewWatch[T Object](a *API) *Watch {
 	return w
 }
 
-// Caches are the watches of a process: its controllers share one for each type, so none of them sees
-// less than what another has acted on.
+// Caches are the watches of a process: its controllers share one for each type, so that no
+// controller acts on newer state than another one has.
 type Caches struct {
 	api     *API
 	byType  map[reflect.Type]*Watch
@@ -45,7 +45,7 @@ func NewCaches(a *API) *Caches { return &Caches{api: a, byType: map[reflect.Type
 // Watches returns all watches, in the order in which they began.
 func (c *Caches) Watches() []*Watch { return c.watches }
 
-// Shared returns the watch of a type, and calls heard for each of its events from now on.
+// Shared returns the watch of a type, and calls heard for each of its later events.
 func Shared[T Object](c *Caches, heard func()) *Watch {
 	t := reflect.TypeFor[T]()
 	w := c.byType[t]
@@ -75,7 +75,7 @@ func Owned[T Object](w *Watch, owner types.UID) []T {
 // Get returns the object that the watch has, nil if it has none.
 func (w *Watch) Get(uid types.UID) Object { return w.objects[uid].Object }
 
-// List replaces the content of the watch by what is stored now.
+// List replaces the content of the watch by the stored objects.
 func (w *Watch) List() {
 	w.objects = maps.Clone(w.api.objects)
 	maps.DeleteFunc(w.objects, func(_ types.UID, e Entry) bool { return !w.of(e.Object) })
@@ -94,7 +94,7 @@ func (w *Watch) Tell() {
 	}
 }
 
-// Behind reports whether something is stored that the watch has not delivered.
+// Behind reports whether the store has changes that the watch has not delivered.
 func (w *Watch) Behind() bool {
 	for _, e := range w.api.history[w.at:] {
 		if w.of(e.Object) {
@@ -133,8 +133,8 @@ func (w *Watch) next() bool {
 	return false
 }
 
-// Tracker is the simulator's version of controllers/freshness.Tracker: it knows which writes of a
-// controller its watches have not delivered yet.
+// Tracker is the simulator's version of controllers/freshness.Tracker: it records the writes of a
+// controller that its watches have not delivered yet.
 type Tracker struct {
 	versions map[*Watch]int
 	deleted  map[types.UID]*Watch
@@ -158,7 +158,7 @@ func (t *Tracker) Unclear(w *Watch, uid types.UID) {
 	}
 }
 
-// Deleted records that the API accepted a deletion, or answered that there is no such object.
+// Deleted records that the API accepted a deletion, or responded that the object does not exist.
 func (t *Tracker) Deleted(w *Watch, uid types.UID) { t.deleted[uid] = w }
 
 // Fresh reports whether the watches have delivered all recorded writes.

@@ -27,7 +27,7 @@ func (f fast) Next(t time.Time) time.Time {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestPromisesBreak(t *testing.T) {
+func TestChecksNoticeSabotage(t *testing.T) {
 	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		Once: {In: func(in *cronjob.Input) { // a finished Job does not report its completion time before it is deleted
 			in.Jobs = slices.Clone(in.Jobs)

@@ -1,7 +1,7 @@
 // Package daemons runs the plan of DaemonSets against a store in memory, in random steps from one
 // seed: users change the template, the strategy, and the node selector; nodes are added, removed,
 // and tainted; pods break; watches deliver events late, twice, or only with a new list; there are
-// conflicts and lost answers; the controller ends between any two writes. After each write it
+// conflicts and lost responses; the controller ends between any two writes. After each write it
 // checks the invariants. Its tests run it; it must never touch a real cluster. The hash of a
 // template is its image: revisions are not simulated.
 package daemons
@@ -44,12 +44,13 @@ type world struct {
 	c          *Controller
 	caches     *cluster.Caches
 	uid        types.UID
-	unanswered map[types.UID]bool // pods whose creation got no answer
+	unanswered map[types.UID]bool // pods whose creation got no response
 	machines   int
 	breaks     int // how many pods break as soon as they run
 }
 
-// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+// Run runs the given number of steps of a seed and returns the first broken invariant, nil for
+// none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, unanswered: map[types.UID]bool{}}
@@ -120,7 +121,7 @@ func (w *world) boot() {
 	w.Create(n)
 }
 
-// step does one random thing.
+// step applies one random event.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
 	switch n := w.IntN(100); {
@@ -236,7 +237,7 @@ func (w *world) kubelets() {
 }
 
 // rest ends all faults except some pods that break one after the other, and checks the final state.
-// Only its watches and the time that it asked for wake the controller.
+// Only its watches and its requested time call the controller.
 func (w *world) rest() {
 	w.Calm, w.breaks = true, 20
 	for last := w.Now.Add(12 * time.Hour); ; {

@@ -19,7 +19,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestPromisesBreak(t *testing.T) {
+func TestChecksNoticeSabotage(t *testing.T) {
 	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		OnePod:   {Stale: true},
 		Eligible: {In: func(in *daemonset.Input) { in.Set.Spec.Template.Spec.NodeSelector = nil }},

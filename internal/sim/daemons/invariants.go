@@ -16,7 +16,7 @@ func surges(d *appsv1.DaemonSet) bool {
 	return r != nil && r.MaxSurge.IntValue() > 0
 }
 
-// created checks a pod that the controller created for a node, by what the controller knew.
+// created checks a pod that the controller created for a node, by the controller's view.
 func (w *world) created(in daemonset.Input, node string, made cluster.Object) {
 	for _, n := range in.Nodes {
 		if run, _ := daemonset.NewEligible(in.Set).Of(n); n.Name == node && !run {
@@ -25,7 +25,7 @@ func (w *world) created(in daemonset.Input, node string, made cluster.Object) {
 	}
 	others := 0
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
-		unseen := w.unanswered[p.UID] && w.c.pods.Get(p.UID) == nil // the controller could not know of it yet
+		unseen := w.unanswered[p.UID] && w.c.pods.Get(p.UID) == nil // the controller could not have observed it yet
 		if p.UID == made.GetUID() || daemonset.Target(p) != node || workload.Terminal(p) || unseen {
 			continue
 		}
@@ -42,7 +42,7 @@ func (w *world) created(in daemonset.Input, node string, made cluster.Object) {
 	}
 }
 
-// planned checks what a plan deletes, by what the controller knew.
+// planned checks the deletions of a plan, by the controller's view.
 func (w *world) planned(in daemonset.Input, plan *daemonset.Plan) {
 	r := in.Set.Spec.UpdateStrategy.RollingUpdate
 	if r == nil || len(plan.Delete) == 0 {
@@ -108,7 +108,7 @@ func (w *world) judgeEnd() {
 		}
 	}
 	for node := range on {
-		cluster.Break(Ends, "pods are left for %s, which is gone", node)
+		cluster.Break(Ends, "pods are left for %s, which is deleted", node)
 	}
 	s := d.Status
 	if s.ObservedGeneration != d.Generation || s.DesiredNumberScheduled != wanted || s.NumberAvailable != wanted ||

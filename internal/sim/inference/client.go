@@ -9,7 +9,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// arrivals makes requests come until then: at random, and now and then in bursts.
+// arrivals schedules requests until a time: at random times, and sometimes in bursts.
 func (w *world) arrivals(end time.Time) {
 	gap := time.Duration(1+w.IntN(60)) * time.Millisecond
 	if w.one(40) {
@@ -41,7 +41,7 @@ func (w *world) arrive() {
 		r.facts.Target = fmt.Sprint("adapter", w.IntN(4))
 	}
 	r.facts.Prefix = w.pool.Hasher().Hash(nil, r.facts.Model, r.facts.Target, []byte(text))
-	if r.text = tokensOf(text); w.precise && !w.one(10) { // now and then nobody tells the tokens
+	if r.text = tokensOf(text); w.precise && !w.one(10) { // sometimes the tokens are not known
 		r.facts.Blocks = w.pool.TokenHasher().Hash(model(&r.facts), "", r.text)
 	}
 	if w.one(8) {
@@ -53,7 +53,7 @@ func (w *world) arrive() {
 	}
 }
 
-// model is what a server is asked for.
+// model returns the model name in the request to a server.
 func model(r *routing.Request) string {
 	if r.Target != "" {
 		return r.Target
@@ -61,7 +61,7 @@ func model(r *routing.Request) string {
 	return r.Model
 }
 
-// send asks the pool for a request that came.
+// send calls the pool for a new request.
 func (w *world) send(r *request) {
 	w.requests = append(w.requests, r)
 	asked := r.facts
@@ -83,7 +83,7 @@ func (w *world) send(r *request) {
 	}
 }
 
-// decide asks twice: the answer must be the same.
+// decide calls the pool twice: the result must be the same.
 func (w *world) decide(r *routing.Request) routing.Decision {
 	d, again := w.pool.Decide(r, w.now), w.pool.Decide(r, w.now)
 	if w.sabotage.Decision != nil {
@@ -96,7 +96,7 @@ func (w *world) decide(r *routing.Request) routing.Decision {
 	return d
 }
 
-// drain lets held requests go on, as the driver does.
+// drain lets held requests continue, like the driver.
 func (w *world) drain() {
 	for {
 		ticket, d := w.pool.Next(w.now)
@@ -105,7 +105,7 @@ func (w *world) drain() {
 		}
 		r := w.held[ticket]
 		if r == nil {
-			cluster.Break(Ends, "ticket %d goes on, and is not held", ticket)
+			cluster.Break(Ends, "ticket %d continues, and is not held", ticket)
 		}
 		w.judgeTurn(r)
 		delete(w.held, ticket)
@@ -119,7 +119,7 @@ func (w *world) drain() {
 	}
 }
 
-// expire refuses what waited too long.
+// expire refuses requests that waited too long.
 func (w *world) expire() {
 	if w.sabotage.Late {
 		return
@@ -145,7 +145,7 @@ func (w *world) serve(r *request, d routing.Decision) {
 	w.post(r, d.Chosen[0])
 }
 
-// post gives a request to a server.
+// post delivers a request to a server.
 func (w *world) post(r *request, ref routing.Ref) {
 	e := w.pool.Endpoint(ref)
 	if e == nil {
@@ -156,7 +156,7 @@ func (w *world) post(r *request, ref routing.Ref) {
 		cluster.Break(Members, "%s was chosen, which is draining, not ready, or gone", e.Pod)
 	}
 	r.flight = w.pool.Sent(ref, &r.facts, w.now)
-	if s.dead { // nobody has told yet: the connection is refused
+	if s.dead { // not reported yet: the connection is refused
 		w.after(time.Millisecond, func() { w.next(r, false) })
 		return
 	}
@@ -167,7 +167,7 @@ func (w *world) post(r *request, ref routing.Ref) {
 	w.admit(s)
 }
 
-// failed is a server that died with a request.
+// failed handles the death of a server with a request.
 func (w *world) failed(j *job) {
 	r := j.r
 	if r.ends > 0 {
@@ -182,7 +182,7 @@ func (w *world) failed(j *job) {
 	w.next(r, true)
 }
 
-// next sends a request to the next server of the decision, as inference.Pick.Failed does.
+// next sends a request to the next server of the decision, like inference.Pick.Failed.
 func (w *world) next(r *request, sent bool) {
 	if r.ends > 0 {
 		return
@@ -203,7 +203,7 @@ func (w *world) next(r *request, sent bool) {
 			}
 			w.post(r, ref)
 			if r.servers > 2 {
-				cluster.Break(Once, "%d servers have got a request", r.servers)
+				cluster.Break(Once, "%d servers have received a request", r.servers)
 			}
 			w.drain()
 			return
@@ -230,13 +230,13 @@ func (w *world) giveUp(r *request) {
 	}
 }
 
-// began is the first token of an answer.
+// began handles the first token of an answer.
 func (w *world) began(j *job) {
 	w.pool.FirstToken(&j.r.flight, w.now)
 	w.ttft = append(w.ttft, w.now.Sub(j.r.came))
 }
 
-// ended is the end of an answer.
+// ended handles the end of an answer.
 func (w *world) ended(j *job, how routing.Outcome) {
 	if !w.sabotage.Forget || !w.one(20) {
 		w.pool.Ended(&j.r.flight, how, j.r.answer, w.now)

@@ -8,11 +8,11 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// Known is about KV events: connections that break, messages that come late or never, servers that start anew.
+// Known is about KV events: broken connections, late and lost messages, restarted servers.
 const Known cluster.Promise = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
 	"others no block that it has said it removed, or may have removed unheard (2.4)"
 
-// blockTokens is how long the blocks of the twins are.
+// blockTokens is the block size of the twins.
 const blockTokens = 64
 
 // tokensOf makes a token of every four bytes.
@@ -24,15 +24,15 @@ func tokensOf(text string) []uint32 {
 	return out
 }
 
-// published is what a server says of its cache: its messages, and who hears them.
+// published is the state of a server's KV events: its messages, and the subscription of the pool.
 type published struct {
 	number uint64      // of the next message
-	ref    routing.Ref // the pool's name of it, while it listens
-	heard  bool        // somebody listens
+	ref    routing.Ref // the pool's reference to it, while subscribed
+	heard  bool        // the pool is subscribed
 	since  uint64      // connections before this one
 }
 
-// follow lets the pool listen to all servers that it knows, a moment after it got to know them.
+// follow subscribes the pool to all its servers, a moment after they were added.
 func (w *world) follow() {
 	if !w.precise {
 		return
@@ -57,14 +57,14 @@ func (w *world) deaf(s *server) {
 	}
 }
 
-// publish says what a prompt has changed in a cache: what went, then what came.
+// publish publishes the changes of a cache by a prompt: removed blocks, then stored ones.
 func (w *world) publish(s *server, r *request, before map[uint64]bool) {
 	if !w.precise {
 		return
 	}
 	var all []routing.BlockEvent
 	gone := routing.BlockEvent{Kind: routing.BlocksRemoved}
-	for hash := range before { // any order: they go at once
+	for hash := range before { // any order: removed together
 		if s.cache[hash] == nil {
 			gone.Blocks = append(gone.Blocks, hash)
 		}
@@ -115,11 +115,11 @@ func (w *world) publish(s *server, r *request, before map[uint64]bool) {
 	})
 }
 
-// judgeKnown checks what is known of a server that has just been heard.
+// judgeKnown checks the index for a server whose event has just arrived.
 func (w *world) judgeKnown(s *server, number uint64) {
 	c := w.pool.CacheState(s.ref)
 	if number+1 != s.number {
-		return // more is on its way
+		return // more messages follow
 	}
 	if c.Whole && c.Blocks != len(s.cache) {
 		cluster.Break(Known, "%d blocks are known, the server has %d", c.Blocks, len(s.cache))

@@ -37,16 +37,16 @@ const (
 
 // Sabotage breaks the driver in one way; the zero value breaks nothing.
 type Sabotage struct {
-	Endpoints func([]routing.Endpoint)              // changes what the pool is told
-	Request   func(*routing.Request)                // changes what is asked
-	Decision  func(first bool, d *routing.Decision) // changes an answer
-	Limits    int                                   // so many more requests may be held than is checked
-	Lose      bool                                  // requests that go on are forgotten
-	Forget    bool                                  // ends are not told
-	Retry     bool                                  // a request is sent again and again
+	Endpoints func([]routing.Endpoint)              // changes the endpoints that the pool gets
+	Request   func(*routing.Request)                // changes the request
+	Decision  func(first bool, d *routing.Decision) // changes a decision
+	Limits    int                                   // number of held requests beyond the checked limit
+	Lose      bool                                  // requests that continue are dropped
+	Forget    bool                                  // ends are not reported
+	Retry     bool                                  // a request is retried without limit
 	Late      bool                                  // nothing expires
-	Idle      bool                                  // a scrape wakes nobody
-	Deaf      bool                                  // the pool does not hear of the autoscaler
+	Idle      bool                                  // a scrape does not let requests continue
+	Deaf      bool                                  // the pool is not notified of the autoscaler
 	// Unnumbered: KV events that are lost leave no gap
 	Unnumbered bool
 }
@@ -61,16 +61,16 @@ const (
 
 // request is a request of a client.
 type request struct {
-	facts    routing.Request // as the client means it
+	facts    routing.Request // the facts that the client intends
 	tokens   int
 	text     []uint32 // the tokens of the prompt
 	answer   int      // tokens
 	ends     int
-	servers  int // that have got it
+	servers  int // that have received it
 	again    bool
 	ticket   routing.Ticket
 	decision routing.Decision
-	at       int // of the decision
+	at       int // index in the decision
 	flight   routing.Flight
 	job      *job
 	came     time.Time
@@ -112,15 +112,15 @@ type world struct {
 	flow     bool
 	fair     bool
 	precise  bool // KV events are followed
-	troubled bool // they are lost now and then
+	troubled bool // events are sometimes lost
 	robin    int  // round robin instead of the pool's choice: the next server; -1: no
 	servers  []*server
-	told     map[netip.AddrPort]*server // what the pool may choose from
+	told     map[netip.AddrPort]*server // endpoints that the pool has
 	made     int
 	requests []*request
-	left     int // requests before that have ended
+	left     int // requests that have ended
 	held     map[routing.Ticket]*request
-	turns    map[*request]map[string]int // flows that went on since a flow waits, by its oldest request
+	turns    map[*request]map[string]int // flows that continued since a flow waits, by its oldest request
 	calm     bool
 	scaler   bool      // an autoscaler starts the first server, and ends the last one
 	asked    time.Time // when it last read how many requests wait
@@ -138,7 +138,7 @@ func (w *world) at(t time.Time, do func()) {
 
 func (w *world) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
 
-// one is true once in n times.
+// one returns true once in n times on average.
 func (w *world) one(n int) bool { return w.IntN(n) == 0 }
 
 func config(flow, fair, precise bool, most int, detector string) *routing.Config {
@@ -169,13 +169,13 @@ func config(flow, fair, precise bool, most int, detector string) *routing.Config
 	return c
 }
 
-// server adds a server that will be ready.
+// server adds a server that will become ready.
 func (w *world) server() *server {
 	w.made++
 	s := &server{pod: types.UID(fmt.Sprint("pod", w.made)), most: 1 + w.IntN(12), overhead: 20 * time.Millisecond,
 		perToken: 250 * time.Microsecond, each: 12 * time.Millisecond, capacity: 20000 + w.IntN(100000),
 		slots: w.IntN(3), blocks: 200 + w.IntN(3000), cache: map[uint64]*list.Element{}, used: list.New(), slow: 1}
-	// Addresses are used again: a new pod may have that of an old one.
+	// Addresses are reused: a new pod may have that of an old one.
 	s.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(w.made % 16)}), 8000) //nolint:gosec // small
 	for _, o := range w.servers {
 		if o.address == s.address && !o.dead {
@@ -186,12 +186,12 @@ func (w *world) server() *server {
 	return s
 }
 
-// tell tells the pool which servers there are.
+// tell updates the endpoints of the pool.
 func (w *world) tell() {
 	var all []routing.Endpoint
 	w.told = map[netip.AddrPort]*server{}
 	for _, s := range w.servers {
-		if s.dead && w.one(2) || s.loading && w.one(2) { // the watch may be late with a death, never with a drain
+		if s.dead && w.one(2) || s.loading && w.one(2) { // the watch may report a death late, but never a drain
 			continue
 		}
 		if !s.draining && !s.loading {
@@ -208,7 +208,8 @@ func (w *world) tell() {
 	w.drain()
 }
 
-// scrape asks all servers, as the driver does: it takes time, and the answer is from a moment in between.
+// scrape scrapes all servers, like the driver: it takes time, and the metrics are from a moment in
+// between.
 func (w *world) scrape() {
 	for _, ref := range w.pool.Refs() {
 		began, s := w.now, w.of(ref)
@@ -246,7 +247,7 @@ func (w *world) of(ref routing.Ref) *server {
 	return nil
 }
 
-// Run runs a seed for so long a time, and returns the first broken promise, nil for none.
+// Run runs a seed for a duration, and returns the first broken promise, nil for none.
 func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 16)), sabotage: sabotage, now: begin, robin: -1,
@@ -277,7 +278,7 @@ func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
 	})
 }
 
-// repeat does something again and again, until calm.
+// repeat calls a function repeatedly, until the faults end.
 func (w *world) repeat(every time.Duration, do func()) {
 	w.after(every, func() {
 		do()
@@ -285,7 +286,7 @@ func (w *world) repeat(every time.Duration, do func()) {
 	})
 }
 
-// until runs all events until then.
+// until runs all events up to a time.
 func (w *world) until(end time.Time) {
 	w.run(end, func() bool { return false })
 	w.now = end
@@ -299,7 +300,7 @@ func (w *world) over() bool {
 	return w.left == len(w.requests)
 }
 
-// run runs all events until then, or until enough has happened.
+// run runs all events up to a time, or a number of requests.
 func (w *world) run(end time.Time, enough func() bool) {
 	for len(w.events) > 0 && !w.events[0].at.After(end) && !enough() {
 		e, ok := heap.Pop(&w.events).(event)
@@ -312,8 +313,8 @@ func (w *world) run(end time.Time, enough func() bool) {
 	}
 }
 
-// scale is what an autoscaler does: it reads how many requests wait, and starts the first server, which may take long,
-// never be ready, or come with a second one; now and then it ends all of them.
+// scale simulates an autoscaler: it reads the number of held requests, and starts the first server, which may take
+// long, never become ready, or come with a second one; sometimes it ends all of them.
 func (w *world) scale() {
 	w.asked = w.now
 	if !w.sabotage.Deaf {
@@ -371,7 +372,7 @@ func (w *world) trouble() {
 	}
 }
 
-// rest lets everything end: the servers are honest, nobody comes any more.
+// rest lets all requests end: servers report true metrics, and there are no new requests.
 func (w *world) rest() {
 	w.calm = true
 	for _, s := range w.servers {

@@ -18,7 +18,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each promise can be broken, and the checks report it.
-func TestPromisesBreak(t *testing.T) {
+func TestChecksNoticeSabotage(t *testing.T) {
 	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		Members: {Endpoints: func(all []routing.Endpoint) {
 			for i := range all {
@@ -49,7 +49,8 @@ func shared() Load {
 		Long: 2 * time.Minute, Blocks: 2500}
 }
 
-// affinity is another configuration: where the prompt is, unless it would take much longer; then the least to compute.
+// affinity is another configuration: servers with the prompt in their cache, unless they would take much longer; then
+// the least tokens to compute.
 func affinity(t *testing.T) *routing.Config {
 	t.Helper()
 	c, err := routing.ParseConfig([]byte(`{"apiVersion": "inference.networking.x-k8s.io/v1alpha1",
@@ -64,7 +65,7 @@ func affinity(t *testing.T) *routing.Config {
 	return c
 }
 
-// byEvents is the default with KV events instead of what was sent where.
+// byEvents is the default configuration with KV events instead of the index of sent prompts.
 func byEvents(t *testing.T) *routing.Config {
 	t.Helper()
 	c, err := routing.ParseConfig([]byte(`{"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig",
@@ -79,8 +80,8 @@ func byEvents(t *testing.T) *routing.Config {
 }
 
 // Where prompts share beginnings, half of the requests get their first token in less than a tenth of the time of round
-// robin (in the twin a server computes one prompt after the other, and those of round robin fall behind); where nothing
-// is shared it is not worse. INFERENCE_LOADS=1 runs all loads.
+// robin (a twin computes one prompt after the other, and with round robin they fall behind); without shared prompts it
+// is not worse. INFERENCE_LOADS=1 runs all loads.
 func TestLoads(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -109,7 +110,7 @@ func TestLoads(t *testing.T) {
 			t.Errorf("%s: %+v; round robin: %+v", c.name, got, other)
 		}
 		if got.Answered != got.Requests || got.Requests == 0 {
-			t.Errorf("%s: %d of %d were answered", c.name, got.Answered, got.Requests)
+			t.Errorf("%s: %d of %d got a response", c.name, got.Answered, got.Requests)
 		}
 	}
 }

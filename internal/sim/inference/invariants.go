@@ -46,7 +46,7 @@ func (w *world) judgeRefusal(r *request, why routing.Reason) {
 	}
 }
 
-// until is how long a request may be held.
+// until returns how long a request may be held.
 func (r *request) until() time.Time {
 	end := r.came.Add(ttl)
 	if d := r.facts.Deadline; !d.IsZero() && d.Before(end) {
@@ -55,7 +55,7 @@ func (r *request) until() time.Time {
 	return end
 }
 
-// judgeTurn checks that a flow does not go on twice while another one of its priority waits.
+// judgeTurn checks that a flow does not continue twice while another one of its priority waits.
 func (w *world) judgeTurn(r *request) {
 	if !w.fair {
 		return
@@ -73,7 +73,7 @@ func (w *world) judgeTurn(r *request) {
 			w.turns[o] = map[string]int{}
 		}
 		if w.turns[o][flow]++; w.turns[o][flow] > 1 {
-			cluster.Break(Fair, "%s goes on again, %s waits", flow, o.facts.FairnessID)
+			cluster.Break(Fair, "%s continues again, %s waits", flow, o.facts.FairnessID)
 		}
 	}
 }
@@ -121,8 +121,8 @@ func (w *world) judge() {
 	}
 }
 
-// roomSince reports whether a server has said lately that it is far from full, and was sent nothing since. The world
-// looks at it in its own way: no request of any kind, and a fresh answer.
+// roomSince reports whether a server recently reported a low load, and was sent no request since. It uses its own
+// criterion: no requests at all, and fresh metrics.
 func (w *world) roomSince(now time.Time) bool {
 	for _, ref := range w.pool.Refs() {
 		e := w.pool.Endpoint(ref)

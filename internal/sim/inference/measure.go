@@ -16,22 +16,22 @@ type Load struct {
 	Prefix, Question int // tokens
 	Answer           int // tokens, on average
 	PerSecond        float64
-	Warm, Long       time.Duration // what comes before Warm is not measured
+	Warm, Long       time.Duration // the time before Warm is not measured
 	Blocks           int           // of the cache of each server, 64 tokens each
-	Slow             int           // so many servers are four times slower
-	Adapters         int           // names that requests ask for; 0: the base model
+	Slow             int           // number of servers that are four times slower
+	Adapters         int           // adapter names in requests; 0: the base model
 	RoundRobin       bool
 	Config           *routing.Config // nil: the default
 }
 
-// Report is what the clients of a load saw.
+// Report holds the results of a load for its clients.
 type Report struct {
 	Requests, Answered int
 	P50, P90           time.Duration // time to the first token
 	Hits               float64       // part of the tokens of prompts that was in a cache
 }
 
-// Measure runs a load without trouble.
+// Measure runs a load without faults.
 func Measure(seed uint64, l Load) Report {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 17)), now: begin, robin: -1, calm: true, //nolint:gosec // a simulation
 		held: map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
@@ -95,12 +95,12 @@ func Measure(seed uint64, l Load) Report {
 	return out
 }
 
-// text makes a text of so many tokens of four bytes.
+// text returns a text with the given number of tokens of four bytes.
 func text(what string, tokens int) string {
 	return strings.Repeat(what+" ", tokens*4/(len(what)+1)+1)[:tokens*4]
 }
 
-// turn chooses the next server in a circle.
+// turn chooses the next server by round robin.
 func (w *world) turn(d *routing.Decision) {
 	refs := w.pool.Refs()
 	d.Chosen[0], d.N = refs[w.robin%len(refs)], 1

@@ -12,7 +12,7 @@ import (
 )
 
 // server is a twin of a model server: prompts are computed one after the other, without what is in the cache; then each
-// request gets a token every few milliseconds. So many requests run at once; the others wait.
+// request gets a token every few milliseconds. The number of parallel requests is limited; the others wait.
 type server struct {
 	pod      types.UID
 	address  netip.AddrPort
@@ -24,7 +24,7 @@ type server struct {
 	slots    int           // adapters
 
 	cache    map[uint64]*list.Element // blocks of prompts
-	used     *list.List               // from the one used last
+	used     *list.List               // most recently used first
 	blocks   int                      // that fit
 	running  []*job
 	waiting  []*job
@@ -35,17 +35,17 @@ type server struct {
 	mood     mood
 	slow     int // times slower
 	published
-	last time.Time // when the last message comes
+	last time.Time // when the last message arrives
 }
 
-// mood is how a server answers scrapes.
+// mood defines how a server responds to scrapes.
 type mood int
 
 const (
 	honest  mood = iota
 	silent       // not at all
 	late         // with old numbers
-	boaster      // it says that it has nothing to do
+	boaster      // it always reports no load
 )
 
 // job is a request at a server.
@@ -57,7 +57,7 @@ type job struct {
 	over  bool
 }
 
-// hit returns how many blocks of a prompt are in the cache, and puts all of them in.
+// hit returns how many blocks of a prompt are in the cache, and adds all of them.
 func (s *server) hit(blocks []uint64) (n int) {
 	for n < len(blocks) && s.cache[blocks[n]] != nil {
 		n++
@@ -79,7 +79,7 @@ func (s *server) hit(blocks []uint64) (n int) {
 	return n
 }
 
-// tokens of the requests that run.
+// tokens returns the tokens of the running requests.
 func (s *server) tokens() (n int) {
 	for _, j := range s.running {
 		n += j.r.tokens
@@ -87,7 +87,7 @@ func (s *server) tokens() (n int) {
 	return n
 }
 
-// stats are what a server says of itself.
+// stats returns the metrics of a server.
 func (s *server) stats() routing.Stats {
 	out := routing.Stats{Waiting: len(s.waiting), Running: len(s.running), BlockTokens: 64, Blocks: s.blocks,
 		MaxAdapters: s.slots, CacheUse: min(1, float64(s.tokens())/float64(s.capacity))}
@@ -110,7 +110,7 @@ func (s *server) stats() routing.Stats {
 	return out
 }
 
-// admit starts what fits.
+// admit starts the jobs that fit.
 func (w *world) admit(s *server) {
 	for len(s.waiting) > 0 && len(s.running) < s.most && (len(s.running) == 0 ||
 		s.tokens()+s.waiting[0].r.tokens <= s.capacity) {
@@ -168,7 +168,7 @@ func without(all []*job, j *job) []*job {
 	return out
 }
 
-// kill ends a server and all it has.
+// kill ends a server and all its requests.
 func (w *world) kill(s *server) {
 	s.dead = true
 	w.deaf(s)

@@ -15,7 +15,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// Hooks are what a simulator adds to the controller; each may be nil.
+// Hooks are callbacks of a simulator in the controller; each may be nil.
 type Hooks struct {
 	Sabotage
 	Created func(known *batchv1.Job, p cluster.Object, answered bool) // sees each new pod
@@ -29,8 +29,8 @@ type Controller struct {
 	jobs, pods *cluster.Watch
 	fresh      *cluster.Tracker
 	backoffs   map[types.UID]job.Backoff
-	dirty      bool      // something woke it
-	due        time.Time // when it asked to be called again; zero for never
+	dirty      bool      // it has unprocessed events
+	due        time.Time // requested time of the next call; zero for none
 	reason     reason    // why a finalizer is removed, for the checks
 }
 
@@ -38,11 +38,11 @@ type reason int
 
 const (
 	counted reason = iota // the result is stored
-	dropped               // the pod is not wanted (W5.43, W5.92)
-	alone                 // its Job is gone
+	dropped               // the pod is not needed (W5.43, W5.92)
+	alone                 // its Job was deleted
 )
 
-// NewController starts a process: it lists, and knows of no earlier writes.
+// NewController starts a process: it lists, and has no state of earlier writes.
 func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
 	c.backoffs = map[types.UID]job.Backoff{}
@@ -51,17 +51,18 @@ func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Cac
 	return c
 }
 
-// Due returns whether the controller has something to do now, and when it asked to be called;
-// zero for never.
+// Due returns whether the controller has something to do now, and its requested time; zero for
+// none.
 func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// Turn handles the Jobs if something woke the controller. It returns false if its process has ended.
+// Turn handles the Jobs if the controller has unprocessed events. It returns false if its process
+// has ended.
 func (c *Controller) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
-		return true // woken when it is delivered
+		return true // called when it is delivered
 	}
 	c.due = time.Time{}
 	for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
@@ -101,7 +102,7 @@ func (c *Controller) reconcile(j *batchv1.Job) error {
 		})
 		switch {
 		case cluster.Stale(err):
-			return failed // a newer version is on its way and wakes the controller
+			return failed // a newer version will be delivered and calls the controller
 		case err != nil:
 			return errors.Join(failed, err)
 		}
@@ -128,7 +129,7 @@ func (c *Controller) plan(in job.Input) job.Output {
 	return out
 }
 
-// create creates pods in waves; a wave with a failure is the last one.
+// create creates pods in batches; a batch with a failure is the last one.
 func (c *Controller) create(j *batchv1.Job, pods []*corev1.Pod) error {
 	for _, n := range workload.Waves(len(pods)) {
 		var failed error
@@ -192,7 +193,7 @@ func (c *Controller) each(pods []*corev1.Pod, why reason) error {
 	return failed
 }
 
-// untrack removes a pod's finalizer, unless the pod is gone.
+// untrack removes a pod's finalizer, unless the pod was deleted.
 func (c *Controller) untrack(p *corev1.Pod, why reason) error {
 	c.reason = why
 	e, err := c.client.Patch(p.UID, func(o cluster.Object) {
@@ -208,8 +209,8 @@ func (c *Controller) untrack(p *corev1.Pod, why reason) error {
 	return err
 }
 
-// Orphans releases the pods whose Job is gone, by the watch and by a read from the API, because the
-// watch may be behind. It returns false if the process has ended.
+// Orphans releases the pods whose Job was deleted, according to the watch and to a read from the
+// API, because the watch may lag behind. It returns false if the process has ended.
 func (c *Controller) Orphans() bool {
 	if c.hooks.Orphans {
 		return true

@@ -17,14 +17,14 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// judge knows what really happened, and checks each change by it.
+// judge records the actual events, and checks each change by them.
 type judge struct {
 	w          *world
 	good, bad  map[types.UID]bool         // pods that succeeded; pods that failed or were to be deleted
 	won        map[types.UID]map[int]bool // indexes with a pod that succeeded, by Job
 	noted      map[types.UID]bool         // pods listed in some status
 	lowest     map[types.UID]int32        // the fewest completions that each Job had
-	unanswered map[types.UID]bool         // pods whose creation got no answer
+	unanswered map[types.UID]bool         // pods whose creation got no response
 }
 
 func newJudge(w *world) judge {
@@ -32,7 +32,7 @@ func newJudge(w *world) judge {
 		map[types.UID]int32{}, map[types.UID]bool{}}
 }
 
-// stored checks a change, whoever made it.
+// stored checks a change by any writer.
 func (j *judge) stored(before cluster.Object, after cluster.Entry) {
 	switch o := after.Object.(type) {
 	case *corev1.Pod:
@@ -72,11 +72,11 @@ func (j *judge) pod(before cluster.Object, p *corev1.Pod) {
 	switch {
 	case !ok || job.Finished(o), j.noted[p.UID]:
 	case o.DeletionTimestamp != nil && j.unended(p.UID): // its pods go without a result (W5.44)
-	case p.DeletionTimestamp != nil && holds(o, batchv1.JobSuccessCriteriaMet): // others were enough (W5.90)
-	case i >= 0 && i >= int(j.lowest[owner]): // it was not wanted for a while (W5.53)
+	case p.DeletionTimestamp != nil && holds(o, batchv1.JobSuccessCriteriaMet): // other pods were enough (W5.90)
+	case i >= 0 && i >= int(j.lowest[owner]): // it was not needed for a while (W5.53)
 	case i >= 0 && p.Status.Phase == corev1.PodSucceeded && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]):
 	default:
-		cluster.Break(Kept, "%s of %s is let go, the status knows nothing of it: %s", p.Status.Phase, p.Name, say(o))
+		cluster.Break(Kept, "%s of %s loses its finalizer, the status does not have it: %s", p.Status.Phase, p.Name, say(o))
 	}
 }
 
@@ -152,12 +152,12 @@ func (j *judge) indexes(old, o *batchv1.Job) {
 	}
 	for i := range before {
 		if !after[i] && i < int(*o.Spec.Completions) {
-			cluster.Break(Once, "index %d is forgotten: %s became %s", i, say(old), say(o))
+			cluster.Break(Once, "index %d is lost: %s became %s", i, say(old), say(o))
 		}
 	}
 }
 
-// created checks a pod that the controller created, by the Job that the controller knew.
+// created checks a pod that the controller created, by the Job in the controller's view.
 func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 	if known.Spec.Suspend != nil && *known.Spec.Suspend {
 		cluster.Break(Suspended, "%s is made", made.GetName())
@@ -172,7 +172,7 @@ func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 	}
 	i := index(p)
 	if there && i >= 0 && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]) {
-		cluster.Break(Indexes, "index %d is over and made again: %s", i, say(o))
+		cluster.Break(Indexes, "index %d has finished and runs again: %s", i, say(o))
 	}
 	active := int32(0)
 	for _, q := range cluster.All[*corev1.Pod](j.w.API) {
@@ -180,7 +180,7 @@ func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 			continue
 		}
 		if q.UID != p.UID && j.unanswered[q.UID] && j.w.c.pods.Get(q.UID) == nil {
-			continue // the controller could not know of it yet
+			continue // the controller could not have observed it yet
 		}
 		if workload.Active(q) {
 			active++
@@ -252,7 +252,7 @@ func lost(o *batchv1.Job) map[int]bool {
 	return indexes(*o.Status.FailedIndexes)
 }
 
-// indexes parses 0,2-5,7 by itself, because the plan may be wrong (W5.52).
+// indexes parses 0,2-5,7 independently, because the plan may be wrong (W5.52).
 func indexes(s string) map[int]bool {
 	out := map[int]bool{}
 	for part := range strings.SplitSeq(s, ",") {

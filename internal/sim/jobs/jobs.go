@@ -1,8 +1,8 @@
 // Package jobs runs the plan of Jobs against a store in memory, in random steps from one seed:
 // users suspend, scale, delete, and force; watches deliver events late, twice, or only with a new
-// list; there are conflicts and lost answers; the controller ends between any two writes; pods run,
-// succeed, fail, and disappear with their nodes. After each write it checks the invariants. Its
-// tests run it; it must never touch a real cluster.
+// list; there are conflicts and lost responses; the controller ends between any two writes; pods
+// run, succeed, fail, and disappear with their nodes. After each write it checks the invariants.
+// Its tests run it; it must never touch a real cluster.
 package jobs
 
 import (
@@ -51,7 +51,8 @@ type world struct {
 	down     [nodes]bool
 }
 
-// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+// Run runs the given number of steps of a seed and returns the first broken invariant, nil for
+// none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage}
@@ -114,7 +115,7 @@ func (w *world) number(from, to int) *int32 {
 	return new(int32(from + w.IntN(to-from+1))) //nolint:gosec // small
 }
 
-// step does one random thing.
+// step applies one random event.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
@@ -202,7 +203,7 @@ func (w *world) user() {
 	case what < 15:
 		spec(func(s *batchv1.JobSpec) { s.BackoffLimit = w.number(0, 12) })
 	case w.IntN(3) > 0:
-	case w.IntN(2) == 0: // in the foreground: its pods go first (W5.44)
+	case w.IntN(2) == 0: // in the foreground: its pods are deleted first (W5.44)
 		w.Change(uid, func(o cluster.Object) { o.SetFinalizers([]string{metav1.FinalizerDeleteDependents}) })
 		w.Delete(uid, 0)
 	default:
@@ -210,8 +211,8 @@ func (w *world) user() {
 	}
 }
 
-// collect does the work of the garbage collectors: pods whose Job is gone or being deleted, Jobs
-// whose pods are gone, pods of removed nodes (L7.166).
+// collect does the work of the garbage collectors: pods whose Job is deleted or being deleted, Jobs
+// whose pods are deleted, pods of removed nodes (L7.166).
 func (w *world) collect() {
 	of := map[types.UID]int{}
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
@@ -275,11 +276,11 @@ func (w *world) end(p *corev1.Pod, phase corev1.PodPhase) {
 	})
 }
 
-// bound is how long the Job may take to end: it waits ten minutes after each of many failures.
+// bound is the maximum time until the Job ends: it waits ten minutes after each of many failures.
 const bound = 24 * time.Hour
 
 // rest ends all faults, lets pods succeed and the Job continue, and checks the end. Only its
-// watches and the time that it asked for wake the controller.
+// watches and its requested time call the controller.
 func (w *world) rest() {
 	w.Calm, w.down = true, [nodes]bool{}
 	for _, j := range cluster.All[*batchv1.Job](w.API) {
@@ -312,7 +313,7 @@ func (w *world) rest() {
 	}
 }
 
-// quiet wakes all controllers a day later and checks that they write nothing.
+// quiet calls all controllers a day later and checks that they write nothing.
 func (w *world) quiet() {
 	before := w.Writes()
 	w.Now = w.Now.Add(bound)

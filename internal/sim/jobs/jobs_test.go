@@ -19,7 +19,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestPromisesBreak(t *testing.T) {
+func TestChecksNoticeSabotage(t *testing.T) {
 	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
 		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
 		Kept: {Early: true},
@@ -41,7 +41,7 @@ func TestPromisesBreak(t *testing.T) {
 }
 
 // The seeds cover their subject: Jobs with each end and in both modes, with failed pods.
-func TestSeedsReach(t *testing.T) {
+func TestSeedsCoverTheirSubject(t *testing.T) {
 	reached := map[string]int{}
 	for seed := range uint64(60) {
 		before := Sabotage{Out: func(in *job.Input, out *job.Output) {

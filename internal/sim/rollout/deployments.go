@@ -17,13 +17,13 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// Hooks are what a simulator adds to the controllers; each function may be nil.
+// Hooks are callbacks of a simulator in the controllers; each function may be nil.
 type Hooks struct {
 	Sabotage
 	Began   func(in deployment.Input)                   // a pass of a deployment begins
 	Wrote   func(in deployment.Input)                   // one of its writes took effect
 	Created func(set *appsv1.ReplicaSet, p *corev1.Pod) // a pod of a set was created
-	// Unanswered is told of each pod whose creation got no answer.
+	// Unanswered is called for each pod whose creation got no response.
 	Unanswered func(p types.UID)
 }
 
@@ -38,7 +38,7 @@ type Deployments struct {
 	due                     time.Time
 }
 
-// NewDeployments starts a process: it lists, and knows of no earlier writes.
+// NewDeployments starts a process: it lists, and has no state of earlier writes.
 func NewDeployments(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Deployments {
 	c := &Deployments{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
 	heard := func() { c.dirty = true }
@@ -47,18 +47,18 @@ func NewDeployments(api *cluster.API, client *cluster.Client, caches *cluster.Ca
 	return c
 }
 
-// Due returns whether the controller has something to do now, and when it asked to be called;
-// zero for never.
+// Due returns whether the controller has something to do now, and its requested time; zero for
+// none.
 func (c *Deployments) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// Turn handles the deployments if something woke the controller. It returns false if its process has
-// ended.
+// Turn handles the deployments if the controller has unprocessed events. It returns false if its
+// process has ended.
 func (c *Deployments) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
-		return true // woken when it is delivered
+		return true // called when it is delivered
 	}
 	c.due = time.Time{}
 	for _, d := range cluster.Seen[*appsv1.Deployment](c.deployments) {
@@ -96,7 +96,7 @@ func (c *Deployments) reconcile(d *appsv1.Deployment) error {
 		case errors.Is(err, cluster.ErrExists):
 			return c.taken(d, step.Create.Name)
 		case cluster.Stale(err):
-			return nil // a newer version is on its way and wakes the controller
+			return nil // a newer version will be delivered and calls the controller
 		case err != nil:
 			return err
 		}
@@ -183,7 +183,7 @@ func (c *Deployments) taken(d *appsv1.Deployment, name string) error {
 		}
 		return nil // the watch shows the set, or the status
 	}
-	return cluster.ErrMissing // gone meanwhile
+	return cluster.ErrMissing // deleted meanwhile
 }
 
 // ReplicaSets simulates controllers/replicaset.
@@ -197,7 +197,7 @@ type ReplicaSets struct {
 	due        time.Time
 }
 
-// NewReplicaSets starts a process: it lists, and knows of no earlier writes.
+// NewReplicaSets starts a process: it lists, and has no state of earlier writes.
 func NewReplicaSets(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *ReplicaSets {
 	c := &ReplicaSets{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
 	heard := func() { c.dirty = true }
@@ -205,17 +205,18 @@ func NewReplicaSets(api *cluster.API, client *cluster.Client, caches *cluster.Ca
 	return c
 }
 
-// Due returns whether the controller has something to do now, and when it asked to be called;
-// zero for never.
+// Due returns whether the controller has something to do now, and its requested time; zero for
+// none.
 func (c *ReplicaSets) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// Turn handles the sets if something woke the controller. It returns false if its process has ended.
+// Turn handles the sets if the controller has unprocessed events. It returns false if its process
+// has ended.
 func (c *ReplicaSets) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
-		return true // woken when it is delivered
+		return true // called when it is delivered
 	}
 	c.due = time.Time{}
 	for _, s := range cluster.Seen[*appsv1.ReplicaSet](c.sets) {
@@ -254,7 +255,7 @@ func (c *ReplicaSets) reconcile(s *appsv1.ReplicaSet) error {
 		})
 		switch {
 		case cluster.Stale(err):
-			return failed // a newer version is on its way and wakes the controller
+			return failed // a newer version will be delivered and calls the controller
 		case err != nil:
 			return errors.Join(failed, err)
 		}
@@ -264,7 +265,7 @@ func (c *ReplicaSets) reconcile(s *appsv1.ReplicaSet) error {
 	return failed
 }
 
-// act does what the decision about the number of pods says. It returns whether that was to delete some; in then has
+// act carries out the decision about the number of pods. It returns whether that was to delete some; in then has
 // only pods that are surely left.
 func (c *ReplicaSets) act(in *replicaset.Input) (deleted bool, failed error) {
 	plan := replicaset.Decide(*in)

@@ -14,8 +14,8 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// picture is what the checks of a pass use: the sizes of the sets, how many of their pods were
-// available in the controller's view, and whether old sets still have pods.
+// picture holds the facts for the checks of a pass: the sizes of the sets, how many of their pods
+// were available in the controller's view, and whether old sets still have pods.
 type picture struct {
 	total, available int32
 	sizes            map[types.UID]int32
@@ -52,18 +52,18 @@ func (w *world) created(set *appsv1.ReplicaSet, made *corev1.Pod) {
 	n := int32(0)
 	for _, p := range w.podsOf(set.UID) {
 		if p.UID != made.UID && w.unanswered[p.UID] && w.counts.pods.Get(p.UID) == nil {
-			continue // the controller could not know of it yet
+			continue // the controller could not have observed it yet
 		}
 		if workload.Active(p) {
 			n++
 		}
 	}
 	if most := w.largest[set.UID]; n > most {
-		cluster.Break(NoneTwice, "set %s has %d pods, it never was to have more than %d", set.Name, n, most)
+		cluster.Break(NoneTwice, "set %s has %d pods, its largest size was %d", set.Name, n, most)
 	}
 }
 
-// judge checks a write of the deployment controller by what the pass knew.
+// judge checks a write of the deployment controller by the pass's view.
 func (w *world) judge(before picture, in deployment.Input) {
 	d, now := in.Deployment, w.picture(in.Sets)
 	surge, unavailable := deployment.Bounds(d)

@@ -1,6 +1,6 @@
 // Package rollout runs the plans of Deployments and ReplicaSets together against a store in memory,
 // in random steps from one seed: users change, scale, pause, and roll back; watches deliver events
-// late, twice, or only with a new list; there are conflicts and lost answers; controllers end
+// late, twice, or only with a new list; there are conflicts and lost responses; controllers end
 // between any two writes; pods break. After each write it checks the invariants. Its tests run it; it
 // must never touch a real cluster.
 package rollout
@@ -50,11 +50,12 @@ type world struct {
 	counts     *ReplicaSets
 	before     picture // when the pass began
 	largest    map[types.UID]int32
-	unanswered map[types.UID]bool // pods whose creation got no answer
+	unanswered map[types.UID]bool // pods whose creation got no response
 	broken     map[string]bool    // images whose pods never become ready
 }
 
-// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+// Run runs the given number of steps of a seed and returns the first broken invariant, nil for
+// none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, largest: map[types.UID]int32{},
@@ -112,7 +113,7 @@ func (w *world) restart() {
 	w.rollouts, w.counts = NewDeployments(w.API, client, w.caches, h), NewReplicaSets(w.API, client, w.caches, h)
 }
 
-// turn lets controllers do what woke them.
+// turn lets the controllers process their events.
 func (w *world) turn(rollouts, counts bool) {
 	if rollouts && !w.rollouts.Turn() || counts && !w.counts.Turn() {
 		w.restart()
@@ -127,7 +128,7 @@ func (w *world) current() *appsv1.Deployment {
 	return d
 }
 
-// step does one random thing.
+// step applies one random event.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
@@ -172,7 +173,7 @@ func (w *world) user() {
 }
 
 // node makes pods ready, breaks some, and ends those that are being deleted. It also deletes the pods
-// whose set is gone, as the garbage collector does.
+// whose set was deleted, like the garbage collector.
 func (w *world) node() {
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
 		change := func(s corev1.PodStatus) {
@@ -202,8 +203,8 @@ func (w *world) node() {
 	}
 }
 
-// rest ends all faults, and checks the final state. Only their watches and the times that they asked
-// for wake the controllers.
+// rest ends all faults, and checks the final state. Only their watches and their requested times
+// call the controllers.
 func (w *world) rest() {
 	w.Calm = true
 	w.Change(w.uid, func(o cluster.Object) {

@@ -13,7 +13,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// Hooks are what a simulator adds to the controller; each may be nil.
+// Hooks are callbacks of a simulator in the controller; each may be nil.
 type Hooks struct {
 	In      func(in *statefulset.Input)                        // breaks the input of the plan; Set is a copy
 	Plan    func(p *statefulset.Plan)                          // breaks the plan
@@ -33,7 +33,7 @@ type Controller struct {
 	due                   time.Time
 }
 
-// NewController starts a process: it lists, and knows of no earlier writes.
+// NewController starts a process: it lists, and has no state of earlier writes.
 func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
 	heard := func() { c.dirty = true }
@@ -42,17 +42,18 @@ func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Cac
 	return c
 }
 
-// Due returns whether the controller has something to do now, and when it asked to be called;
-// zero for never.
+// Due returns whether the controller has something to do now, and its requested time; zero for
+// none.
 func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// Turn handles the sets if something woke the controller. It returns false if its process has ended.
+// Turn handles the sets if the controller has unprocessed events. It returns false if its process
+// has ended.
 func (c *Controller) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() {
-		return true // woken when it is delivered
+		return true // called when it is delivered
 	}
 	c.due = time.Time{}
 	for _, s := range cluster.Seen[*appsv1.StatefulSet](c.sets) {
@@ -101,7 +102,7 @@ func (c *Controller) reconcile(s *appsv1.StatefulSet) error {
 		})
 		if err == nil {
 			c.fresh.Wrote(c.sets, e)
-		} else if !cluster.Stale(err) { // otherwise a newer version is on its way and wakes the controller
+		} else if !cluster.Stale(err) { // otherwise a newer version will be delivered and calls the controller
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -138,7 +139,7 @@ func (c *Controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 	} else {
 		e, err = c.client.Create(r.Update, isRevision)
 	}
-	if errors.Is(err, cluster.ErrExists) { // an answer was lost; a name is the hash of the revision's content
+	if errors.Is(err, cluster.ErrExists) { // a response was lost; a name is the hash of the revision's content
 		for _, there := range cluster.All[*appsv1.ControllerRevision](c.api) {
 			if there.Name == r.Update.Name {
 				return there, nil
@@ -151,7 +152,7 @@ func (c *Controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 	c.fresh.Wrote(c.revisions, e)
 	made, ok := e.Object.(*appsv1.ControllerRevision)
 	if !ok {
-		return nil, errors.New("the answer is not a revision")
+		return nil, errors.New("the response is not a revision")
 	}
 	return made, nil
 }

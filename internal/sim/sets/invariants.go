@@ -12,7 +12,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// ordinal parses the end of a pod's name by itself, because the plan may be wrong.
+// ordinal parses the end of a pod's name independently, because the plan may be wrong.
 func ordinal(p cluster.Object) int {
 	n, err := strconv.Atoi(p.GetName()[strings.LastIndexByte(p.GetName(), '-')+1:])
 	if err != nil {
@@ -38,7 +38,7 @@ func (w *world) created(made cluster.Object) {
 	}
 }
 
-// planned checks a plan by what the controller knew.
+// planned checks a plan by the controller's view.
 func (w *world) planned(in statefulset.Input, plan *statefulset.Plan) {
 	first, end := span(in.Set)
 	within := func(o int) bool { return o >= first && o < end }

@@ -1,6 +1,6 @@
 // Package sets runs the plan of StatefulSets against a store in memory, in random steps from one
 // seed: users scale, change the template, shift ordinals, and delete pods; pods break; watches
-// deliver events late, twice, or only with a new list; there are conflicts and lost answers; the
+// deliver events late, twice, or only with a new list; there are conflicts and lost responses; the
 // controller ends between any two writes. After each write it checks the invariants. Its tests run
 // it; it must never touch a real cluster. Claims are not simulated.
 package sets
@@ -44,7 +44,8 @@ type world struct {
 	uid      types.UID
 }
 
-// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+// Run runs the given number of steps of a seed and returns the first broken invariant, nil for
+// none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage}
@@ -82,7 +83,7 @@ func (w *world) set() *appsv1.StatefulSet {
 	return s
 }
 
-// step does one random thing.
+// step applies one random event.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
 	switch n := w.IntN(100); {
@@ -165,9 +166,9 @@ func (w *world) kubelets() {
 	}
 }
 
-// rest ends all faults and checks the final state. Somebody repairs the template and, as W3.67
-// requires, deletes the pods that never become ready. Only its watches and the time that it asked
-// for wake the controller.
+// rest ends all faults and checks the final state. A user repairs the template and, as W3.67
+// requires, deletes the pods that never become ready. Only its watches and its requested time call
+// the controller.
 func (w *world) rest() {
 	w.Calm = true
 	w.Change(w.uid, func(o cluster.Object) {

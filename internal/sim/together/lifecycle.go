@@ -11,7 +11,7 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// quarantine is how long a node must be gone until its pods are removed (L7.166).
+// quarantine is how long a node must be missing before its pods are removed (L7.166).
 const quarantine = 40 * time.Second
 
 // lifecycle simulates the controllers nodelifecycle, tainteviction and podgc.
@@ -20,10 +20,10 @@ type lifecycle struct {
 	nodes, pods *cluster.Watch
 	pacer       *nodehealth.Pacer
 	observed    map[string]*corev1.Node
-	seen        map[string]time.Time              // last sign of life
+	seen        map[string]time.Time              // last heartbeat
 	ready       map[string]corev1.ConditionStatus // last verdict
 	mark        map[string]bool                   // pods of the node are to be marked
-	lost        map[string]time.Time              // since when a node of pods is gone
+	lost        map[string]time.Time              // since when a node with pods is missing
 	dirty       bool
 	due         time.Time
 }
@@ -74,7 +74,7 @@ func (l *lifecycle) Turn() bool {
 	return true
 }
 
-// observe tells the pacer what the watch has.
+// observe passes the nodes of the watch to the pacer.
 func (l *lifecycle) observe() {
 	there := map[string]bool{}
 	took := func(out nodehealth.Outcome) {
@@ -112,7 +112,7 @@ func (l *lifecycle) judge(n *corev1.Node) error {
 	switch {
 	case !out.Waiting:
 		l.dirty = l.dirty || len(l.pacer.Forget(n.Name)) > 0
-	case len(out.Conditions) > 0: // the pacer counts what is stored
+	case len(out.Conditions) > 0: // the pacer counts stored conditions
 	default:
 		var next time.Time
 		if in.Evict, next = l.pacer.Ask(in.Now, n.Name); in.Evict {
@@ -191,10 +191,10 @@ func setReady(s *corev1.PodStatus, status corev1.ConditionStatus, now time.Time)
 	}
 }
 
-// pod evicts a pod from a tainted node, and removes one whose node is gone.
+// pod evicts a pod from a tainted node, and removes one whose node was deleted.
 func (l *lifecycle) pod(p *corev1.Pod) error {
 	if p.Spec.NodeName == "" {
-		if p.DeletionTimestamp != nil { // a finalizer keeps it, and no node will say that it has ended
+		if p.DeletionTimestamp != nil { // a finalizer keeps it, and no node will report its end
 			return l.end(p, "")
 		}
 		return nil
@@ -243,7 +243,7 @@ func disrupt(o cluster.Object, reason string, now time.Time) {
 		Status: corev1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.NewTime(now)})
 }
 
-// orphaned removes a pod of a node that is gone for good.
+// orphaned removes a pod of a permanently deleted node.
 func (l *lifecycle) orphaned(p *corev1.Pod) error {
 	w, name := l.c.w, p.Spec.NodeName
 	since, known := l.lost[name]
@@ -255,7 +255,7 @@ func (l *lifecycle) orphaned(p *corev1.Pod) error {
 		l.due = workload.Earlier(l.due, at)
 		return nil
 	}
-	for _, n := range cluster.All[*corev1.Node](w.API) { // the watch may be behind a node that came back
+	for _, n := range cluster.All[*corev1.Node](w.API) { // the watch may not show a node that was added again
 		if n.Name == name {
 			return nil
 		}

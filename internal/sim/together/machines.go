@@ -44,9 +44,9 @@ func (w *world) Remove(uid types.UID) {
 }
 
 const (
-	// unit is what a pod requests at least; requests and nodes are multiples of it.
+	// unit is the smallest request of a pod; requests and nodes are multiples of it.
 	unit = 100
-	// podGrace is the longest grace that anybody asks for.
+	// podGrace is the longest requested grace period.
 	podGrace = 30
 )
 
@@ -121,7 +121,7 @@ func (w *world) present() []*machine {
 	return slices.DeleteFunc(slices.Clone(w.machines), func(m *machine) bool { return m.removed })
 }
 
-// behaviour is what the process of a container does: a task ends, a server does not.
+// behaviour is the behaviour of a container's process: a task ends, a server does not.
 func (w *world) behaviour(r *rand.Rand, c *cri.ContainerConfig) runtimesim.Behaviour {
 	b := runtimesim.Behaviour{Linger: time.Duration(r.IntN(3000)) * time.Millisecond, IgnoreTerm: r.IntN(10) == 0}
 	if c.GetMetadata().GetName() == "task" {
@@ -159,7 +159,7 @@ func (w *world) trouble() {
 	}
 }
 
-// lose destroys a machine; somebody removes its node some time later, and brings another.
+// lose destroys a machine; its node is removed some time later, and another one is added.
 func (w *world) lose(m *machine) {
 	m.Off()
 	w.after(w.upTo(5*time.Minute), func() { w.removeNode(m) })

@@ -27,7 +27,7 @@ import (
 	"carob/internal/sim/sets"
 )
 
-// newParts returns what runs in a process.
+// newParts returns the parts of a process.
 func (c *process) newParts() []part {
 	w, s := c.w, c.w.options.Sabotage
 	rollouts := rollout.Hooks{Sabotage: s.Rollout, Unanswered: func(uid types.UID) { w.promises.extra[uid] = true }}
@@ -60,7 +60,7 @@ func (c *process) newParts() []part {
 	return parts
 }
 
-// jobPart also releases the pods whose Job is gone.
+// jobPart also releases the pods whose Job was deleted.
 type jobPart struct{ *jobs.Controller }
 
 // Turn implements part.
@@ -70,7 +70,7 @@ func (j jobPart) Turn() bool { return j.Controller.Turn() && j.Orphans() }
 type collector struct {
 	c     *process
 	graph *garbage.Graph
-	seen  map[types.UID]string // resource versions of what the graph has
+	seen  map[types.UID]string // resource versions of the objects in the graph
 	todo  map[types.UID]bool
 	all   []*cluster.Watch
 	dirty bool
@@ -129,7 +129,7 @@ func (g *collector) Turn() bool {
 	return true
 }
 
-// observe brings the graph up to what the watches have.
+// observe updates the graph from the watches.
 func (g *collector) observe() {
 	if !g.dirty {
 		return
@@ -220,7 +220,7 @@ func (g *collector) act(stored cluster.Object, a garbage.Action) error {
 	return nil
 }
 
-// unchanged accepts the version that was read, or any if it was changed since by this very pass.
+// unchanged accepts the version that was read, or any if this pass has changed it since.
 func unchanged(read cluster.Object, anyVersion bool) func(cluster.Object) bool {
 	return func(o cluster.Object) bool { return anyVersion || o.GetResourceVersion() == read.GetResourceVersion() }
 }
@@ -232,7 +232,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// withPropagation sets the finalizer of a way to delete.
+// withPropagation sets the finalizer of a propagation policy.
 func withPropagation(o cluster.Object, p metav1.DeletionPropagation) {
 	dropFinalizer(o, metav1.FinalizerDeleteDependents)
 	dropFinalizer(o, metav1.FinalizerOrphanDependents)

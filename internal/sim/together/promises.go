@@ -45,17 +45,17 @@ type Named struct {
 	Sabotage Sabotage
 }
 
-// unbound is how long a binding without an answer may be missing in the scheduler's view.
+// unbound is how long a binding without a response may be missing in the scheduler's view.
 const unbound = time.Minute
 
-// bound is how long it may take until all is as wanted: a crash back-off of five minutes, the back-off
-// of a Job of ten.
+// bound is the maximum time until the desired state is reached: a crash back-off of five minutes, the
+// back-off of a Job of ten.
 const bound = 30 * time.Minute
 
 // lateExits is how long after the faults a container may still end because of one, and start again.
 const lateExits = 20 * time.Minute
 
-// pod is what the checks need to know of a pod that was ever stored.
+// pod holds the facts for the checks about each pod that was ever stored.
 type pod struct {
 	name       string
 	deployment types.UID // through its ReplicaSet
@@ -68,10 +68,10 @@ type pod struct {
 	completed  bool
 }
 
-// promises is what the checks remember.
+// promises is the state of the checks.
 type promises struct {
-	unanswered map[string]time.Time // nodes with a binding that got no answer
-	extra      map[types.UID]bool   // pods whose creation got no answer
+	unanswered map[string]time.Time // nodes with a binding without a response
+	extra      map[types.UID]bool   // pods whose creation got no response
 	ceiling    map[types.UID]int32  // how many pods of a Deployment may run
 	complete   map[types.UID]int32  // the size of a Deployment that was complete, and has not been scaled since
 	healthy    map[types.UID]bool   // budgets whose pods were all ready once
@@ -88,7 +88,7 @@ func newPromises() promises {
 
 func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// note remembers a pod.
+// note records a pod.
 func (w *world) note(p *corev1.Pod, gone bool) {
 	known := w.pods[p.UID]
 	if known == nil {
@@ -113,7 +113,7 @@ func (w *world) note(p *corev1.Pod, gone bool) {
 		w.pods[p.UID] = known
 	}
 	known.active = !gone && workload.Active(p)
-	// Whoever made a pod without hearing of it makes another.
+	// A controller that got no response to a creation creates another pod.
 	if known.index != "" && p.Status.Phase == corev1.PodSucceeded && !known.completed && !w.promises.extra[p.UID] {
 		known.completed = true
 		if other, twice := w.promises.completed[known.index]; twice {
@@ -134,7 +134,7 @@ func (w *world) runs() map[types.UID]bool {
 	return out
 }
 
-// checkRunning checks what runs, whenever a container has started.
+// checkRunning checks the running containers whenever one has started.
 func (w *world) checkRunning() {
 	where, names, indexes := map[types.UID]string{}, map[string]types.UID{}, map[string]types.UID{}
 	for _, m := range w.machines {
@@ -178,7 +178,7 @@ func (w *world) checkBound(before cluster.Object, p *corev1.Pod) {
 	}
 	m := w.machine(p.Spec.NodeName)
 	if at, lost := w.promises.unanswered[m.name]; lost && w.Now.Sub(at) < unbound {
-		return // the scheduler may not know yet what is bound there
+		return // the scheduler may not have observed its bound pods yet
 	}
 	used := int64(0)
 	for _, q := range cluster.All[*corev1.Pod](w.API) {
@@ -191,7 +191,7 @@ func (w *world) checkBound(before cluster.Object, p *corev1.Pod) {
 	}
 }
 
-// checkStored checks what a change means for Deployments and budgets.
+// checkStored checks a change of Deployments and budgets.
 func (w *world) checkStored(e cluster.Entry) {
 	switch o := e.Object.(type) {
 	case *appsv1.Deployment:
@@ -212,7 +212,7 @@ func (w *world) checkStored(e cluster.Entry) {
 	}
 }
 
-// limits brings up to date how many pods of a Deployment may run, and how many must.
+// limits updates how many pods of a Deployment may run, and how many must.
 func (w *world) limits(d *appsv1.Deployment) {
 	surge, _ := deployment.Bounds(d)
 	size := *d.Spec.Replicas
@@ -225,7 +225,7 @@ func (w *world) limits(d *appsv1.Deployment) {
 		}
 	}
 	if active := w.active(d.UID, nil); seen && total <= size+surge && active <= size+surge {
-		ceiling = size + surge // the controllers know the size
+		ceiling = size + surge // the controllers have observed the size
 	}
 	w.promises.ceiling[d.UID] = ceiling
 	if known, ok := w.promises.complete[d.UID]; ok && known != size {
@@ -247,8 +247,8 @@ func (w *world) active(d types.UID, among map[types.UID]bool) (n int32) {
 	return n
 }
 
-// checkSurge checks how many pods of each Deployment run. One whose creation got no answer may be one
-// too many.
+// checkSurge checks how many pods of each Deployment run. A pod whose creation got no response may be
+// an extra one.
 func (w *world) checkSurge() {
 	runs := w.runs()
 	for _, d := range cluster.All[*appsv1.Deployment](w.API) {
@@ -264,17 +264,18 @@ func (w *world) checkSurge() {
 	}
 }
 
-// checkMinimum checks what is left when a pod is deleted, in worlds where nothing else ends pods.
+// checkMinimum checks the remaining pods when one is deleted, in worlds without other causes of a
+// pod's end.
 func (w *world) checkMinimum(p *corev1.Pod) {
 	if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Reason == "DeletionByTaintManager"
-	}) { // its node was cut off while carob and its agent were down: nobody promises how many are left
+	}) { // its node was cut off while carob and its agent were down: the minimum does not apply
 		delete(w.promises.complete, w.pods[p.UID].deployment)
 		clear(w.promises.healthy)
 		return
 	}
 	runs := w.runs()
-	if runs[p.UID] && !workload.Ready(p) { // its node does not answer: to the controllers, it is gone already (W2.43)
+	if runs[p.UID] && !workload.Ready(p) { // its node does not respond: it counts as unavailable (W2.43)
 		delete(w.promises.complete, w.pods[p.UID].deployment)
 	}
 	if d, ok := w.Get(w.pods[p.UID].deployment).(*appsv1.Deployment); ok && w.kind == Rollouts &&
@@ -304,7 +305,8 @@ func (w *world) checkMinimum(p *corev1.Pod) {
 	}
 }
 
-// rest ends all faults, wants a state that can be reached, and checks that it is reached in time.
+// rest ends all faults, sets a desired state that can be reached, and checks that it is reached in
+// time.
 func (w *world) rest() {
 	w.Now = w.loop.Now()
 	w.logf("calm")
@@ -314,7 +316,7 @@ func (w *world) rest() {
 		w.cordon(m, false)
 	}
 	for range 3 {
-		w.addNode() // room for all, and their surge
+		w.addNode() // resources for all pods and their surge
 	}
 	for _, d := range cluster.All[*appsv1.Deployment](w.API) {
 		edit(w, d, func(d *appsv1.Deployment) {
@@ -356,7 +358,7 @@ func (w *world) rest() {
 	}
 }
 
-// missing returns what is not as wanted yet, nil for nothing.
+// missing returns differences from the desired state, nil for none.
 func (w *world) missing() *cluster.Broken {
 	for _, f := range []func() *cluster.Broken{w.orphansEnd, w.deploymentsEnd, w.setsEnd, w.jobsEnd,
 		w.daemonsEnd, w.schedulesEnd, w.podsEnd} {
@@ -418,7 +420,7 @@ func (w *world) orphansEnd() *cluster.Broken {
 	return nil
 }
 
-// podsEnd checks that nothing is being deleted, and that nothing runs that is not to run.
+// podsEnd checks that nothing is being deleted, and that no other containers run.
 func (w *world) podsEnd() *cluster.Broken {
 	for _, o := range cluster.All[cluster.Object](w.API) {
 		if o.GetDeletionTimestamp() != nil {

@@ -16,13 +16,13 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// scheduler simulates internal/scheduler: it has watches of its own, counts a pod on its node before
-// the binding is written, and gives the room back when that fails.
+// scheduler simulates internal/scheduler: it has its own watches, counts a pod on its node before
+// the binding is written, and removes it when that fails.
 type scheduler struct {
 	c           *process
 	nodes, pods *cluster.Watch
 	snapshot    *placement.Cluster
-	seenNodes   map[string]string         // resource versions of what the snapshot has
+	seenNodes   map[string]string         // resource versions of the objects in the snapshot
 	seenPods    map[types.UID]string      // likewise, of pods
 	waiting     map[types.UID]*corev1.Pod // without a node
 	assumed     map[types.UID]bool        // bound by a write that the watch has not shown
@@ -126,7 +126,7 @@ func (s *scheduler) seen(p *corev1.Pod) {
 		if s.c.w.options.Sabotage.Rebind && s.c.w.One(10) {
 			s.waiting[p.UID] = p
 		}
-	case s.assumed[p.UID]: // its binding is stored, and will be shown
+	case s.assumed[p.UID]: // its binding is stored, and its event will follow
 	case p.DeletionTimestamp != nil:
 		delete(s.waiting, p.UID)
 		s.snapshot.RemoveNomination(p.UID)

@@ -18,10 +18,10 @@ func TestSeeds(t *testing.T) {
 }
 
 // Seeds of an hour that once broke an invariant.
-func TestFoundSeeds(t *testing.T) {
+func TestSeedsOfFixedBugs(t *testing.T) {
 	for _, seed := range []uint64{
-		192,  // an agent comes back to pods that run, while others that are gone still end there
-		383,  // a container of a pod that only the runtime has vanishes from its list
+		192,  // an agent restarts with running pods, while deleted ones still end there
+		383,  // a container of a pod that exists only in the runtime vanishes from its list
 		999,  // a Deployment removes a pod that runs on a node whose agent is down, as not available (W2.43)
 		1347, // an image is set back; a set still counts a pod that it has deleted (W2.42)
 		1467, // the deletion of an old pod fails, and the new set grows as if it had not (W2.41)
@@ -33,7 +33,7 @@ func TestFoundSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestPromisesBreak(t *testing.T) {
+func TestChecksNoticeSabotage(t *testing.T) {
 	sabotages := map[cluster.Promise]Sabotage{
 		"no-start-when-over: nothing is started for a pod that ends (L7.28, L12.14)": {Pods: "no-start-when-over"},
 	}

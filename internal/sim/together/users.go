@@ -25,7 +25,7 @@ const (
 	absent = "forgotten"
 )
 
-// populate creates the nodes and the workloads, and plans what happens to them.
+// populate creates the nodes and the workloads, and plans their events.
 func (w *world) populate() {
 	for range 2 + w.IntN(3) {
 		w.addNode()
@@ -52,7 +52,7 @@ func (w *world) populate() {
 	}
 }
 
-// crashAgain ends carob from time to time, also while it has nothing to do.
+// crashAgain ends carob from time to time, also while it is idle.
 func (w *world) crashAgain() {
 	if !w.Calm {
 		w.crash()
@@ -142,7 +142,7 @@ func (w *world) budget(app string) {
 		Spec: policyv1.PodDisruptionBudgetSpec{Selector: selector(app), MinAvailable: new(intstr.FromInt(w.IntN(3)))}})
 }
 
-// user does something from time to time.
+// user acts from time to time.
 func (w *world) user() {
 	if w.Calm {
 		return

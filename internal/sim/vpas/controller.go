@@ -23,11 +23,11 @@ type controller struct {
 	model     *vpa.Model
 	loaded    bool
 	resizes   vpa.Resizes
-	next      time.Time // when it looks again
-	disturbed int       // pods that the last look changed
+	next      time.Time // time of its next pass
+	disturbed int       // pods that the last pass changed
 }
 
-// newController starts a process: it lists, and knows of nothing but what is stored.
+// newController starts a process: it has only the stored state.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), model: vpa.NewModel(), resizes: vpa.Resizes{}}
 	c.vpas, c.pods = cluster.NewWatch[*autoscaler](w.API), cluster.NewWatch[*corev1.Pod](w.API)
@@ -35,7 +35,7 @@ func newController(w *world) *controller {
 	return c
 }
 
-// scaler returns a copy of the autoscaler as the controller sees it.
+// scaler returns a copy of the autoscaler in the controller's view.
 func (c *controller) scaler() *vpa.VerticalPodAutoscaler {
 	for _, a := range cluster.Seen[*autoscaler](c.vpas) {
 		own := a.VerticalPodAutoscaler
@@ -48,7 +48,7 @@ func target(v *vpa.VerticalPodAutoscaler) vpa.Target {
 	return vpa.Target{VPA: v, Selector: labels.SelectorFromSet(labels.Set{"app": "web"})}
 }
 
-// admit sizes a pod that is created.
+// admit sizes a pod that is being created.
 func (c *controller) admit(p *corev1.Pod) {
 	if v := c.scaler(); v != nil && v.Mode() != vpa.ModeOff {
 		vpa.Admit(p, v, vpa.Ranges{})
@@ -56,7 +56,7 @@ func (c *controller) admit(p *corev1.Pod) {
 	}
 }
 
-// turn looks if it is time. It returns ErrCrash when the process ended.
+// turn makes a pass if one is due. It returns ErrCrash when the process ended.
 func (c *controller) turn() error {
 	c.disturbed = 0
 	v := c.scaler()
@@ -190,7 +190,7 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 			case err != nil && !errors.Is(err, cluster.ErrLost):
 				j.refused[p.UID] = true
 				evict = append(evict, p)
-			case (asked || err != nil) && !c.w.sabotage.Uncounted: // it may have been stored without an answer
+			case (asked || err != nil) && !c.w.sabotage.Uncounted: // it may have been stored without a response
 				round.Resized(p)
 			}
 		case vpa.Wait:

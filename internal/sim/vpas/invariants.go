@@ -34,13 +34,13 @@ func (w *world) healthy(but types.UID) int {
 	return n
 }
 
-// evictable is what the eviction API says.
+// evictable is the result of the eviction API.
 func (w *world) evictable(uid types.UID) bool {
 	p, there := w.Get(uid).(*corev1.Pod)
 	return !there || p.Status.Phase == corev1.PodPending || w.healthy(uid) >= w.budget
 }
 
-// asked is a kubelet that gets a resize.
+// asked passes a resize to a kubelet.
 func (w *world) asked(p *corev1.Pod) {
 	// A second resize that comes while the first is in flight, which the controller has not seen, is the same to it.
 	f := fate{until: w.Now.Add(time.Second), since: w.resizes[p.UID].since}
@@ -64,7 +64,7 @@ func within(what string, p *vpa.ResourcePolicy, list corev1.ResourceList) {
 	}
 }
 
-// recommended checks a status that is stored, by the policy of the generation that it is for.
+// recommended checks a stored status, by the policy of the generation that it is for.
 func (w *world) recommended(s vpa.Status) {
 	for _, c := range s.Recommendation.Containers {
 		p := w.policies[*s.ObservedGeneration]
@@ -81,7 +81,7 @@ func (w *world) sized(v *vpa.VerticalPodAutoscaler, p *corev1.Pod) {
 	}
 }
 
-// sizes reads what a patch asks for.
+// sizes reads the requests in a patch.
 func sizes(round *vpa.Round, p *corev1.Pod) corev1.ResourceList {
 	patch, err := round.Patch(p)
 	var ops []struct {
@@ -101,8 +101,8 @@ func sizes(round *vpa.Round, p *corev1.Pod) corev1.ResourceList {
 	return r.Requests
 }
 
-// restarted checks what a process recommends that has read the checkpoints and no new sample. Pods that were killed for
-// their memory meanwhile, or have gone, are news.
+// restarted checks the recommendation of a new process with the checkpoints and without new samples. OOM kills and
+// deletions since the checkpoints may change it.
 func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err error) {
 	if err != nil {
 		cluster.Break(Restart, "%v", err)
@@ -133,8 +133,8 @@ func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err er
 	}
 }
 
-// knows reports whether a model knows what is stored, but for rounding: if a share of samples is just what a percentile
-// asks for, that moves it to the next bucket that has any.
+// knows reports whether a model has the stored samples, apart from rounding: at the exact limit of a percentile,
+// rounding moves it to the next bucket with samples.
 func (w *world) knows(m *vpa.Model) bool {
 	all := cluster.All[*checkpoint](w.API)
 	for _, p := range m.Checkpoints(vpa.Name{Namespace: "n", Name: "web"}, w.Now) {
@@ -151,7 +151,7 @@ func alike(a, b map[int]uint32) bool {
 	return maps.EqualFunc(a, b, func(x, y uint32) bool { return max(x, y)-min(x, y) <= 2 })
 }
 
-// judge checks one look of the updater by what the controller knew.
+// judge checks one pass of the updater by the controller's view.
 type judge struct {
 	w        *world
 	v        *vpa.VerticalPodAutoscaler
@@ -177,7 +177,7 @@ func newJudge(w *world, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) *judge
 	return j
 }
 
-// disturbed checks what holds for evictions and resizes.
+// disturbed checks the invariants of evictions and resizes.
 func (j *judge) disturbed(p *corev1.Pod) {
 	policy := j.v.Spec.UpdatePolicy
 	if m := *policy.UpdateMode; m == vpa.ModeOff || m == vpa.ModeInitial {
@@ -230,7 +230,8 @@ func (j *judge) failed(p *corev1.Pod) bool {
 	})
 }
 
-// judgeEnd checks what is recommended for a load that has not changed for days, and what pods have.
+// judgeEnd checks the recommendation for a load that has not changed for days, and the requests of
+// pods.
 func (w *world) judgeEnd() {
 	v := &w.scaler().VerticalPodAutoscaler
 	c := v.Status.Recommendation.For("c")
@@ -238,7 +239,7 @@ func (w *world) judgeEnd() {
 		cluster.Break(Ends, "nothing is recommended: %+v", v.Status)
 	}
 	for name, q := range c.UncappedTarget { // any order: each is checked
-		// The end of the bucket that the load is in, and 15 %; the least of a pod.
+		// The upper border of the load's bucket, plus 15 %; at least the minimum of a pod.
 		had := float64(w.load.milli)
 		first, floor, got := 10.0, 25.0, float64(q.MilliValue())
 		if name == corev1.ResourceMemory {

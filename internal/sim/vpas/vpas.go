@@ -1,7 +1,7 @@
 // Package vpas runs the decisions of VerticalPodAutoscalers against a store in memory, in random steps from one seed:
-// what containers use changes, users change the autoscaler, its target and a disruption budget; kubelets resize pods,
-// put it off, or can't; kills for memory, metrics that are missing, late or come twice; watches deliver events late,
-// twice, or only with a new list; writes fail or their answers get lost, and the controller ends between any two of
+// the usage of containers changes, users change the autoscaler, its target and a disruption budget; kubelets resize
+// pods, defer it, or fail; there are OOM kills, and missing, late and duplicate metrics; watches deliver events late,
+// twice, or only with a new list; writes fail or their responses get lost, and the controller ends between any two of
 // them. Its tests run it; it must never touch a real cluster.
 package vpas
 
@@ -39,15 +39,16 @@ const (
 type Sabotage struct {
 	Recommended func(v *vpa.VerticalPodAutoscaler)                     // changes what the recommender reads
 	Round       func(v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) // changes what the updater reads
-	Uncounted   bool                                                   // the updater does not count what it did
+	Uncounted   bool                                                   // the updater does not count its changes
 	Deletes     bool                                                   // pods are deleted, not evicted
 	Forgets     bool                                                   // checkpoints are not read
-	Deaf        bool                                                   // samples are not taken up
+	Deaf        bool                                                   // samples are not added
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// autoscaler, checkpoint and group are objects of the store. What their pointers lead to is never changed.
+// autoscaler, checkpoint and group are objects of the store. The targets of their pointers are never
+// changed.
 type autoscaler struct{ vpa.VerticalPodAutoscaler }
 
 func (a *autoscaler) DeepCopyObject() runtime.Object {
@@ -64,11 +65,11 @@ func (p *checkpoint) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// fate is what a kubelet makes of a resize, and when.
+// fate is the result of a resize on a kubelet, and its time.
 type fate struct {
 	kind  int // one of done, deferred, infeasible, slow
 	until time.Time
-	since time.Time // of the first condition that says that it is in flight
+	since time.Time // of the first condition that shows it in flight
 }
 
 const (
@@ -79,7 +80,7 @@ const (
 	fates
 )
 
-// load is what each container uses.
+// load is the usage of each container.
 type load struct{ milli, bytes int64 }
 
 type world struct {
@@ -96,13 +97,14 @@ type world struct {
 	before   *known                        // of the process that ended
 }
 
-// known is what a process had recommended when it had just stored its checkpoints.
+// known is the recommendation of a process just after it had stored its checkpoints.
 type known struct {
 	at     time.Time
 	status vpa.Status
 }
 
-// Run runs so many steps of a seed and returns the first broken invariant, nil for none.
+// Run runs the given number of steps of a seed and returns the first broken invariant, nil for
+// none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, resizes: map[types.UID]fate{},
@@ -124,7 +126,7 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 	})
 }
 
-// fill makes up what an autoscaler says, within what is valid.
+// fill sets random valid fields of an autoscaler.
 func (w *world) fill(s *vpa.Spec) {
 	modes := []vpa.UpdateMode{vpa.ModeOff, vpa.ModeInitial, vpa.ModeRecreate, vpa.ModeRecreate,
 		vpa.ModeInPlaceOrRecreate, vpa.ModeInPlaceOrRecreate, vpa.ModeInPlaceOrRecreate}
@@ -157,7 +159,7 @@ func (w *world) scaler() *autoscaler {
 	return a
 }
 
-// change is what users do to the autoscaler.
+// change applies a user's change to the autoscaler.
 func (w *world) change(f func(s *vpa.Spec)) {
 	w.Change(w.uid, func(o cluster.Object) {
 		if a, ok := o.(*autoscaler); ok {
@@ -168,7 +170,7 @@ func (w *world) change(f func(s *vpa.Spec)) {
 	})
 }
 
-// step does one random thing.
+// step applies one random event.
 func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(60)) * time.Second)
 	switch n := w.IntN(100); {
@@ -189,7 +191,7 @@ func (w *world) step() {
 	}
 }
 
-// turn lets the controller look if it is time, or start again.
+// turn lets the controller make a due pass, or restarts it.
 func (w *world) turn() {
 	if errors.Is(w.c.turn(), cluster.ErrCrash) {
 		w.c = newController(w)
@@ -215,7 +217,7 @@ func (w *world) user() {
 	}
 }
 
-// owner makes and deletes pods, as many as there are to be. Admission sizes those that are made.
+// owner creates and deletes pods up to the replicas. Admission sizes new ones.
 func (w *world) owner() {
 	pods := slices.DeleteFunc(cluster.All[*corev1.Pod](w.API), func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil || workload.Terminal(p)
@@ -272,7 +274,7 @@ func workloadReady(p *corev1.Pod, now time.Time) {
 		Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now)})
 }
 
-// resize is what the kubelet says of a resize, and does.
+// resize lets the kubelet carry out a resize and report its conditions.
 func (w *world) resize(p *corev1.Pod) {
 	f := w.resizes[p.UID]
 	p.Status.Conditions = slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c corev1.PodCondition) bool {
@@ -299,7 +301,7 @@ func (w *world) resize(p *corev1.Pod) {
 	p.Status.Conditions = append(p.Status.Conditions, c)
 }
 
-// kill has a container killed for its memory and started again.
+// kill OOM-kills a container, which is restarted.
 func (w *world) kill() {
 	pods := slices.DeleteFunc(cluster.All[*corev1.Pod](w.API), func(p *corev1.Pod) bool {
 		return p.Status.Phase != corev1.PodRunning
@@ -318,7 +320,7 @@ func (w *world) kill() {
 	})
 }
 
-// samples are what metrics.k8s.io says: of some pods nothing, at times nothing new, at times nothing at all.
+// samples returns the response of metrics.k8s.io: without some pods, sometimes old, sometimes empty.
 func (w *world) samples() []vpa.Sample {
 	switch {
 	case w.One(15):
@@ -342,7 +344,7 @@ func (w *world) samples() []vpa.Sample {
 	return w.told
 }
 
-// rest ends all faults: what containers use stays as it is. It judges when that has gone on for days.
+// rest ends all faults: the usage of containers stays constant. It checks the result after days.
 func (w *world) rest() {
 	w.Calm, w.replicas, w.budget = true, 2+w.IntN(4), 1
 	w.change(func(s *vpa.Spec) {

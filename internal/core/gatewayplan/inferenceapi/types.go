@@ -1,5 +1,5 @@
 // Package inferenceapi has the types of the Gateway API inference extension as far as carob reads and writes them, of
-// all releases whose manifests are still around: no release of upstream's module has all of these kinds.
+// all releases whose manifests are still in use: no release of upstream's module has all of these kinds.
 //
 // Contract: docs/spec/inference-gateway.md, 1, and the definitions that `carob addon enable inference` installs.
 package inferenceapi
@@ -46,12 +46,12 @@ type Picker struct {
 	FailureMode string `json:"failureMode,omitempty"`
 }
 
-// PoolStatus has what Gateways say about a pool.
+// PoolStatus is the status of a pool at its Gateways.
 type PoolStatus struct {
 	Parents []Parent `json:"parents,omitempty"`
 }
 
-// Parent is what one Gateway says about a pool. ControllerName is of v1 only.
+// Parent is the status of a pool at one Gateway. ControllerName is of v1 only.
 type Parent struct {
 	Conditions     []metav1.Condition `json:"conditions,omitempty"`
 	ParentRef      ParentRef          `json:"parentRef,omitzero"`
@@ -115,7 +115,7 @@ type Model struct {
 	Status            Status    `json:"status,omitzero"`
 }
 
-// ModelSpec is how important requests for a model are, and the names by which servers know it.
+// ModelSpec is the importance of requests for a model, and the names of the model at the servers.
 type ModelSpec struct {
 	ModelName    string        `json:"modelName,omitempty"`
 	Criticality  string        `json:"criticality,omitempty"`

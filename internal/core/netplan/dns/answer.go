@@ -16,7 +16,7 @@ const (
 	PodsVerified PodMode = "verified"
 )
 
-// Kubernetes is how the zone answers: the directive `kubernetes` of a Corefile.
+// Kubernetes configures the answers of the zone: the directive `kubernetes` of a Corefile.
 type Kubernetes struct {
 	Zones       [][]byte // wire form in lower case
 	Primary     []byte   // the first of them that is not a reverse zone
@@ -41,7 +41,7 @@ type Outcome int
 
 // Outcomes of Answer.
 const (
-	Next     Outcome = iota // the name is not the zone's: nothing was written
+	Next     Outcome = iota // the name is not in the zone: nothing was written
 	Answered                // the answer is in the builder, End comes next
 	Alias                   // the name is an alias of Target, whose addresses come next
 )

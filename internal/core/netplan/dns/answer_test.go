@@ -38,7 +38,7 @@ func endpoint(ip, hostname string, ready *bool) discoveryv1.Endpoint {
 	return e
 }
 
-// cluster is the cluster whose names the transcript resolves.
+// cluster returns the zone with the names of the transcript.
 func cluster() *dns.Zone {
 	z := dns.NewZone()
 	z.Serial = 7
@@ -77,7 +77,7 @@ func config(t testing.TB, text string) *dns.Config {
 	return c
 }
 
-// ask packs a question as a client does and unpacks the answer with another implementation.
+// ask packs a question like a client, and unpacks the answer with another implementation.
 func ask(t testing.TB, z *dns.Zone, k *dns.Kubernetes, name string, typ uint16, udp uint16) (*mdns.Msg, dns.Result) {
 	t.Helper()
 	m := new(mdns.Msg).SetQuestion(name, typ)
@@ -226,7 +226,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// N4.15, N4.16, N4.18, N4.20, N4.22, N4.23, N4.25: what the configuration and the state change.
+// N4.15, N4.16, N4.18, N4.20, N4.22, N4.23, N4.25: effects of the configuration and the state.
 func TestVariants(t *testing.T) {
 	z := cluster()
 	asked := func(corefile, name, typ string) string {
@@ -270,7 +270,7 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// What goes away leaves nothing behind.
+// Removed objects leave no records.
 func TestChanges(t *testing.T) {
 	z := cluster()
 	k := config(t, dns.DefaultCorefile("cluster.local")).Servers[0].Kubernetes
@@ -312,7 +312,8 @@ func TestChanges(t *testing.T) {
 	is("a namespace is gone", "dual.shop.svc.cluster.local.", "A", no)
 }
 
-// N4.27: an answer that does not fit is cut and says so; what is left is complete.
+// N4.27: an answer that does not fit is truncated with the bit TC; the remaining records are
+// complete.
 func TestTruncation(t *testing.T) {
 	z := dns.NewZone()
 	z.SetNamespace("n")

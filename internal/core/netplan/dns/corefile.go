@@ -13,8 +13,8 @@ import (
 // Config is a Corefile.
 type Config struct{ Servers []Server }
 
-// Server is a server block: what is done with the names of its zones. Plugins work in CoreDNS's
-// order, whatever the order of the directives.
+// Server is a server block: the configuration of its zones. Plugins work in CoreDNS's order,
+// whatever the order of the directives.
 type Server struct {
 	Zones    [][]byte // wire form in lower case
 	Text     []string // the zones as text, with a dot at the end
@@ -36,11 +36,11 @@ type Cache struct {
 	Zones           [][]byte // empty: all of the server
 	Success, Denial CacheLimits
 	ServFail        time.Duration
-	Prefetch        int // how often a name is asked for; 0: no prefetch
+	Prefetch        int // number of queries for a name; 0: no prefetch
 	PrefetchWithin  time.Duration
 	PrefetchPercent int
 	ServeStale      time.Duration // 0: never
-	StaleVerify     bool          // ask first, and use what is stale only when that fails
+	StaleVerify     bool          // query first, and use stale answers only if that fails
 	StaleTTL        uint32
 	VerifyTimeout   time.Duration // 0: the upstream's own
 }
@@ -143,7 +143,7 @@ func DefaultCorefile(domain string) string {
 `
 }
 
-// resolvConf is the resolver file that a Corefile may name: it means the node's.
+// resolvConf is the resolver file that a Corefile may name: it stands for the node's file.
 const resolvConf = "/etc/resolv.conf"
 
 // Parse reads a Corefile. Errors are of kind Invalid and name the line.
@@ -202,7 +202,7 @@ func server(b block) (*Server, error) {
 		name := d.words[0]
 		read, ok := directives(name)
 		if !ok {
-			return nil, p.fail("carob's DNS does not know the directive %q; it knows %s", name,
+			return nil, p.fail("carob's DNS does not support the directive %q; it supports %s", name,
 				strings.Join(directiveNames(), ", "))
 		}
 		if seen[name] && name != "rewrite" && name != "forward" && name != "template" && name != "log" {
@@ -219,7 +219,7 @@ func server(b block) (*Server, error) {
 	return s, nil
 }
 
-// zoneKey reads what names a server block: a zone, or the range of a reverse zone, with a port.
+// zoneKey reads the key of a server block: a zone, or the range of a reverse zone, with a port.
 func zoneKey(k string) ([][]byte, error) {
 	k = strings.TrimPrefix(k, "dns://")
 	if strings.Contains(k, "://") {
@@ -247,7 +247,7 @@ func zoneKey(k string) ([][]byte, error) {
 	return [][]byte{z}, err
 }
 
-// reverseZone is the zone of a range, cut at a whole byte or digit.
+// reverseZone returns the zone of a range, cut at a whole byte or digit.
 func reverseZone(p netip.Prefix) []byte {
 	var labels []string
 	if p.Addr().Is4() {
@@ -282,7 +282,7 @@ func directiveNames() []string {
 func directives(name string) (func(*parser) error, bool) {
 	switch name {
 	case "errors", "health", "ready", "reload", "prometheus":
-		// carob logs errors, follows the ConfigMap, and has one place for health and figures.
+		// carob logs errors, follows the ConfigMap, and has its own health checks and metrics.
 		return func(*parser) error { return nil }, true
 	case "loadbalance":
 		return (*parser).loadbalance, true
@@ -355,7 +355,7 @@ func (p *parser) options(read func(name string, args []string) error) error {
 
 func (p *parser) number(args []string, low, high int) (int, error) {
 	if len(args) != 1 {
-		return 0, p.fail("one number is wanted")
+		return 0, p.fail("expected one number")
 	}
 	n, err := strconv.Atoi(args[0])
 	if err != nil || n < low || n > high {
@@ -376,7 +376,7 @@ func (p *parser) duration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// fallthroughs are the zones whose unknown names are passed on; none means all.
+// fallthroughs returns the zones whose unknown names are passed on; none means all.
 func (p *parser) fallthroughs(args []string) ([][]byte, error) {
 	if len(args) == 0 {
 		return [][]byte{{0}}, nil
@@ -426,9 +426,9 @@ func (p *parser) kubernetes() error {
 				return p.fail("ignore takes empty_service only")
 			}
 			k.IgnoreEmpty = true
-		case "startup_timeout": // carob's server answers at once, unknown names with SERVFAIL until it knows all
+		case "startup_timeout": // carob answers at once, unknown names with SERVFAIL until the zone is complete
 		default:
-			return p.fail("kubernetes: carob's DNS does not know the option %q", name)
+			return p.fail("kubernetes: carob's DNS does not support the option %q", name)
 		}
 		return err
 	})
@@ -442,7 +442,8 @@ func (p *parser) hosts() error {
 		if strings.Contains(args[0], "/") {
 			return p.fail("hosts: carob's DNS reads no files for a ConfigMap; write the entries into the block")
 		}
-		// CoreDNS reads the first word as a file, which does not exist: the others are zones.
+		// CoreDNS treats the first word as a file name, which does not exist here: the other words
+		// are zones.
 		var err error
 		if len(args) > 1 {
 			if h.Zones, err = p.zones(args[1:]); err != nil {
@@ -510,7 +511,7 @@ func (p *parser) template() error {
 		case "fallthrough":
 			t.Fallthrough, err = p.fallthroughs(args)
 		default:
-			return p.fail("template: carob's DNS does not know the option %q", name)
+			return p.fail("template: carob's DNS does not support the option %q", name)
 		}
 		return err
 	})

@@ -63,7 +63,7 @@ func (p *parser) forward() error {
 			f.TLSName = args[0]
 		case "expire", "max_age", "max_idle_conns": // connections are not kept
 		default:
-			return p.fail("forward: carob's DNS does not know the option %q", name)
+			return p.fail("forward: carob's DNS does not support the option %q", name)
 		}
 		return err
 	})
@@ -144,7 +144,7 @@ func (p *parser) cache() error {
 		case "serve_stale":
 			err = p.serveStale(c, args)
 		default:
-			return p.fail("cache: carob's DNS does not know the option %q", name)
+			return p.fail("cache: carob's DNS does not support the option %q", name)
 		}
 		return err
 	})
@@ -155,7 +155,7 @@ const maxCapacity = 1 << 20
 
 func (p *parser) cacheLimits(l *CacheLimits, args []string) (err error) {
 	if len(args) == 0 || len(args) > 3 {
-		return p.fail("a capacity is wanted, then the longest and the shortest time to keep an answer")
+		return p.fail("expected a capacity, then the longest and the shortest time to keep an answer")
 	}
 	if l.Capacity, err = p.number(args[:1], 0, maxCapacity); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (p *parser) cacheLimits(l *CacheLimits, args []string) (err error) {
 func (p *parser) prefetch(c *Cache, args []string) (err error) {
 	c.PrefetchWithin, c.PrefetchPercent = time.Minute, 10
 	if len(args) == 0 || len(args) > 3 {
-		return p.fail("prefetch takes how often a name is asked for, within which time, and at which percentage of its TTL")
+		return p.fail("prefetch takes a number of queries, a duration, and a percentage of the TTL")
 	}
 	if c.Prefetch, err = p.number(args[:1], 0, 1<<30); err != nil {
 		return err

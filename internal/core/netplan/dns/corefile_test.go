@@ -9,7 +9,7 @@ import (
 	"carob/internal/core/netplan/dns"
 )
 
-// What a Corefile says wrong is named with its line.
+// Errors in a Corefile name the line.
 func TestCorefileErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "the Corefile has no server block",
@@ -21,12 +21,12 @@ func TestCorefileErrors(t *testing.T) {
 		"tls://. {\n}":                        `carob's DNS answers plain DNS only`,
 		"import x {\n}":                       "imports are not supported",
 		". {\n}\na {\n}\n. {\n}":              "Corefile:5: zone . has a server block in line 1 already",
-		". {\n\nroute53 x\n}":                 `Corefile:3: carob's DNS does not know the directive "route53"`,
+		". {\n\nroute53 x\n}":                 `Corefile:3: carob's DNS does not support the directive "route53"`,
 		". {\ncache 30\ncache\n}":             "Corefile:3: cache may be in a server block once",
 		". {\nkubernetes ip6.arpa\n}":         "kubernetes needs a zone that is not a reverse zone",
 		"a {\nkubernetes {\nttl 9999\n}\n}":   `Corefile:3: "9999" is not a number from 0 to 3600`,
 		"a {\nkubernetes {\npods x\n}\n}":     "Corefile:3: pods is one of",
-		"a {\nkubernetes {\nx\n}\n}":          `Corefile:3: kubernetes: carob's DNS does not know the option "x"`,
+		"a {\nkubernetes {\nx\n}\n}":          `Corefile:3: kubernetes: carob's DNS does not support the option "x"`,
 		". {\nforward .\n}":                   "forward takes a zone",
 		". {\nforward . /etc/shadow\n}":       "reads only /etc/resolv.conf",
 		". {\nforward . example.com\n}":       `"example.com" is not an IP address`,
@@ -39,7 +39,7 @@ func TestCorefileErrors(t *testing.T) {
 		". {\nlog . \"{combined}\"\n}":        "formats are not supported",
 		". {\nerrors \"x\n}":                  "Corefile:2: a quoted word has no end",
 		strings.Repeat("a", 1<<21):            "bytes, at most",
-		". {\ntemplate IN A {\nexpr 1\n}\n}":  `does not know the option "expr"`,
+		". {\ntemplate IN A {\nexpr 1\n}\n}":  `does not support the option "expr"`,
 		strings.Repeat("x", 64) + " {\n}":     "is not a DNS name",
 	} {
 		_, err := dns.Parse(text)
@@ -49,7 +49,7 @@ func TestCorefileErrors(t *testing.T) {
 	}
 }
 
-// The Corefile that kubeadm writes, and one with all that is known.
+// The Corefile that kubeadm writes, and one with all supported directives.
 func TestCorefile(t *testing.T) {
 	c := config(t, `# as kubeadm writes it
 .:53 {

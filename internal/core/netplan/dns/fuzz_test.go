@@ -49,7 +49,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzCorefile: whatever a ConfigMap says, it is a configuration or an error.
+// FuzzCorefile: any text gives a configuration or an error.
 func FuzzCorefile(f *testing.F) {
 	f.Add(dns.DefaultCorefile("cluster.local"))
 	f.Add(". {\nrewrite name regex (.*)a {1}b answer name (.*)b {1}a\nhosts {\n1.2.3.4 a\nfallthrough\n}\n}")

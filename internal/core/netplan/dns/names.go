@@ -9,8 +9,8 @@ import (
 )
 
 // Wire returns the wire form of a name in lower case. The name may end in a dot; "." and "" are the
-// root. An error of kind Invalid says what is wrong: an empty label, or one of more than 63 bytes,
-// or a name of more than 255 bytes. Backslashes are not interpreted.
+// root. An error of kind Invalid reports an empty label, or one of more than 63 bytes, or a name of
+// more than 255 bytes. Backslashes are not interpreted.
 func Wire(name string) ([]byte, error) {
 	name = strings.TrimSuffix(name, ".")
 	out := make([]byte, 0, len(name)+2)

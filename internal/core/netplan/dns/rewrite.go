@@ -123,7 +123,7 @@ func (p *parser) rewriteName(r *Rewrite, words []string) error {
 			}
 			words = words[3:]
 		default:
-			return p.fail("rewrite name: %q is not understood", strings.Join(words, " "))
+			return p.fail("rewrite name: %q is not a valid rule", strings.Join(words, " "))
 		}
 	}
 	if r.auto && (r.kind == "substring" || r.kind == "prefix" || r.kind == "regex") && r.kind == "regex" {
@@ -167,7 +167,7 @@ func (p *parser) rewriteTTL(r *Rewrite, words []string) error {
 }
 
 // Question applies a rule to a question; both names are texts with a dot at the end, the first one
-// in lower case. ok says that the rule matches.
+// in lower case. ok: the rule matches.
 func (r *Rewrite) Question(name, typ string) (newName, newType string, ok bool) {
 	switch r.Field {
 	case "type":
@@ -215,8 +215,8 @@ func expand(to string, groups []string) string {
 	return to
 }
 
-// Owner changes the owner of a record of the answer back. asked is the client's question, before
-// is the question before this rule and after is what this rule made of it.
+// Owner changes the owner of a record of the answer back. asked is the client's question, before is
+// the question before this rule and after the one after this rule.
 func (r *Rewrite) Owner(name, before, after string) string {
 	if r.Field != "name" {
 		return name

@@ -5,7 +5,7 @@ import "encoding/binary"
 // Type is a DNS record type (RFC 1035, 3596, 2782).
 type Type uint16
 
-// Types that the zone knows.
+// Types of the zone.
 const (
 	TypeA     Type = 1
 	TypeNS    Type = 2
@@ -72,8 +72,8 @@ type Query struct {
 
 	EDNS    bool
 	Version uint8  // of EDNS
-	DO      bool   // the client wants DNSSEC records
-	UDPSize uint16 // what the client takes over UDP, from 512 to 4096
+	DO      bool   // the client requests DNSSEC records
+	UDPSize uint16 // the size that the client accepts over UDP, from 512 to 4096
 
 	name   [maxName]byte // wire form, as asked
 	lower  [maxName]byte // wire form, lower case
@@ -92,8 +92,8 @@ const (
 	Accept
 )
 
-// Parse reads a message that came from a client. With Reject, the query has what an answer
-// can repeat; the question may be missing (see Begin).
+// Parse reads a message that came from a client. With Reject, the query has the parts that a
+// response repeats; the question may be missing (see Begin).
 func (q *Query) Parse(msg []byte) (Verdict, Rcode) {
 	*q = Query{UDPSize: minUDP}
 	if len(msg) < headerSize || msg[2]&bitResponse != 0 {
@@ -129,7 +129,7 @@ func (q *Query) Parse(msg []byte) (Verdict, Rcode) {
 	return Accept, Success
 }
 
-// readName reads the question's name; a pointer has nothing to point to.
+// readName reads the question's name; compression pointers are invalid here.
 func (q *Query) readName(msg []byte, at int) (int, bool) {
 	n := 0
 	for {
@@ -229,8 +229,8 @@ type Builder struct {
 	query *Query
 }
 
-// Begin starts an answer with the query's question. It writes behind dst[:0]. udp limits the
-// answer to what the client takes.
+// Begin starts an answer with the query's question. It writes behind dst[:0]. udp limits the answer
+// to the size that the client accepts.
 func (b *Builder) Begin(dst []byte, q *Query, udp bool) {
 	*b = Builder{buf: dst[:0], limit: MaxMessage, query: q}
 	if udp {

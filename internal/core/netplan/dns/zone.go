@@ -13,8 +13,9 @@ import (
 	"carob/internal/core/netplan"
 )
 
-// Zone is what the cluster's names stand for. Make it with NewZone. Its methods Set… and Remove…
-// cost as much as what changes, not as much as the cluster has; Answer must not run meanwhile.
+// Zone holds the DNS names of the cluster and their records. Make it with NewZone. Its methods Set…
+// and Remove… cost in proportion to the change, not to the size of the cluster; Answer must not run
+// meanwhile.
 type Zone struct {
 	// Serial is the serial number of the SOA record (N4.16), set by the caller that changes the zone.
 	Serial uint32
@@ -25,8 +26,8 @@ type Zone struct {
 	endpoints  map[netip.Addr][]named
 	pods       map[netip.Addr]map[string]int // number of pods by wire label of the namespace
 
-	leads map[types.UID]int // in how many endpoints of slices a pod is that goes on
-	left  []types.UID       // pods that may lead nowhere since TakeLeft
+	leads map[types.UID]int // number of endpoints of a pod that is not terminating
+	left  []types.UID       // pods that may have lost their last endpoint since TakeLeft
 }
 
 // NewZone returns an empty zone.
@@ -36,8 +37,8 @@ func NewZone() *Zone {
 		pods: map[netip.Addr]map[string]int{}, leads: map[types.UID]int{}}
 }
 
-// Leads reports whether a Service's names lead to a pod as to one that goes on. A pod that is being deleted does not go
-// on, even if its addresses are published whether or not it is ready.
+// Leads reports whether a Service's names have endpoints of a pod that is not terminating. A terminating pod does not
+// count, even if its addresses are published (publishNotReadyAddresses).
 func (z *Zone) Leads(pod types.UID) bool { return z.leads[pod] > 0 }
 
 // TakeLeft returns the pods of which Leads has become false since the last call.
@@ -47,7 +48,7 @@ func (z *Zone) TakeLeft() []types.UID {
 	return out
 }
 
-// service is a Service and its endpoints. A Service that is not there may have endpoints already.
+// service is a Service and its endpoints. Endpoints may arrive before their Service.
 type service struct {
 	there    bool
 	headless bool
@@ -73,7 +74,7 @@ type endpoint struct {
 	addr netip.Addr
 	// Wire labels of its name (N4.19), without and with the option endpoint_pod_names.
 	label, podLabel []byte
-	pod             types.UID // "" if no pod is behind it that goes on
+	pod             types.UID // "" if it has no pod, or a terminating one
 }
 
 type port struct {
@@ -98,7 +99,7 @@ func (z *Zone) SetNamespace(name string) { z.namespaces[string(wireLabel(name))]
 // RemoveNamespace removes a namespace.
 func (z *Zone) RemoveNamespace(name string) { delete(z.namespaces, string(wireLabel(name))) }
 
-// get returns the service of a name, made if it is not there.
+// get returns the service of a name, created if missing.
 func (z *Zone) get(name, namespace string) *service {
 	k := key(name, namespace)
 	s := z.services[k]
@@ -292,7 +293,7 @@ func (s *service) collect() {
 	}
 }
 
-// ChangePod notes the addresses of a pod; either may be nil. Only the mode `verified` needs it.
+// ChangePod records the addresses of a pod; either may be nil. Only the mode `verified` needs it.
 func (z *Zone) ChangePod(before, after *corev1.Pod) {
 	for _, p := range []*corev1.Pod{before, after} {
 		if p == nil || p.DeletionTimestamp != nil || netplan.Ended(p) {

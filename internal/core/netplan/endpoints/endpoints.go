@@ -1,6 +1,5 @@
-// Package endpoints plans the Endpoints object of a Service with a selector: the form of
-// its endpoints from before EndpointSlices. internal/controllers/endpoints writes it. It
-// must never look at a clock or at the API.
+// Package endpoints plans the Endpoints object of a Service with a selector, the older form of its
+// endpoints. internal/controllers/endpoints writes it. It must never look at a clock or at the API.
 //
 // Contract: N1.J in docs/spec/network.md.
 package endpoints
@@ -25,13 +24,13 @@ import (
 // Max is how many addresses an object holds at most (N0.25).
 const Max = 1000
 
-// The label that says who keeps an object, and its value for this plan.
+// The label that names the manager of an object, and its value for this plan.
 const (
 	LabelManagedBy = "endpoints.kubernetes.io/managed-by"
 	ManagedBy      = "endpoint-controller"
 )
 
-// Input is what a plan depends on. Nothing in it is changed.
+// Input holds everything that a plan depends on. Nothing in it is changed.
 type Input struct {
 	Service *corev1.Service   // it selects pods; see netplan.Selects
 	Pods    []*corev1.Pod     // those that it selects
@@ -39,8 +38,8 @@ type Input struct {
 	Trigger time.Time         // of the change that led here; zero for none
 }
 
-// Decide returns the object to store, with the resource version of the stored one; nil when
-// what is stored is right.
+// Decide returns the object to store, with the resource version of the stored one; nil when the
+// stored object is right.
 func Decide(in Input) *corev1.Endpoints {
 	wanted := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: in.Service.Namespace, Name: in.Service.Name}}
 	if in.Stored != nil {
@@ -153,8 +152,8 @@ func compare(a, b corev1.EndpointAddress) int {
 	return cmp.Or(bytes.Compare(x[:], y[:]), cmp.Compare(a.TargetRef.UID, b.TargetRef.UID))
 }
 
-// truncate leaves Max addresses, ready ones first, of each subset its share, and reports
-// whether there were more (N1.47).
+// truncate keeps Max addresses, ready ones first, with a share for each subset, and reports whether
+// there were more (N1.47).
 func truncate(all []corev1.EndpointSubset) bool {
 	ready, unready := 0, 0
 	for i := range all {

@@ -25,7 +25,7 @@ func pods(n int, ready corev1.ConditionStatus) []*corev1.Pod {
 	return out
 }
 
-// N1.44 to N1.48: who is listed where, and what is left out of an object that is full.
+// N1.44 to N1.48: which pods are listed in which subset, and what is truncated.
 func TestSubsets(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web",
 		Labels: map[string]string{"team": "a"}},
@@ -79,7 +79,7 @@ func TestSubsets(t *testing.T) {
 		}
 		in.Stored, stored = e, e
 		if again := endpoints.Decide(in); again != nil {
-			t.Errorf("%s: writes once more: %+v", step.what, again)
+			t.Errorf("%s: a second decision writes: %+v", step.what, again)
 		}
 	}
 }

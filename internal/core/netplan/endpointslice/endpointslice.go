@@ -1,6 +1,6 @@
-// Package endpointslice plans the EndpointSlices of a Service with a selector: which
-// to create, to change and to delete. internal/controllers/endpointslice does it. It must
-// never look at a clock or at the API.
+// Package endpointslice plans the EndpointSlices of a Service with a selector: which to create, to
+// change and to delete. internal/controllers/endpointslice writes them. It must never look at a
+// clock or at the API.
 //
 // Contract: N1 in docs/spec/network.md.
 package endpointslice
@@ -27,12 +27,12 @@ const ManagedBy = "endpointslice-controller.k8s.io"
 // Max is how many endpoints a slice holds at most (N0.22).
 const Max = 100
 
-// Input is what a plan depends on. Nothing in it is changed.
+// Input holds everything that a plan depends on. Nothing in it is changed.
 type Input struct {
 	Service *corev1.Service              // it selects pods; see netplan.Selects
 	Pods    []*corev1.Pod                // those that it selects
 	Slices  []*discoveryv1.EndpointSlice // those of its name, managed by ManagedBy, that are not being deleted
-	Zones   map[string]string            // the zone of each node that is there, by name; "" for none
+	Zones   map[string]string            // the zone of each existing node, by name; "" for none
 	Trigger time.Time                    // of the change that led here; zero for none
 }
 
@@ -40,7 +40,7 @@ type Input struct {
 // planned on.
 type Plan struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
-	// Lost are pods that are left out because their node is not there (N1.14).
+	// Lost lists pods that are left out because their node does not exist (N1.14).
 	Lost []string
 }
 
@@ -75,7 +75,7 @@ func Decide(in Input) Plan {
 		out.Update = append(out.Update, f.Update...)
 		out.Delete = append(out.Delete, f.Delete...)
 	}
-	out.Delete = append(out.Delete, existing...) // of a family that the Service has not
+	out.Delete = append(out.Delete, existing...) // of a family that the Service does not have
 	for _, s := range slices.Concat(out.Create, out.Update) {
 		s.Annotations = netplan.SetTrigger(s.Annotations, in.Trigger)
 	}
@@ -91,7 +91,7 @@ type plan struct {
 	unchanged []*discoveryv1.EndpointSlice
 }
 
-// group are the pods that have the same ports.
+// group holds the pods that have the same ports.
 type group struct {
 	ports     []discoveryv1.EndpointPort
 	endpoints map[string]*discoveryv1.Endpoint // that have no slice yet, by identity
@@ -152,7 +152,7 @@ func (p *plan) pack(g *group) {
 				changed = true
 				continue
 			}
-			delete(g.endpoints, id) // what is twice in slices stays once
+			delete(g.endpoints, id) // of duplicates in slices, one stays
 			changed = changed || !sameEndpoint(e, &s.Endpoints[i])
 			keep = append(keep, *e)
 		}
@@ -203,7 +203,7 @@ func (p *plan) pack(g *group) {
 	p.unchanged = append(p.unchanged, untouched...)
 }
 
-// keepPlaceholder sees to it that a Service without endpoints has one empty slice (N1.12).
+// keepPlaceholder ensures that a Service without endpoints has one empty slice (N1.12).
 func (p *plan) keepPlaceholder() {
 	s := p.empty(nil)
 	i := slices.IndexFunc(p.Delete, func(d *discoveryv1.EndpointSlice) bool {
@@ -216,7 +216,7 @@ func (p *plan) keepPlaceholder() {
 	p.Delete = slices.Delete(p.Delete, i, i+1)
 }
 
-// reuse makes updates of pairs of a create and a delete (N1.23).
+// reuse replaces pairs of a create and a delete by updates (N1.23).
 func (p *plan) reuse() {
 	p.Delete = slices.DeleteFunc(p.Delete, func(d *discoveryv1.EndpointSlice) bool {
 		if len(p.Create) == 0 || !owned(d, p.Service) {
@@ -230,7 +230,7 @@ func (p *plan) reuse() {
 	})
 }
 
-// hint sets for which zones and nodes each endpoint is, for proxies (N1.29, N1.30).
+// hint sets the zones and nodes for which proxies should use each endpoint (N1.29, N1.30).
 func (p *plan) hint() {
 	p.unchanged = slices.DeleteFunc(p.unchanged, func(s *discoveryv1.EndpointSlice) bool {
 		for i := range s.Endpoints {
@@ -250,8 +250,8 @@ func (p *plan) hint() {
 	}
 }
 
-// distributes reports whether the Service prefers certain endpoints. The annotation of the
-// topology mode, which carob does not carry out yet, wins over the field (N1.31).
+// distributes reports whether the Service prefers certain endpoints. The annotation of the topology
+// mode, which carob does not implement, takes precedence over the field (N1.31).
 func (p *plan) distributes() bool {
 	mode, ok := p.Service.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
 	if !ok {
@@ -281,7 +281,7 @@ func (p *plan) hints(e *discoveryv1.Endpoint) *discoveryv1.EndpointHints {
 	return &h
 }
 
-// endpoint is the endpoint of a pod (N1.15 to N1.17).
+// endpoint returns the endpoint of a pod (N1.15 to N1.17).
 func (p *plan) endpoint(pod *corev1.Pod, address string) *discoveryv1.Endpoint {
 	serving, terminating := netplan.Ready(pod), pod.DeletionTimestamp != nil
 	e := &discoveryv1.Endpoint{
@@ -315,7 +315,7 @@ func (p *plan) empty(ports []discoveryv1.EndpointPort) *discoveryv1.EndpointSlic
 	}
 }
 
-// Labels are the labels of a Service's slices (N1.9).
+// Labels returns the labels of a Service's slices (N1.9).
 func Labels(s *corev1.Service) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, s.Labels)
@@ -327,14 +327,15 @@ func Labels(s *corev1.Service) map[string]string {
 	return out
 }
 
-// owned reports whether a slice is this very Service's, not that of one before it (N1.10).
+// owned reports whether a slice belongs to this Service, not to an earlier one of the same name
+// (N1.10).
 func owned(s *discoveryv1.EndpointSlice, service *corev1.Service) bool {
 	return slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.UID == service.UID && o.Kind == "Service" && o.APIVersion == "v1"
 	})
 }
 
-// ports are the ports of a Service on a pod; ports that the pod does not have are left out
+// ports returns the ports of a Service on a pod; ports that the pod does not have are left out
 // (N1.19 to N1.21).
 func ports(s *corev1.Service, pod *corev1.Pod) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
@@ -348,7 +349,7 @@ func ports(s *corev1.Service, pod *corev1.Pod) []discoveryv1.EndpointPort {
 	return out
 }
 
-// portsKey is the same for the same ports in any order.
+// portsKey returns the same key for the same ports in any order.
 func portsKey(ports []discoveryv1.EndpointPort) string {
 	all := make([]string, len(ports))
 	for i := range ports {
@@ -362,7 +363,7 @@ func portsKey(ports []discoveryv1.EndpointPort) string {
 	return strings.Join(all, ";")
 }
 
-// identity is what makes two endpoints the same one (N1.22).
+// identity returns the key by which two endpoints are the same (N1.22).
 func identity(e *discoveryv1.Endpoint) string {
 	id := fmt.Sprintf("%q", e.Addresses) + text(e.Hostname)
 	if e.TargetRef != nil {

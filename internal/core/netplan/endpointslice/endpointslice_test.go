@@ -40,7 +40,7 @@ func pod(i int, port int32) *corev1.Pod {
 	return p
 }
 
-// store does what plans say, as the API would.
+// store applies plans like the API server.
 type store struct {
 	*testing.T
 	slices map[string]*discoveryv1.EndpointSlice
@@ -64,7 +64,7 @@ func (s *store) run(in endpointslice.Input) endpointslice.Plan {
 	}
 	for _, e := range plan.Update {
 		if s.slices[e.Name] == nil {
-			s.Fatalf("update of %s, which is not there", e.Name)
+			s.Fatalf("update of %s, which does not exist", e.Name)
 		}
 		s.slices[e.Name] = e
 	}
@@ -145,7 +145,7 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 	svc.UID = "again" // N1.10
 	if e := step("a Service made anew", "1 0 1"); e.Name == name {
-		t.Error("it took over the slice of the Service before it")
+		t.Error("it took over the slice of the earlier Service")
 	}
 }
 
@@ -199,8 +199,8 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes: each fitting pod is named exactly once per family, with its own
-// ports and state, nothing else is, no slice is over its maximum, and a second plan is empty.
+// After random changes, each selected pod is listed exactly once per family, with its own ports and
+// state, no other address is listed, no slice exceeds its maximum, and a second plan is empty.
 func TestEveryPodOnce(t *testing.T) {
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a repeatable test
@@ -233,7 +233,7 @@ func TestEveryPodOnce(t *testing.T) {
 			s.run(in)
 			s.check(svc, in.Pods)
 			if got := counts(s.run(in)); got != "0 0 0" {
-				t.Fatalf("seed %d: a second plan wants %s", seed, got)
+				t.Fatalf("seed %d: a second plan has %s", seed, got)
 			}
 		}
 	}
@@ -262,7 +262,7 @@ func (s *store) check(svc *corev1.Service, pods []*corev1.Pod) {
 		for _, x := range e.Endpoints {
 			id := fmt.Sprint(e.AddressType, x.TargetRef.Name, x.Addresses[0], n, ok, *x.Conditions.Ready)
 			if got[id] || !want[id] {
-				s.Fatalf("%s is twice, or should not be", id)
+				s.Fatalf("%s is listed twice, or should not be listed", id)
 			}
 			got[id] = true
 		}

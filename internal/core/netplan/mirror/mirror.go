@@ -1,6 +1,6 @@
-// Package mirror plans the EndpointSlices that say the same as an Endpoints object which somebody
-// wrote by hand. internal/controllers/endpointslicemirroring writes them. It must never look at a
-// clock or at the API.
+// Package mirror plans the EndpointSlices with the same content as an Endpoints object that a user
+// manages. internal/controllers/endpointslicemirroring writes them. It must never look at a clock
+// or at the API.
 //
 // Contract: N1.I in docs/spec/network.md.
 package mirror
@@ -43,11 +43,11 @@ func Mirrors(e *corev1.Endpoints, s *corev1.Service) bool {
 type Plan struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 
-	Invalid int // addresses that are none
-	Skipped int // addresses that are not mirrored, with the invalid ones
+	Invalid int // addresses that cannot be parsed
+	Skipped int // addresses that are not mirrored, including the invalid ones
 }
 
-// group is what one slice says.
+// group is the content of one slice.
 type group struct {
 	family    discoveryv1.AddressType
 	ports     []corev1.EndpointPort
@@ -132,7 +132,7 @@ func endpoint(a *corev1.EndpointAddress, ip netip.Addr, ready bool) discoveryv1.
 	return e
 }
 
-// slice is the slice of a group; stored is what it replaces, nil for a new one.
+// slice returns the slice of a group; stored is what it replaces, nil for a new one.
 func (g *group) slice(e *corev1.Endpoints, stored *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, GenerateName: e.Name + "-"}, AddressType: g.family}
@@ -178,7 +178,7 @@ func repack(in []corev1.EndpointSubset) []corev1.EndpointSubset {
 		ready   bool
 		ports   map[string]corev1.EndpointPort
 	}
-	// An address may be ready behind one port and not behind another: both are kept.
+	// An address may be ready for one port and not for another: both are kept.
 	byPort := map[string]map[target]*state{}
 	ports := map[string]corev1.EndpointPort{}
 	for _, s := range in {

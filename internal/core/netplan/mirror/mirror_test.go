@@ -37,7 +37,7 @@ func ports(numbers ...int32) []corev1.EndpointPort {
 	return out
 }
 
-// apply does what a plan says, as the API does.
+// apply applies a plan like the API server.
 func apply(t *testing.T, stored map[string]*discoveryv1.EndpointSlice, p mirror.Plan) {
 	t.Helper()
 	for _, s := range p.Create {
@@ -59,7 +59,7 @@ func apply(t *testing.T, stored map[string]*discoveryv1.EndpointSlice, p mirror.
 	}
 }
 
-// says is what slices say: address, whether it is ready, and ports, sorted.
+// says formats the content of slices: address, whether it is ready, and ports, sorted.
 func says(stored map[string]*discoveryv1.EndpointSlice) []string {
 	var out []string
 	for _, s := range stored {
@@ -87,7 +87,7 @@ func decide(t *testing.T, stored map[string]*discoveryv1.EndpointSlice, e *corev
 	return p
 }
 
-// N1.39 to N1.43: what is copied, and which slice says it.
+// N1.39 to N1.43: which fields are copied, and to which slice.
 func TestCopies(t *testing.T) {
 	stored := map[string]*discoveryv1.EndpointSlice{}
 	is := func(what string, want ...string) {
@@ -137,7 +137,7 @@ func TestCopies(t *testing.T) {
 	}
 	if p := decide(t, stored, object(corev1.EndpointSubset{Addresses: addresses("x", "10.0.0.1"),
 		Ports: ports(1)})); p.Invalid != 1 || p.Skipped != 1 {
-		t.Errorf("an address that is none: %+v", p)
+		t.Errorf("an invalid address: %+v", p)
 	}
 }
 
@@ -167,8 +167,8 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// Whatever the object says and whatever slices are there: afterwards they say the same, each
-// address and port once, and a second plan changes nothing.
+// With any object and any existing slices, the slices afterwards have the content of the object,
+// each address and port once, and a second plan changes nothing.
 func TestRandom(t *testing.T) {
 	for seed := range uint64(300) {
 		dice := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a repeatable test
@@ -221,7 +221,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// FuzzCopies gives names of ports and addresses that no validation has seen.
+// FuzzCopies uses port names and addresses that were not validated.
 func FuzzCopies(f *testing.F) {
 	f.Add("10.0.0.1", "http", "TCP", int32(80), "x")
 	f.Add("::ffff:1.2.3.4", "a\";b", "", int32(-1), "\x00")

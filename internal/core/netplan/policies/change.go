@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Change leads from one table to another. Applied in the order of FamilyChange's fields, nothing is
-// removed while something still refers to it; all of it is one transaction, so that no packet sees
-// a half of it.
+// Change is the difference between two tables. Applied in the order of FamilyChange's fields,
+// nothing is removed while something still refers to it; the change is applied in one transaction,
+// so that no packet sees an intermediate state.
 type Change struct {
 	V4, V6 FamilyChange
 }
@@ -17,12 +17,12 @@ type Change struct {
 type FamilyChange struct {
 	AddSets     map[string]*Set // with all their elements
 	AddElements map[string][]Element
-	SetChains   map[string]*Chain        // new ones, and ones whose rules are others now
-	Release     [2][]netip.Addr          // addresses that leave their chain, for another or for none
+	SetChains   map[string]*Chain        // new chains, and chains whose rules have changed
+	Release     [2][]netip.Addr          // addresses that leave their chain (Isolate may give them another)
 	Isolate     [2]map[netip.Addr]string // addresses that get a chain
 	DelElements map[string][]Element
 	DelChains   []string
-	DelSets     map[string]*Set // with the elements that they had
+	DelSets     map[string]*Set // with their former elements
 }
 
 // Empty reports whether nothing changes.
@@ -58,7 +58,7 @@ func (c *FamilyChange) size() int {
 	return n
 }
 
-// Apply changes a table. It panics if the change does not fit, as the kernel would refuse it.
+// Apply changes a table. It panics if the change does not fit; the kernel would refuse it.
 func (t *Table) Apply(c Change) {
 	t.V4.apply(&c.V4)
 	t.V6.apply(&c.V6)
@@ -109,8 +109,8 @@ func (f *Family) apply(c *FamilyChange) {
 	}
 }
 
-// Diff is the change from one table to another. It looks at both as a whole; Plan.Take has
-// recorded what changed.
+// Diff returns the change from one table to another. It compares whole tables; Plan.Take returns
+// recorded changes.
 func Diff(from, to *Table) Change {
 	return Change{V4: diff(&from.V4, &to.V4), V6: diff(&from.V6, &to.V6)}
 }
@@ -168,7 +168,7 @@ func (c *FamilyChange) elements(name string, had, have map[Element]struct{}) {
 	}
 }
 
-// sort gives the same change the same form.
+// sort orders the lists, so that equal changes are equal values.
 func (c *FamilyChange) sort() {
 	for _, m := range []map[string][]Element{c.AddElements, c.DelElements} {
 		for _, list := range m { // any order: one entry does not depend on another
@@ -198,18 +198,18 @@ func put[K comparable, V any](m *map[K]V, k K, v V) {
 	(*m)[k] = v
 }
 
-// journal remembers how the parts of a family were before they were first changed.
+// journal records the parts of a family as they were before their first change.
 type journal struct {
 	sets     map[string]*setBefore
 	chains   map[string]*Chain // nil: there was none
 	isolated [2]map[netip.Addr]string
 }
 
-// setBefore is a set as it was: all of it, if it was created or removed since; otherwise the
-// elements that were touched, with whether they were there.
+// setBefore is the former state of a set: the whole set, if it was created or removed since;
+// otherwise the touched elements, and whether they existed.
 type setBefore struct {
 	existed bool
-	whole   *Set // as it was before, of a set that was removed since
+	whole   *Set // the former state of a set that was removed since
 	touched map[Element]bool
 }
 
@@ -222,14 +222,14 @@ func (j *journal) set(name string, now *Set) *setBefore {
 	return b
 }
 
-// writer changes a family and notes it.
+// writer changes a family and records the change.
 type writer struct {
 	Family
 	j journal
 }
 
 func (w *writer) addSet(name string, s *Set) {
-	if b := w.j.set(name, nil); b.whole != nil { // removed and now there again: compare the elements
+	if b := w.j.set(name, nil); b.whole != nil { // removed and created again: compare the elements
 		b.touched = map[Element]bool{}
 		for e := range b.whole.Elements { // any order: one entry does not depend on another
 			b.touched[e] = true
@@ -302,7 +302,7 @@ func (w *writer) isolate(d Direction, a netip.Addr, chain string) {
 	}
 }
 
-// take returns what changed since the last call.
+// take returns the changes since the last call.
 func (w *writer) take() FamilyChange {
 	var c FamilyChange
 	for name, b := range w.j.sets { // any order: one entry does not depend on another

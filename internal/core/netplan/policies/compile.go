@@ -17,14 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// compiled is what a policy's spec means, without any pods.
+// compiled is the compiled spec of a policy, without any pods.
 type compiled struct {
 	pods    labels.Selector
 	applies [2]bool
 	rules   [2][]rule
 }
 
-// rule allows what comes from or goes to one of its peers and has one of its ports.
+// rule allows traffic from or to one of its peers at one of its ports.
 type rule struct {
 	anyPeer bool
 	groups  []groupKey
@@ -43,13 +43,13 @@ type portMatch struct {
 
 // groupKey names a group of pods: those of one namespace, or of all namespaces that match.
 type groupKey struct {
-	namespace  string // "": all that namespaces selects
+	namespace  string // "": all namespaces that match the selector
 	namespaces string // selector as a text
 	pods       string // selector as a text
 }
 
-// name makes a name for the kernel from texts that users wrote. Different texts get different names,
-// and nothing of a text gets into the name.
+// name derives a name for the kernel from strings of users. Different strings get different names,
+// and no part of a string becomes a part of the name.
 func name(kind string, texts ...string) string {
 	h := sha256.New()
 	for _, t := range texts {
@@ -58,8 +58,8 @@ func name(kind string, texts ...string) string {
 	return fmt.Sprintf("%s-%x", kind, h.Sum(nil)[:16])
 }
 
-// compile reads a policy (N5.1 to N5.12). What it cannot read allows nothing, and the error names
-// it; the API server accepts no such policy.
+// compile reads a policy (N5.1 to N5.12). Parts that it cannot parse allow nothing, and the error
+// names them; the API server does not accept these policies.
 func compile(p *networkingv1.NetworkPolicy) (compiled, map[string]labels.Selector, error) {
 	c := compiler{namespace: p.Namespace, selectors: map[string]labels.Selector{}}
 	var out compiled
@@ -99,7 +99,7 @@ type compiler struct {
 	errs      []error
 }
 
-// selector returns the text of a selector, which is the same for selectors that mean the same.
+// selector returns the text of a selector; equivalent selectors have the same text.
 func (c *compiler) selector(s *metav1.LabelSelector) (string, bool) {
 	sel, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *compiler) rule(peers []networkingv1.NetworkPolicyPeer, ports []networki
 	return r
 }
 
-// group is the group of pods of a peer (N5.7).
+// group returns the group of pods of a peer (N5.7).
 func (c *compiler) group(p networkingv1.NetworkPolicyPeer) (k groupKey, ok bool) {
 	pods := p.PodSelector
 	if pods == nil {
@@ -216,7 +216,7 @@ func portMatches(ports []networkingv1.NetworkPolicyPort) []portMatch {
 
 func (k groupKey) set() string { return name("pods", k.namespace, k.namespaces, k.pods) }
 
-// portKey is a port's name in pods.
+// portKey is the name of a container port, with its protocol.
 type portKey struct {
 	protocol uint8
 	name     string
@@ -224,7 +224,7 @@ type portKey struct {
 
 func (k portKey) set() string { return name("port", strconv.Itoa(int(k.protocol)), k.name) }
 
-// rangesSet is the set of address ranges, and its name; "" without ranges.
+// rangesSet returns the set of address ranges, and its name; "" without ranges.
 func rangesSet(list []addrRange) (string, *Set) {
 	if len(list) == 0 {
 		return "", nil

@@ -38,7 +38,7 @@ func (p *Plan) releaseGroup(k groupKey, f int) {
 	}
 }
 
-// startGroup finds the members of a group that some chain begins to use.
+// startGroup finds the members of a group when a chain begins to use it.
 func (p *Plan) startGroup(g *group) {
 	g.members, g.matched = map[netip.Addr]int{}, map[*pod]struct{}{}
 	p.groups[g.key] = g
@@ -76,7 +76,7 @@ func (p *Plan) stopGroup(g *group) {
 	}
 }
 
-// join adds a pod to a group, whose namespace fits, if the pod fits, too.
+// join adds a pod to a groupwhose namespace matches, if the pod matches, too.
 func (p *Plan) join(g *group, pd *pod) {
 	if _, in := g.matched[pd]; in || !pd.peer() || !g.pods.Matches(labels.Set(pd.Labels)) {
 		return

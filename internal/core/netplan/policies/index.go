@@ -9,7 +9,8 @@ import (
 // requires none has the anchor without a label, which each lookup includes.
 type anchor struct{ scope, key, value string }
 
-// anchorsOf returns the anchors of a selector: all that it matches have one of these labels.
+// anchorsOf returns the anchors of a selector: all objects that it matches have one of these
+// labels.
 func anchorsOf(scope string, s labels.Selector) []anchor {
 	var best []anchor
 	requirements, _ := s.Requirements()

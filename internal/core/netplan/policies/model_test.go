@@ -15,14 +15,14 @@ import (
 	"carob/internal/core/netplan/policies"
 )
 
-// world is what policies are about, in the form of the API.
+// world has policies, namespaces and pods in the form of the API.
 type world struct {
 	policies   map[string]*networkingv1.NetworkPolicy
 	namespaces map[string]map[string]string
 	pods       map[string]policies.Pod
 }
 
-// allowed is the naive reading of the N clauses: no tables, no sets, no order.
+// allowed is a naive implementation of the N clauses: no tables, no sets, no order.
 func (w *world) allowed(p policies.Packet) bool {
 	return p.Src == p.Dst && (w.isolated(policies.Egress, p.Src) || w.isolated(policies.Ingress, p.Dst)) || // N5.16
 		w.side(policies.Egress, p.Src, p.Dst, p) && w.side(policies.Ingress, p.Dst, p.Src, p) // N5.4
@@ -34,7 +34,7 @@ func (w *world) isolated(d policies.Direction, at netip.Addr) bool {
 	})
 }
 
-// selecting are the policies that isolate a pod of this node at an address (N5.1 to N5.3).
+// selecting returns the policies that isolate a pod of this node at an address (N5.1 to N5.3).
 func (w *world) selecting(d policies.Direction, pod policies.Pod, at netip.Addr) []*networkingv1.NetworkPolicy {
 	var list []*networkingv1.NetworkPolicy
 	if !pod.Here || pod.HostNetwork || !slices.Contains(pod.Addresses, at) {
@@ -163,7 +163,7 @@ func (w *world) ports(ports []networkingv1.NetworkPolicyPort, p policies.Packet)
 	})
 }
 
-// dice make random worlds. Few names, labels and addresses: they meet often.
+// dice makes random worlds. It uses few names, labels and addresses, so that they collide often.
 type dice struct{ *rand.Rand }
 
 func (d dice) pick(n int) int { return d.IntN(n) }
@@ -289,7 +289,7 @@ func (d dice) pod(i int) policies.Pod {
 		Labels: d.labels(), Here: i < places/2, HostNetwork: d.pick(12) == 0, Gone: d.pick(8) == 0}
 	at := i
 	if !p.Here && d.pick(3) == 0 {
-		at = places/2 + d.pick(places/2) // two may claim one address for a while
+		at = places/2 + d.pick(places/2) // two pods may claim one address for a while
 	}
 	if d.pick(6) > 0 {
 		p.Addresses = append(p.Addresses, address(at))

@@ -1,7 +1,7 @@
 // Package policies decides which connections network policies allow: policies, namespaces and pods
-// become one table of maps, chains and sets, and each change of them becomes a change of the table.
-// The driver writes the table to the kernel; the package does not depend on the kernel, only that a map
-// finds an address, and a set its elements, at once.
+// become one table of maps, chains and sets, and each change of them becomes a change of the table. The
+// driver writes the table to the kernel; the package does not depend on the kernel. It assumes only
+// that lookups in maps and sets take constant time.
 //
 //	Isolated[Egress], Isolated[Ingress]    address of a pod → chain in-… or out-… of its policies
 //	chain in-…, out-…    of all pods that the same policies select: jump to each policy; drop
@@ -9,10 +9,10 @@
 //	sets                 pods of a selector (shared by all policies with this selector), blocks,
 //	                     ports, and where pods have a named port
 //
-// The cost of a packet depends on the policies that select its two pods, and on nothing else. What is
-// not used is not there: chains of policies that select no pod of this node, and the sets of those,
-// do not exist. The cost of a change depends on what it changes: policies and groups of pods are
-// found by the labels that they ask for.
+// The cost of a packet depends on the policies that select its two pods, and on nothing else. Unused
+// parts do not exist: there are no chains for policies that select no pod of this node, and no sets for
+// them. The cost of a change depends on what it affects: policies and groups of pods are indexed by the
+// labels that they require.
 //
 // Contract: N5 in docs/spec/network.md.
 package policies
@@ -27,16 +27,16 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Pod is a pod as policies see it.
+// Pod holds the facts of a pod that policies use.
 type Pod struct {
 	UID, Namespace, Name string
 	Labels               map[string]string
 	Addresses            []netip.Addr // in use now
 	Ports                []Port       // that have a name
-	HostNetwork          bool         // it is a part of its node: no policy knows it (N5.17)
+	HostNetwork          bool         // it is a part of its node: policies do not apply (N5.17)
 	Here                 bool         // it runs on this node, which isolates it
-	// Gone is a pod that has finished, or whose object is gone: no rule allows it as a peer any more
-	// (N5.25). While it has an address, it stays isolated.
+	// Gone is a pod that has finished, or whose object has been deleted: no rule allows it as a peer
+	// any more (N5.25). While it has an address, it stays isolated.
 	Gone bool
 }
 
@@ -47,8 +47,8 @@ type Port struct {
 	Port     uint16
 }
 
-// Plan keeps the table for the policies, namespaces and pods that it is given. The zero value is
-// not usable: see New.
+// Plan maintains the table for a set of policies, namespaces and pods. The zero value is not
+// usable: see New.
 type Plan struct {
 	families   [2]writer
 	namespaces map[string]*namespace
@@ -60,13 +60,13 @@ type Plan struct {
 	own        [2]int            // how many addresses are isolated
 	policies   int
 
-	groupsOfPods       map[anchor]map[*group]struct{} // by labels of the pods they want
-	groupsOfNamespaces map[anchor]map[*group]struct{} // by labels of the namespaces they want
+	groupsOfPods       map[anchor]map[*group]struct{} // by labels of the pods they select
+	groupsOfNamespaces map[anchor]map[*group]struct{} // by labels of the namespaces they select
 }
 
 type namespace struct {
 	labels   labels.Set
-	known    bool // false: only pods or policies of it were seen; no selector matches it
+	known    bool // false: only its pods or policies were observed; no selector matches it
 	pods     map[*pod]struct{}
 	policies map[string]*policy
 	byLabel  map[anchor]map[*policy]struct{} // policies, by labels of the pods they select
@@ -136,7 +136,7 @@ func (p *Plan) Take() Change {
 	return Change{V4: p.families[0].take(), V6: p.families[1].take()}
 }
 
-// Table is a copy of the table.
+// Table returns a copy of the table.
 func (p *Plan) Table() Table {
 	return Table{V4: p.families[0].clone(), V6: p.families[1].clone()}
 }
@@ -156,7 +156,7 @@ func (p *Plan) Isolated(uid string) bool {
 	return pod != nil && len(pod.placed[Ingress])+len(pod.placed[Egress]) > 0
 }
 
-// Compute is the table of everything at once.
+// Compute returns the table for all given objects.
 func Compute(policies []*networkingv1.NetworkPolicy, namespaces map[string]map[string]string, pods []Pod) Table {
 	p := New()
 	for name, l := range namespaces { // any order: sets and counts
@@ -166,7 +166,7 @@ func Compute(policies []*networkingv1.NetworkPolicy, namespaces map[string]map[s
 		p.SetPod(pod)
 	}
 	for _, np := range policies {
-		_ = p.SetPolicy(np) // what cannot be read allows nothing
+		_ = p.SetPolicy(np) // unreadable parts allow nothing
 	}
 	return p.Table()
 }
@@ -200,7 +200,7 @@ func (p *Plan) SetNamespace(name string, l map[string]string) {
 	p.relabel(n, labels.Set(maps.Clone(l)), true)
 }
 
-// DeleteNamespace removes a namespace. Its pods and policies are removed one by one, by others.
+// DeleteNamespace removes a namespace. Its pods and policies are removed one by one, by the caller.
 func (p *Plan) DeleteNamespace(name string) {
 	if n := p.namespaces[name]; n != nil {
 		p.relabel(n, nil, false)
@@ -259,7 +259,7 @@ func (p *Plan) SetPod(to Pod) {
 		pd.Pod = to
 		return
 	}
-	// As a peer: leave what no longer fits with the old addresses, join with the new ones.
+	// As a peer: leave groups that no longer match with the old addresses, join with the new ones.
 	samePeer := was.peer() == to.peer() && slices.Equal(was.Addresses, to.Addresses)
 	var fits map[*group]struct{}
 	if to.peer() {
@@ -330,7 +330,7 @@ func (p *Plan) reselect(n *namespace, pd *pod) {
 	pd.selectedBy = now
 }
 
-// place sends the pod's addresses to the chains of the policies that select it.
+// place assigns the pod's addresses to the chains of the policies that select it.
 func (p *Plan) place(pd *pod) {
 	had := p.placedAddresses(pd)
 	for _, d := range []Direction{Ingress, Egress} {
@@ -390,7 +390,7 @@ func (p *Plan) ownAddresses(had, have map[netip.Addr]bool) {
 	}
 }
 
-// profile is the one of the policies that select the pod now; nil if there are none.
+// profile returns the one of the policies that select the pod now; nil if there are none.
 func (p *Plan) profile(d Direction, pd *pod) *profile {
 	var list []*policy
 	for pol := range pd.selectedBy { // any order: sets and counts

@@ -18,8 +18,8 @@ import (
 	"carob/internal/core/netplan/policies"
 )
 
-// After each of many random changes, the changes that were applied lead to the table of a fresh
-// computation, and its verdicts are those of the naive model.
+// After each of many random changes, the applied changes give the table that is computed anew, and
+// its verdicts equal those of the naive model.
 func TestChanges(t *testing.T) {
 	seeds, steps := 50, 200
 	if n, err := strconv.Atoi(os.Getenv("POLICY_SEEDS")); err == nil {
@@ -44,7 +44,7 @@ func TestChanges(t *testing.T) {
 			}
 			applied.Apply(c)
 			if !reflect.DeepEqual(applied, fresh) {
-				t.Fatalf("%s: applied is not fresh:\n%s", at, cmp.Diff(fresh, applied, addresses))
+				t.Fatalf("%s: applying the changes gives another table:\n%s", at, cmp.Diff(fresh, applied, addresses))
 			}
 			for range 20 {
 				p := d.packet()
@@ -92,8 +92,8 @@ func newPolicy(name string, selects map[string]string,
 	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: spec}
 }
 
-// The cost of a change is that of what it changes: nothing that the policies do not ask for costs
-// anything, and one label of one pod in ten thousand touches that pod's elements only.
+// The cost of a change depends on its effect: changes that no policy selects are free, and a label
+// of one pod among ten thousand changes the elements of that pod only.
 func TestSizeOfChanges(t *testing.T) {
 	p := policies.New()
 	p.SetNamespace("x", labelsOf("team", "a"))
@@ -119,13 +119,14 @@ func TestSizeOfChanges(t *testing.T) {
 	}
 	p.SetPod(one(7, labelsOf("app", "7", "only", "one")))
 	c := p.Take()
-	// Its place, two chains with four rules, itself in the set of those, and the set of all pods.
+	// Two isolated addresses, two chains with four rules, an element in the set Own, and the set of
+	// all pods.
 	if got := c.Size(); got < pods || got > pods+12 {
 		t.Errorf("the first isolated pod: %d changes", got)
 	}
 	p.SetPod(one(5000, labelsOf("app", "other")))
 	if c := p.Take(); !c.Empty() {
-		t.Errorf("a label that no policy asks for: %d changes", c.Size())
+		t.Errorf("a label that no policy selects by: %d changes", c.Size())
 	}
 	p.DeletePod("5000")
 	if c := p.Take(); c.Size() != 1 {
@@ -145,7 +146,7 @@ func TestSizeOfChanges(t *testing.T) {
 	}
 }
 
-// Texts of users are not part of a name, and cannot make two different things one.
+// Strings of users are not part of a name, and different objects never get the same name.
 func TestNames(t *testing.T) {
 	p := policies.New()
 	p.SetNamespace("x", nil)
@@ -179,7 +180,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Forms of addresses that the API accepted once; what cannot be read allows nothing.
+// Forms of addresses that the API accepted once; what cannot be parsed allows nothing.
 func TestBlocks(t *testing.T) {
 	for _, test := range []struct {
 		cidr   string
@@ -189,7 +190,7 @@ func TestBlocks(t *testing.T) {
 	}{
 		{"010.000.00.0/8", nil, []string{"10.0.0.0", "10.255.255.255"}, []string{"8.0.0.1", "11.0.0.0"}},
 		{"::ffff:10.0.0.0/104", nil, []string{"10.1.2.3"}, []string{"11.0.0.1"}},
-		{"10.1.2.3/8", nil, []string{"10.200.0.1"}, nil}, // bits behind the prefix mean nothing
+		{"10.1.2.3/8", nil, []string{"10.200.0.1"}, nil}, // bits after the prefix are ignored
 		{"10.0.0.0/8", []string{"::ffff:10.1.0.0/112", "010.2.0.0/16"}, []string{"10.3.0.1"},
 			[]string{"10.1.0.9", "10.2.255.255"}},
 		{"10.0.0.0/30", []string{"10.0.0.0/30"}, nil, []string{"10.0.0.0", "10.0.0.3"}},
@@ -217,8 +218,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// A selector that cannot be read isolates rather than opens; the error names the policy.
-func TestUnreadable(t *testing.T) {
+// A selector that cannot be parsed isolates pods; the error names the policy.
+func TestInvalidSelector(t *testing.T) {
 	p := policies.New()
 	bad := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
 	np := newPolicy("p", nil, networkingv1.NetworkPolicySpec{PodSelector: bad,

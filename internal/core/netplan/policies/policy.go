@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// SetPolicy adds or changes a policy. The error names the part of it that cannot be read and so
-// allows nothing; the rest of it is in force.
+// SetPolicy adds or changes a policy. The error names the part of it that cannot be parsed and
+// allows nothing; the rest is in effect.
 func (p *Plan) SetPolicy(np *networkingv1.NetworkPolicy) error {
 	c, selectors, err := compile(np)
 	key := np.Namespace + "/" + np.Name
@@ -74,7 +74,7 @@ func (p *Plan) DeletePolicy(namespace, name string) {
 // Policies returns the number of policies.
 func (p *Plan) Policies() int { return p.policies }
 
-// writeChain writes the chain of a policy for one family, and takes the sets that it uses.
+// writeChain writes the chain of a policy for one family, and acquires the sets that it uses.
 func (p *Plan) writeChain(pol *policy, d Direction, f int) {
 	c := &Chain{Direction: d}
 	var u uses
@@ -95,7 +95,7 @@ func (p *Plan) writeChain(pol *policy, d Direction, f int) {
 			peers = append(peers, set)
 		}
 		if len(peers) == 0 {
-			continue // nothing of this family
+			continue // no peers of this family
 		}
 		for _, m := range p.portRules(r, f, &u) {
 			for _, peer := range peers {
@@ -145,7 +145,7 @@ func (p *Plan) portRules(r *rule, f int, u *uses) []Rule {
 	return list
 }
 
-// release gives back what a chain used.
+// release releases the sets of a chain.
 func (p *Plan) release(u uses, f int) {
 	for _, k := range u.groups {
 		p.releaseGroup(k, f)
@@ -161,7 +161,7 @@ func (p *Plan) release(u uses, f int) {
 	}
 }
 
-// share takes a set that never changes.
+// share acquires an immutable set.
 func (p *Plan) share(set string, s *Set, f int) {
 	if p.shared[f][set]++; p.shared[f][set] == 1 {
 		p.families[f].addSet(set, s)

@@ -46,7 +46,7 @@ func (p *Plan) dropPort(k portKey) {
 	}
 }
 
-// count adds where a pod has a port, and returns what is new.
+// count adds where a pod has a port, and returns the new elements.
 func (n *namedPort) count(pd *pod, k portKey, added func(Element)) {
 	for _, port := range pd.Ports {
 		if port.Name != k.name || port.Protocol != k.protocol {

@@ -12,7 +12,7 @@ import (
 type addrRange struct{ from, to netip.Addr }
 
 // prefixOf reads a CIDR as the API has accepted it. Objects of earlier releases may have leading
-// zeros, and IPv4 addresses in the form of IPv6 (N0.8), which mean the IPv4 range.
+// zeros, and IPv4 addresses in the form of IPv6 (N0.8), which stand for the IPv4 range.
 func prefixOf(cidr string) (netip.Prefix, bool) {
 	if addr, bits, ok := strings.Cut(cidr, "/"); ok && !strings.Contains(addr, ":") {
 		octets := strings.Split(addr, ".")
@@ -44,8 +44,8 @@ func rangeOf(p netip.Prefix) addrRange {
 	return addrRange{p.Addr(), to}
 }
 
-// blockRanges is what a peer's block contains, without its exceptions. A block that cannot be read
-// contains nothing.
+// blockRanges returns the ranges of a peer's ipBlock, without its exceptions. A block that cannot
+// be parsed is empty.
 func blockRanges(b *networkingv1.IPBlock) []addrRange {
 	p, ok := prefixOf(b.CIDR)
 	if !ok {
@@ -56,7 +56,7 @@ func blockRanges(b *networkingv1.IPBlock) []addrRange {
 		if e, ok := prefixOf(cidr); ok && e.Addr().Is4() == p.Addr().Is4() {
 			except = append(except, rangeOf(e))
 		} else if !ok {
-			return nil // unknown ranges must stay out
+			return nil // an unreadable exception excludes the whole block
 		}
 	}
 	return subtract(rangeOf(p), merge(except))
@@ -76,7 +76,7 @@ func subtract(r addrRange, except []addrRange) []addrRange {
 		if from.Less(e.from) {
 			out = append(out, addrRange{from, e.from.Prev()})
 		}
-		if from = e.to.Next(); !from.IsValid() || r.to.Less(from) { // nothing is behind it
+		if from = e.to.Next(); !from.IsValid() || r.to.Less(from) { // it is the last address
 			return out
 		}
 	}
@@ -90,7 +90,7 @@ func merge(list []addrRange) []addrRange {
 	var out []addrRange
 	for _, r := range list {
 		if n := len(out); n > 0 {
-			// Next of the last address is invalid, and less than every other.
+			// Next of the last address is invalid, and compares less than all others.
 			if last := &out[n-1]; !last.to.Next().IsValid() || !last.to.Next().Less(r.from) {
 				if last.to.Less(r.to) {
 					last.to = r.to

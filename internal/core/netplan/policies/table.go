@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Direction is that of a connection, as the isolated pod sees it.
+// Direction is that of a connection, from the isolated pod's point of view.
 type Direction uint8
 
 // A packet is judged twice: as egress of its source, and as ingress of its destination.
@@ -15,7 +15,7 @@ const (
 	Egress
 )
 
-// String is the word of the API.
+// String returns the name in the API.
 func (d Direction) String() string {
 	if d == Ingress {
 		return "Ingress"
@@ -23,17 +23,17 @@ func (d Direction) String() string {
 	return "Egress"
 }
 
-// Protocol numbers that policies know (IANA).
+// Protocol numbers in policies (IANA).
 const (
 	TCP  uint8 = 6
 	UDP  uint8 = 17
 	SCTP uint8 = 132
 )
 
-// Table is the whole decision, as data: one half for each address family, which share nothing. A
-// packet is first judged by the chain that Isolated[Egress] has for its source, then by the one that
-// Isolated[Ingress] has for its destination. An address that is not there is not isolated in
-// that direction.
+// Table is the whole decision as data, with independent parts for the address families. A packet is
+// first judged by the chain that Isolated[Egress] has for its source, then by the one that
+// Isolated[Ingress] has for its destination. An address without a chain is not isolated in that
+// direction.
 type Table struct {
 	V4, V6 Family
 }
@@ -88,15 +88,15 @@ type Action uint8
 const (
 	Accept Action = iota
 	Drop
-	Jump // to Rule.Target, and continue here if that decides nothing
+	Jump // to Rule.Target, and continue here if the target has no verdict
 )
 
-// Rule matches a packet if all that it names matches.
+// Rule matches a packet if all conditions that are set match.
 type Rule struct {
 	Action Action
 	Target string // of Jump
-	// Policy is "namespace/name" of the policy that Target belongs to, for people who read the
-	// rules. It is a user's text: a driver checks it.
+	// Policy is "namespace/name" of the policy that Target belongs to, as a comment for readers of
+	// the rules. It is a user's string, which the driver must check.
 	Policy string
 
 	Own       bool   // only a packet from a pod to itself, which is in OwnSet
@@ -116,13 +116,13 @@ type Packet struct {
 	Port     uint16 // destination port; 0 for protocols without ports
 }
 
-// Allowed reports what the table decides about a packet.
+// Allowed reports whether the table allows a packet.
 func (t *Table) Allowed(p Packet) bool {
 	f := t.Of(p.Dst)
 	return f.allowed(Egress, p.Src, p) && f.allowed(Ingress, p.Dst, p)
 }
 
-// Of returns the half of an address's family.
+// Of returns the part of an address's family.
 func (t *Table) Of(a netip.Addr) *Family {
 	if a.Is4() {
 		return &t.V4
@@ -206,7 +206,7 @@ func (s *Set) hasPort(port uint16) bool {
 	return false
 }
 
-// Empty reports whether nothing is isolated: then no table is needed.
+// Empty reports whether nothing is isolated: then no kernel table is needed.
 func (f *Family) Empty() bool { return len(f.Isolated[Ingress])+len(f.Isolated[Egress]) == 0 }
 
 func newFamily() Family {

@@ -1,8 +1,8 @@
-// Package pool decides which addresses of a pool the Services of type LoadBalancer get, by the rules
-// that users of MetalLB know: an address may be requested, Services with the same sharing key may have
-// the same one, and what the status of a Service says is kept. Services with a loadBalancerClass are
-// somebody else's. The package must never look at a clock or at the API; internal/network/services
-// drives it.
+// Package pool decides which addresses of a pool the Services of type LoadBalancer get, by the same
+// rules as MetalLB: an address may be requested, Services with the same sharing key may share one, and
+// addresses in the status of a Service are kept. Services with a loadBalancerClass belong to other
+// controllers. The package must never look at a clock or at the API; internal/network/services drives
+// it.
 //
 // Contract: N2.30 and N11.14 in docs/spec/network.md.
 package pool
@@ -61,7 +61,7 @@ func parseRange(text string) (r addresses, err error) {
 	return r, nil
 }
 
-// lastOf is the highest address of a range.
+// lastOf returns the highest address of a range.
 func lastOf(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < 8*len(b); i++ {
@@ -100,7 +100,7 @@ func (p Pool) has(v6 bool) bool {
 	return false
 }
 
-// all are the addresses of a family.
+// all yields the addresses of a family.
 func (p Pool) all(v6 bool) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for _, r := range p.ranges {

@@ -64,7 +64,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// world is Services as the API has them; their statuses are what the state wrote.
+// world has the Services of the API; their statuses are written by the state.
 type world struct {
 	*testing.T
 	state    *State
@@ -87,7 +87,8 @@ func nameOf(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "ns", Name: name}
 }
 
-// set stores a Service, as a change of what it was, and returns its addresses, or why it has none.
+// set stores a Service, as a change of the former one, and returns its addresses, or why it has
+// none.
 func (w *world) set(name string, change func(*corev1.Service)) string {
 	w.Helper()
 	s := w.services[name]
@@ -154,7 +155,7 @@ func (w *world) want(got, want string) {
 }
 
 func asks(ip string) func(*corev1.Service) {
-	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = ip } //nolint:staticcheck // users have it
+	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = ip } //nolint:staticcheck // still in use
 }
 
 func TestAllocate(t *testing.T) {
@@ -163,7 +164,7 @@ func TestAllocate(t *testing.T) {
 	w.want(w.set("a", nil), "192.0.2.10")
 	w.want(w.set("b", nil), "192.0.2.12") // 192.0.2.11 is the node's
 	w.want(w.set("c", nil), `AllocationFailed: Failed to allocate IP for "ns/c": no available IPv4 addresses`)
-	w.want(w.set("c", func(s *corev1.Service) { s.Labels = map[string]string{"x": "y"} }), "") // told once
+	w.want(w.set("c", func(s *corev1.Service) { s.Labels = map[string]string{"x": "y"} }), "") // reported once
 	w.want(w.set("other", func(s *corev1.Service) { s.Spec.LoadBalancerClass = new("example.com/x") }), "")
 	w.remove("a")
 	w.want(w.status("c"), "192.0.2.10") // it had waited
@@ -172,7 +173,7 @@ func TestAllocate(t *testing.T) {
 	w.want(w.set("c", func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 }), "192.0.2.10") // it keeps it
 }
 
-func TestAskForAddress(t *testing.T) {
+func TestRequestedAddress(t *testing.T) {
 	w := newWorld(t, "192.0.2.10-192.0.2.12,2001:db8::1-2001:db8::2")
 	w.want(w.set("a", asks("192.0.2.12")), "192.0.2.12")
 	w.want(w.set("a", asks("192.0.2.11")), "192.0.2.11") // it moves
@@ -231,13 +232,14 @@ func TestSharing(t *testing.T) {
 		shares("key", 82, true)(s)
 		s.Spec.Selector = map[string]string{"app": "local"}
 	}), "192.0.2.13")
-	// Both wanted the port: who comes later loses the address.
+	// Both need the port: the later Service loses the address.
 	w.want(w.set("b", func(s *corev1.Service) { s.Spec.Ports[0].Port = 80 }),
 		"ClearAssignment: it can no longer have 192.0.2.10")
 }
 
-// After random changes each Service has what a fresh start reads from the statuses, nobody has an
-// address that is another one's, and whoever waits could not have been served.
+// After random changes, each Service has the addresses that a restart reads from the statuses, no
+// two Services have an address that they may not share, and no waiting Service could get an
+// address.
 func TestChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 2))
 	w := newWorld(t, "192.0.2.10-192.0.2.13,2001:db8::1-2001:db8::3")
@@ -252,7 +254,7 @@ func TestChanges(t *testing.T) {
 				s.Spec.ExternalTrafficPolicy = []corev1.ServiceExternalTrafficPolicy{"Cluster", "Local"}[r.IntN(2)]
 				s.Spec.Type = []corev1.ServiceType{"LoadBalancer", "LoadBalancer", "NodePort"}[r.IntN(3)]
 				s.Spec.IPFamilies = [][]corev1.IPFamily{{"IPv4"}, {"IPv6"}, {"IPv6", "IPv4"}}[r.IntN(3)]
-				s.Spec.LoadBalancerIP = "" //nolint:staticcheck // users have it
+				s.Spec.LoadBalancerIP = "" //nolint:staticcheck // still in use
 				if r.IntN(3) == 0 && len(s.Spec.IPFamilies) == 1 && s.Spec.IPFamilies[0] == "IPv4" {
 					asks(fmt.Sprintf("192.0.2.%d", 9+r.IntN(6)))(s)
 				}
@@ -279,9 +281,9 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// A Service that is being deleted keeps its address until it is gone; a pool that has become smaller
-// takes addresses back.
-func TestStatusIsTheMemory(t *testing.T) {
+// A Service that is being deleted keeps its address until it is gone; addresses that are no longer
+// in the pool are released.
+func TestAddressesAreKeptInStatus(t *testing.T) {
 	w := newWorld(t, "192.0.2.10-192.0.2.12")
 	w.want(w.set("a", asks("192.0.2.12")), "192.0.2.12")
 	w.set("a", asks(""))

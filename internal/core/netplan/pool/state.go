@@ -29,33 +29,33 @@ func Annotations() []string {
 	return []string{annotationAddresses, annotationAddressesOld, annotationShared, annotationSharedOld}
 }
 
-// State is who has which addresses. It is not safe for concurrent use.
+// State holds the addresses of Services. It is not safe for concurrent use.
 type State struct {
 	pool  Pool
 	known map[types.NamespacedName]*holder
 	users map[netip.Addr][]types.NamespacedName
 }
 
-// holder is a Service that wants addresses.
+// holder is a Service that requests addresses.
 type holder struct {
 	service *corev1.Service
 	request request
 	has     []netip.Addr // one for each of request.families; none: it waits
-	failed  string       // why, as the event for the user says
+	failed  string       // why, as in the event
 }
 
-// request is what a Service requests.
+// request holds the addresses that a Service requests.
 type request struct {
 	families  []corev1.IPFamily // of the addresses that it needs, in its order
 	optional  []corev1.IPFamily // and those that it gets if the pool has them
 	addresses []netip.Addr      // requested by name; none: any
 	sharing   string            // key with which others may have the same address; "": none
-	backend   string            // which pods: those that share must be reached alike
+	backend   string            // its pods: Services that share an address must have the same traffic policy or pods
 	ports     []string
-	wrong     string // why nothing can be given
+	wrong     string // why no address can be assigned
 }
 
-// Input is a Service as stored; a nil Service is gone.
+// Input is a Service as stored; a nil Service was deleted.
 type Input struct {
 	Name    types.NamespacedName
 	Service *corev1.Service
@@ -80,7 +80,7 @@ func New(p Pool) *State {
 		users: map[netip.Addr][]types.NamespacedName{}}
 }
 
-// Addresses are those that Services have, in order.
+// Addresses returns the addresses of Services, in order.
 func (s *State) Addresses() []netip.Addr {
 	out := make([]netip.Addr, 0, len(s.users))
 	// any order: sorted below
@@ -91,9 +91,10 @@ func (s *State) Addresses() []netip.Addr {
 	return out
 }
 
-// Update takes Services as they are now, at first all of them. A Service keeps what it has as long as
-// it may; else it keeps what its status says; else it gets an address that is free, the older Service
-// first. node are addresses of the node itself: a Service gets one of them only if it requests it.
+// Update applies changed Services; the first call must have all of them. A Service keeps its
+// addresses as long as they are valid; otherwise it gets those of its status; otherwise a free one,
+// older Services first. node are addresses of the node itself: a Service gets one of them only if it
+// requests it.
 func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, notices []Notice) {
 	changed := map[types.NamespacedName]bool{}
 	released := false
@@ -145,7 +146,8 @@ func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, notices [
 	return writes, notices
 }
 
-// order is which Services to look at: those that changed, and those that wait if something became free.
+// order returns the Services to process: the changed ones, and those that wait if an address became
+// free.
 func (s *State) order(changed map[types.NamespacedName]bool, released bool) []types.NamespacedName {
 	var out []types.NamespacedName
 	// any order: sorted below
@@ -162,13 +164,14 @@ func (s *State) order(changed map[types.NamespacedName]bool, released bool) []ty
 	return out
 }
 
-// ours reports whether a Service gets its addresses here.
+// ours reports whether this package assigns the addresses of a Service.
 func ours(s *corev1.Service) bool {
 	return s != nil && s.Spec.Type == corev1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil &&
 		s.DeletionTimestamp == nil
 }
 
-// cleared takes addresses of the pool out of the status of a Service that is not a load balancer any more.
+// cleared removes addresses of the pool out of the status of a Service that is not a load balancer any
+// more.
 func (s *State) cleared(i Input) (Write, bool) {
 	if i.Service == nil || i.Service.DeletionTimestamp != nil || i.Service.Spec.LoadBalancerClass != nil {
 		return Write{}, false
@@ -178,7 +181,7 @@ func (s *State) cleared(i Input) (Write, bool) {
 		func(a netip.Addr) bool { return !s.pool.Contains(a) })
 }
 
-// release frees what a Service has.
+// release frees the addresses of a Service.
 func (s *State) release(name types.NamespacedName) bool {
 	h := s.known[name]
 	for _, a := range h.has {
@@ -190,7 +193,7 @@ func (s *State) release(name types.NamespacedName) bool {
 	return len(h.has) > 0
 }
 
-// take gives a Service the addresses if it may have them and they are all that it wants.
+// take gives a Service the addresses if it may have them and they fulfil its request.
 func (s *State) take(name types.NamespacedName, want []netip.Addr) bool {
 	h := s.known[name]
 	if !s.suits(h.request, want) {
@@ -246,7 +249,7 @@ func sorted(list []netip.Addr) []netip.Addr {
 	return slices.SortedFunc(slices.Values(list), netip.Addr.Compare)
 }
 
-// conflict is why a Service cannot share an address with those that have it.
+// conflict returns why a Service cannot share an address with its holders.
 func (s *State) conflict(name types.NamespacedName, a netip.Addr) error {
 	r := s.known[name].request
 	for _, other := range s.users[a] {
@@ -317,7 +320,7 @@ func (s *State) find(name types.NamespacedName, node []netip.Addr) (want []netip
 	return want, nil
 }
 
-// free is the first address of a family that a Service may have.
+// free returns the first address of a family that a Service may have.
 func (s *State) free(name types.NamespacedName, v6 bool, node []netip.Addr) netip.Addr {
 	for a := range s.pool.all(v6) {
 		if !slices.Contains(node, a) && s.conflict(name, a) == nil {
@@ -351,9 +354,9 @@ func (s *State) requestOf(svc *corev1.Service) (r request) {
 	}
 	r.sharing = get(annotationShared, annotationSharedOld)
 	list := get(annotationAddresses, annotationAddressesOld)
-	if by := svc.Spec.LoadBalancerIP; by != "" { //nolint:staticcheck // users have it
+	if by := svc.Spec.LoadBalancerIP; by != "" { //nolint:staticcheck // still in use
 		if list != "" {
-			r.wrong = "it asks for addresses by spec.loadBalancerIP and by annotation"
+			r.wrong = "it requests addresses by spec.loadBalancerIP and by annotation"
 		}
 		list = by
 	}
@@ -369,7 +372,7 @@ func (s *State) requestOf(svc *corev1.Service) (r request) {
 	return r
 }
 
-// ask reads the addresses that a Service requests by name.
+// ask returns the addresses that a Service requests by name.
 func (r *request) ask(list string) {
 	wanted := slices.Concat(r.families, r.optional)
 	var seen []corev1.IPFamily
@@ -395,7 +398,7 @@ func familyOf(a netip.Addr) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// statusOf are the addresses in a status; none if there is anything else.
+// statusOf returns the addresses in a status; none if the status has other entries, too.
 func statusOf(s *corev1.Service) (out []netip.Addr) {
 	for _, i := range s.Status.LoadBalancer.Ingress {
 		a, err := netip.ParseAddr(i.IP)
@@ -407,7 +410,7 @@ func statusOf(s *corev1.Service) (out []netip.Addr) {
 	return out
 }
 
-// write is what the status of a Service should be, and whether it differs.
+// write returns the desired status of a Service, and whether it differs from the stored one.
 func write(name types.NamespacedName, h *holder) (Write, bool) {
 	w := Write{Name: name, UID: h.service.UID}
 	for _, a := range h.has {

@@ -9,10 +9,10 @@ import (
 	"carob/internal/core/netplan"
 )
 
-// Ingress says what the status of a Service should name as its load balancer, when the node itself is
-// that: its addresses, one of each family of the Service. change is false if the status is right, or
-// is somebody else's: a Service with a loadBalancerClass, or with addresses that are not in own, which
-// are those that the node has or had (N11.14).
+// Ingress returns the load balancer status of a Service when the node itself is the load balancer: its
+// addresses, one of each family of the Service. change is false if the status is right, or belongs to
+// another controller: the Service has a loadBalancerClass, or addresses that are not in own, the
+// present and former addresses of the node (N11.14).
 func Ingress(s *corev1.Service, node, own []netip.Addr) (want []corev1.LoadBalancerIngress, change bool) {
 	have := s.Status.LoadBalancer.Ingress
 	foreign := slices.ContainsFunc(have, func(i corev1.LoadBalancerIngress) bool {

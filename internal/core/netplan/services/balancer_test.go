@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The node's addresses become the status of Services of type LoadBalancer, and of no others; what
-// somebody else wrote there stays.
+// The node's addresses become the status of Services of type LoadBalanceronly; addresses of other
+// controllers stay.
 func TestIngress(t *testing.T) {
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	own := append(node, netip.MustParseAddr("192.0.2.9"))

@@ -12,10 +12,10 @@ import (
 	"carob/internal/core/netplan"
 )
 
-// labelProxyName on a Service leaves it to another data plane (N2.23).
+// labelProxyName on a Service assigns it to another data plane (N2.23).
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// compiled is what one Service adds to the tables, if no other Service has its addresses.
+// compiled holds the entries of one Service in the tables, if no other Service has its addresses.
 type compiled struct {
 	age   int64 // creation time in seconds: the older of two claimants wins
 	ip    netip.Addr
@@ -23,7 +23,7 @@ type compiled struct {
 	lists map[List][]endpoint // none is empty
 	// timeout is for how many seconds clients keep their endpoint; 0: no affinity.
 	timeout uint32
-	// problems are what a user should know.
+	// problems are reported to the user.
 	problems []string
 	flows    map[Port][]netip.AddrPort
 	// noLocalIn, noLocalOut count ports with a Local policy whose endpoints are elsewhere (N9.4).
@@ -40,7 +40,7 @@ const (
 	rankExternal
 )
 
-// vip is what happens to connections to an address and port of a Service.
+// vip defines the handling of connections to an address and port of a Service.
 type vip struct {
 	rank       rank
 	dispatch   route // N = 0: none
@@ -77,7 +77,8 @@ func clusterIP(f family, s *corev1.Service) netip.Addr {
 	return netip.Addr{}
 }
 
-// compile decides about one Service alone. It returns nil for one that is not programmed.
+// compile compiles one Service, independent of others. It returns nil for one that is not
+// programmed.
 func compile(f family, n Node, s *corev1.Service, slicesOf []*discoveryv1.EndpointSlice) *compiled {
 	if s == nil || !Programmed(s) {
 		return nil
@@ -103,7 +104,7 @@ func compile(f family, n Node, s *corev1.Service, slicesOf []*discoveryv1.Endpoi
 	return c
 }
 
-// affinity is for how many seconds clients keep their endpoint (N2.41).
+// affinity returns for how many seconds clients keep their endpoint (N2.41).
 func affinity(s *corev1.Service) uint32 {
 	if s.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		return 0
@@ -121,7 +122,7 @@ type address struct {
 	rank rank
 }
 
-// externals are the external addresses of a family (N2.29, N2.30).
+// externals returns the external addresses of a family (N2.29, N2.30).
 func externals(f family, s *corev1.Service) []address {
 	var out []address
 	add := func(text string, r rank) {
@@ -142,7 +143,7 @@ func externals(f family, s *corev1.Service) []address {
 	return out
 }
 
-// port adds a Service port that is known at the cluster IP as at.
+// port adds a Service port whose cluster IP and port are at.
 func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePort, at Port, external []address,
 	all []endpoint) {
 	u := choose(n, all)
@@ -211,7 +212,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 	}
 }
 
-// serving keeps which endpoints flows of UDP and TCP may have (N2.49).
+// serving records the valid endpoints of UDP and TCP flows (N2.49).
 func (c *compiled) serving(at Port, outer map[Port]vip, all []endpoint) {
 	var list []netip.AddrPort
 	for i := range all {
@@ -231,7 +232,7 @@ func (c *compiled) serving(at Port, outer map[Port]vip, all []endpoint) {
 	}
 }
 
-// without is what happens to connections for which there is no endpoint (N2.11, N2.14).
+// without returns the verdict for connections without an endpoint (N2.11, N2.14).
 func without(u usable) verdict {
 	if u.any {
 		return drop
@@ -239,7 +240,7 @@ func without(u usable) verdict {
 	return reject
 }
 
-// owns reports whether carob itself listens there.
+// owns reports whether carob itself listens at an address and port.
 func (n Node) owns(at Port) bool {
 	return at.Proto == TCP && slices.ContainsFunc(n.Own, func(own netip.AddrPort) bool {
 		if own.Port() != at.Port {
@@ -250,7 +251,8 @@ func (n Node) owns(at Port) bool {
 	})
 }
 
-// allowed are the sources that may use a load balancer's addresses (N2.36, N2.37); not guarded: all.
+// allowed returns the sources that may use a load balancer's addresses (N2.36, N2.37); not guarded:
+// all.
 func allowed(f family, n Node, s *corev1.Service, external []address) (guarded bool, out []netip.Prefix) {
 	node := false
 	for _, text := range s.Spec.LoadBalancerSourceRanges {
@@ -274,7 +276,7 @@ func allowed(f family, n Node, s *corev1.Service, external []address) (guarded b
 			}
 		}
 	}
-	// A range within another one adds nothing, and the kernel takes no overlapping ones.
+	// Ranges within others are dropped, because the kernel does not accept overlapping ranges.
 	slices.SortFunc(out, func(a, b netip.Prefix) int {
 		return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Addr().Compare(b.Addr()))
 	})

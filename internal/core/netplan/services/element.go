@@ -53,20 +53,21 @@ type Element struct {
 // with other data is in both lists.
 type Change struct {
 	Delete, Add []Element
-	// NewClasses and OldClasses need, or no longer need, a chain that chooses among N endpoints.
+	// NewClasses and OldClasses lists classes that need, or no longer need, a chain that chooses
+	// among N endpoints.
 	NewClasses, OldClasses []Class
 	// Flows are the addresses and ports of UDP and TCP that changed, with the endpoints that serve now:
-	// connection tracking must forget flows to others (N2.J), of TCP only those that have ended.
+	// conntrack entries of flows to others must be deleted (N2.J), of TCP only those that have ended.
 	Flows map[Port][]netip.AddrPort
-	// Problems are reasons why an address or port of a changed Service is not answered for it.
+	// Problems are reasons why an address or port of a changed Service is not served.
 	Problems []Problem
 
-	// Left are pods for which State.UseOf may no longer say In.
+	// Left lists pods for which State.UseOf may no longer return In.
 	Left []types.UID
 
 	forget  []memberOf
 	touched []List              // whose numbers may be free
-	self    map[netip.Addr]bool // local endpoints that were looked at: whether they were there
+	self    map[netip.Addr]bool // changed local endpoints: whether they existed before
 }
 
 // Empty reports whether nothing changes in the table.
@@ -74,7 +75,7 @@ func (c *Change) Empty() bool {
 	return len(c.Delete)+len(c.Add)+len(c.NewClasses)+len(c.OldClasses) == 0
 }
 
-// add and remove leave out an element that goes and comes back the same.
+// add and remove cancel out for an element that is removed and added unchanged.
 func (c *Change) add(e Element)    { c.Add = append(c.Add, e) }
 func (c *Change) remove(e Element) { c.Delete = append(c.Delete, e) }
 
@@ -109,7 +110,7 @@ func (c *Change) cancel() {
 	c.Delete = left
 }
 
-// Table is elements as data: what the kernel has.
+// Table holds elements as data, like the kernel's sets.
 type Table [Sets]map[Key]Element
 
 // NewTable returns an empty table.
@@ -121,8 +122,8 @@ func NewTable() *Table {
 	return t
 }
 
-// Apply makes a change as the kernel does: all of it or, if an element to delete is not there or one
-// to add is, nothing. It reports whether it did.
+// Apply applies a change like the kernel: completely, or not at all if an element to delete is
+// missing or one to add exists. It reports whether it was applied.
 func (t *Table) Apply(c Change) bool {
 	gone := map[Set]map[Key]bool{}
 	for _, e := range c.Delete {

@@ -16,7 +16,7 @@ const labelHeadless = "service.kubernetes.io/headless"
 // endpoint is one address and port behind a Service port.
 type endpoint struct {
 	at                                 netip.AddrPort
-	pod                                types.UID // "" if no pod is behind it
+	pod                                types.UID // "" if it has no pod
 	ready, serving, terminating, local bool
 	zones                              []discoveryv1.ForZone
 	nodes                              []discoveryv1.ForNode
@@ -101,7 +101,7 @@ func bySliceName(list []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice
 // usable are the endpoints that a node uses for connections to a Service port.
 type usable struct {
 	cluster, local []endpoint
-	any            bool // some endpoint somewhere takes connections (N2.8)
+	any            bool // any endpoint in the cluster takes connections (N2.8)
 }
 
 // choose selects the endpoints that this node uses (N2.3 to N2.8).

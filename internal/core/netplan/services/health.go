@@ -6,16 +6,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// HealthCheck is what a load balancer learns about a node and a Service with externalTrafficPolicy
-// Local (N2.K).
+// HealthCheck is the health check response of a node for a Service with externalTrafficPolicy Local
+// (N2.K).
 type HealthCheck struct {
 	Port  uint16 // the Service's healthCheckNodePort
 	Local int    // addresses of ready endpoints on this node
 }
 
-// Health says which health check a node serves for a Service in one address family; ok is false if
-// there is none. Endpoints that are terminating do not count, though they may still get traffic: so
-// load balancers stop to send new connections first (N2.55).
+// Health returns the health check that a node serves for a Service in one address family; ok is
+// false if there is none. Endpoints that are terminating do not count, although they may still get
+// traffic, so that load balancers stop sending new connections first (N2.55).
 func Health(v6 bool, n Node, in Input) (check HealthCheck, ok bool) {
 	f, s := family{v6}, in.Service
 	if s == nil || !Programmed(s) || s.Spec.Type != corev1.ServiceTypeLoadBalancer ||

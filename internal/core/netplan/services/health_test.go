@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A health check exists for type LoadBalancer with ETP Local only, and counts addresses that are ready
-// and here, once each (N0.31, N2.55).
+// A health check exists for type LoadBalancer with ETP Local only, and counts ready addresses on this
+// node, once each (N0.31, N2.55).
 func TestHealth(t *testing.T) {
 	here, there := "here", "there"
 	service := func(change func(*corev1.Service)) *corev1.Service {
@@ -53,6 +53,6 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	if _, ok := Health(false, Node{Name: "here"}, Input{}); ok {
-		t.Error("a Service that is gone has a health check")
+		t.Error("a deleted Service has a health check")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// ids gives things numbers: a hash, or the next number that is free. 0 is not a number.
+// ids assigns numbers to keys: a hash, or the next number that is free. 0 is not a number.
 type ids[K comparable] struct {
 	byKey map[K]uint32
 	taken map[uint32]bool

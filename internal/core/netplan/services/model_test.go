@@ -10,8 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// model says what the clauses of N2 say about a packet, from the objects alone: no tables, no
-// differences, no order of rules. It is written apart from the package's code on purpose.
+// model implements the clauses of N2 for a packet naively from the objects: without tables,
+// differences, or an order of rules. It shares no code with the package on purpose.
 func model(n Node, objects []Input, p Packet) Decision {
 	var served []Input
 	for _, in := range objects {
@@ -175,7 +175,7 @@ func sourceAllowed(n Node, s *corev1.Service, p Packet) bool {
 	return false
 }
 
-// endpointsFor are the lists of N2.3 to N2.9.
+// endpointsFor returns the lists of N2.3 to N2.9.
 func endpointsFor(n Node, in Input, port corev1.ServicePort, v6 bool) (cluster, local []netip.AddrPort) {
 	type info struct{ ready, falling, here, hintNode, hintZone, anyNode, anyZone, terminating bool }
 	found := map[netip.AddrPort]info{}

@@ -18,10 +18,10 @@ const (
 	Pass     Outcome = iota // it is not for a Service
 	Forward                 // to one of the endpoints
 	Rejected                // the client is notified at once
-	Dropped                 // the client hears nothing
+	Dropped                 // the client gets no response
 )
 
-// Decision is what the table says about a connection.
+// Decision is the result of the table for a connection.
 type Decision struct {
 	Outcome Outcome
 	List    []netip.AddrPort // Forward: one of these, each with the same chance
@@ -31,7 +31,7 @@ type Decision struct {
 	Masquerade bool
 }
 
-// Decide models the chains that internal/network/services makes.
+// Decide evaluates a packet like the chains of internal/network/services.
 func (t *Table) Decide(n Node, p Packet) Decision {
 	key := portKey(p.To)
 	if _, guarded := t[Guarded][key]; guarded && !t.allows(p) {

@@ -3,10 +3,10 @@
 // package must never look at a clock or at the API.
 //
 // A State holds the decision for one address family. Update takes Services and their EndpointSlices
-// as they are now and returns the difference as elements of sets to add and delete. A Table is such
-// elements gathered, and Table.Decide says what happens to a packet: a model of the kernel's chains.
-// An element depends on one Service, except where several claim the same address and port: then the
-// first one has it (State.Update).
+// as they are now and returns the difference as elements of sets to add and delete. A Table holds
+// these elements, and Table.Decide evaluates a packet like the kernel's chains. An element depends
+// on one Service, except where several claim the same address and port: then the first one gets it
+// (State.Update).
 //
 //	set           key → data
 //	dispatch      address, protocol, port → list, number of its endpoints, affinity time-out
@@ -23,9 +23,9 @@
 //	sources       address, protocol, port, range of sources; ranges of one port do not overlap
 //	node-ips      address that answers on node ports; there a port has the unspecified address as key
 //
-// Lists and members have numbers: a hash of what they are, or the next free number. So a new process
-// nearly always comes to the numbers of the one before, and clients keep their endpoints. No name
-// that a user chose reaches the kernel.
+// Lists and members have numbers: a hash of their identity, or the next free number. So a new
+// process nearly always computes the same numbers, and clients keep their endpoints. No string of a
+// user reaches the kernel.
 //
 // Contract: N2 in docs/spec/network.md.
 package services
@@ -40,7 +40,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Node is what a decision depends on in addition to Services.
+// Node holds the facts of the node that decisions depend on.
 type Node struct {
 	Name string
 	Zone string // the label topology.kubernetes.io/zone
@@ -48,12 +48,12 @@ type Node struct {
 	Addresses []netip.Addr
 	// Pods are the addresses of this node's pods: sources that are "local" (N0.16).
 	Pods []netip.Prefix
-	// Own are where carob itself listens with TCP; an unspecified address means all addresses of
-	// the node. No external address or node port of a Service takes them.
+	// Own lists the TCP addresses at which carob itself listens; an unspecified address means all
+	// addresses of the node. External addresses and node ports of Services never take them.
 	Own []netip.AddrPort
 }
 
-// Input is a Service as stored, and its EndpointSlices; a nil Service is gone.
+// Input is a Service as stored, and its EndpointSlices; a nil Service was deleted.
 type Input struct {
 	Name    types.NamespacedName
 	Service *corev1.Service
@@ -94,7 +94,7 @@ func protocolOf(p *corev1.Protocol) Protocol {
 	case corev1.ProtocolTCP, "":
 		return TCP
 	}
-	return 0 // refused by the API; nothing has it
+	return 0 // refused by the API, so no Service has it
 }
 
 // Port is where packets are sent to. The unspecified address means the node's own: node ports.
@@ -111,8 +111,8 @@ func (p Port) String() string {
 	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(p.Addr, p.Port), p.Proto)
 }
 
-// List names the endpoints among which connections to a Service port are distributed, by what is
-// unique in the cluster.
+// List names the endpoints among which connections to a Service port are distributed, by an
+// identity that is unique in the cluster.
 type List struct {
 	Port       // of the cluster IP
 	Local bool // only endpoints on this node
@@ -122,8 +122,8 @@ type List struct {
 // chain makes the kernel check the whole table, which takes ten times as long as a change of elements.
 const commonClasses = 16
 
-// Class is what the choice of an endpoint depends on in addition to the list: one chain serves
-// all lists with the same number of endpoints and time-out.
+// Class holds what the choice of an endpoint depends on, apart from the list: one chain serves all
+// lists with the same number of endpoints and time-out.
 type Class struct {
 	N       uint32 // endpoints, at least 1
 	Timeout uint32 // seconds for which a client keeps its endpoint; 0: no affinity
@@ -141,7 +141,7 @@ const MaxEndpoints = 1<<15 - 1
 // Number is the class as one number: affinity has at most a day (N0.30), which needs 17 bits.
 func (c Class) Number() uint32 { return c.N<<17 | c.Timeout }
 
-// verdict is what happens to connections that have no endpoint.
+// verdict is the handling of connections without an endpoint.
 type verdict uint8
 
 const (
@@ -171,8 +171,8 @@ func (f family) sliceType() discoveryv1.AddressType {
 	return discoveryv1.AddressTypeIPv4
 }
 
-// parse reads addresses as loosely as the API accepts in old objects: with leading zeros, and IPv4
-// addresses in the form of IPv6.
+// parse parses addresses in all forms that the API accepts in old objects: with leading zeros, and
+// IPv4 addresses in the form of IPv6.
 func parse(s string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(strings.TrimSpace(s))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// world makes random Services that get in each other's way.
+// world makes random Services that conflict with each other.
 type world struct {
 	*rand.Rand
 	objects map[types.NamespacedName]Input
@@ -200,7 +200,7 @@ func (w *world) packet(v6 bool) Packet {
 	return p
 }
 
-// gathered is a state's elements as a table.
+// gathered returns a state's elements as a table.
 func gathered(t *testing.T, s *State) *Table {
 	t.Helper()
 	out := NewTable()
@@ -213,7 +213,7 @@ func gathered(t *testing.T, s *State) *Table {
 	return out
 }
 
-// unordered replaces the indexes of endpoints, which depend on what was before, by the sets of
+// unordered replaces the indexes of endpoints, which depend on earlier states, by the sets of
 // endpoints of each list; it checks that they count from 0.
 func unordered(t *testing.T, tab *Table) (rest [Sets]map[Key]Element, lists map[uint32][]netip.AddrPort) {
 	t.Helper()
@@ -241,9 +241,9 @@ func unordered(t *testing.T, tab *Table) (rest [Sets]map[Key]Element, lists map[
 	return rest, lists
 }
 
-// After each of 10,000 random changes of Services and endpoints, the differences applied one after
-// the other make the table that a fresh computation makes, and packets go where the clauses of N2
-// send them.
+// After each of 10,000 random changes of Services and endpoints, the differences, applied one after
+// the other, give the table that is computed anew, and packets go to the destinations of the N2
+// clauses.
 func TestChangesAndPackets(t *testing.T) {
 	for seed := range uint64(40) {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), objects: map[types.NamespacedName]Input{}}
@@ -332,13 +332,13 @@ func note[K comparable](t *testing.T, have map[K]bool, come, gone []K) {
 	}
 	for _, k := range gone {
 		if !have[k] {
-			t.Errorf("%v goes and is not there", k)
+			t.Errorf("%v is deleted but does not exist", k)
 		}
 		delete(have, k)
 	}
 }
 
-// What is said about pods does not depend on what was before, either.
+// The results for pods do not depend on earlier states, either.
 func sameUses(t *testing.T, s, fresh *State) {
 	t.Helper()
 	for i := range 7 {
@@ -353,6 +353,6 @@ func sameUses(t *testing.T, s, fresh *State) {
 	if len(s.pods) != len(fresh.pods) || len(s.hairpin) != len(fresh.hairpin) || len(s.lists) != len(fresh.lists) ||
 		len(s.ids.taken) != len(fresh.ids.taken) || len(s.members.taken) != len(fresh.members.taken) ||
 		len(s.ports) != len(fresh.ports) || len(s.owners) != len(fresh.owners) {
-		t.Error("something is kept that nobody needs")
+		t.Error("unused entries are kept")
 	}
 }

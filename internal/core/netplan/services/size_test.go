@@ -31,7 +31,8 @@ func simple(i, endpoints int) Input {
 	return in
 }
 
-// One of 10,000 endpoints behind one Service, and one of 10,000 Services, changes a few elements.
+// A change of one of 10,000 endpoints of a Service, or of one of 10,000 Services, changes a few
+// elements.
 func TestChangesAreSmall(t *testing.T) {
 	s := New(false, Node{Name: "here"})
 	big := simple(0, 10_000)
@@ -40,7 +41,8 @@ func TestChangesAreSmall(t *testing.T) {
 	first.Endpoints = first.Endpoints[1:] // all others come after it
 	big.Slices[0] = &first
 	c := s.Update([]Input{big})
-	// The endpoint's element goes, the last one takes its place; the number of endpoints is another.
+	// The endpoint's element is removed, the last one takes its index, and the number of endpoints
+	// changes.
 	if len(c.Delete) > 5 || len(c.Add) > 3 {
 		t.Errorf("%d deleted, %d added of 10,000 endpoints", len(c.Delete), len(c.Add))
 	}
@@ -58,7 +60,7 @@ func TestChangesAreSmall(t *testing.T) {
 	}
 }
 
-// A Service that is scaled makes no chain, which would cost more than its elements, as long as it has few endpoints.
+// Scaling a Service with few endpoints creates no chain, which would cost more than its elements.
 func TestScalingMakesNoChains(t *testing.T) {
 	s := New(false, Node{Name: "here"})
 	for n := range commonClasses + 1 {
@@ -96,12 +98,12 @@ func TestTwoClaimants(t *testing.T) {
 	own.Service.Spec.Ports[0].Port = 6443
 	for _, e := range s.Update([]Input{own}).Add {
 		if e.Key.Addr == node.Own[0].Addr() {
-			t.Errorf("a Service took where carob listens: %+v", e)
+			t.Errorf("a Service took an address of carob: %+v", e)
 		}
 	}
 }
 
-// Addresses and ranges are text that users chose.
+// Addresses and ranges are strings of users.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"10.96.0.1", "010.96.000.01", "::ffff:10.0.0.1", "fe80::1%eth0", " 10.0.0.0/8",
 		"::/0", "1/1"} {

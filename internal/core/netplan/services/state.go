@@ -77,11 +77,11 @@ func (s *State) ofFamily(n Node) Node {
 	return n
 }
 
-// Node is what the state was made with, for its family.
+// Node returns the node's facts for the state's family.
 func (s *State) Node() Node { return s.node }
 
-// SetNode changes facts of the node. Update must follow with all Services: their results may
-// depend on the node.
+// SetNode changes facts of the node. Update must follow with all Services, because their results
+// may depend on the node.
 func (s *State) SetNode(n Node) Change {
 	var c Change
 	n = s.ofFamily(n)
@@ -102,11 +102,11 @@ func addrKey(a netip.Addr) Key { return Key{Port: Port{Addr: a}} }
 
 func portKey(p Port) Key { return Key{Port: p} }
 
-// Update takes Services as they are now. It costs as much as those Services and their endpoints,
-// however many others there are. Where two Services claim the same cluster IP, or the same external
-// address or node port, the first one has it: a cluster IP before a node port, a balancer's address
-// and an external IP, then the older Service, then the name. The other one gets it when the first
-// one goes.
+// Update applies changed Services. Its cost depends on these Services and their endpoints, not on
+// the number of others. Where two Services claim the same cluster IP, or the same external address
+// or node port, the first one gets it: a cluster IP before a node port, a balancer's address and an
+// external IP, then the older Service, then the name. The other one gets it when the first one is
+// deleted.
 func (s *State) Update(in []Input) Change {
 	c := Change{Flows: map[Port][]netip.AddrPort{}}
 	// The owner of a cluster IP decides whether a Service exists at all.
@@ -174,7 +174,7 @@ func (s *State) older(a, b types.NamespacedName) int {
 		strings.Compare(a.Name, b.Name))
 }
 
-// active is a Service that has its cluster IP; nil if it has not.
+// active returns a Service if it owns its cluster IP, else nil.
 func (s *State) active(name types.NamespacedName) *compiled {
 	if now := s.services[name]; now != nil && s.owners[now.ip][0] == name {
 		return now
@@ -182,7 +182,7 @@ func (s *State) active(name types.NamespacedName) *compiled {
 	return nil
 }
 
-// claim replaces what Services had by what they have now.
+// claim replaces the former entries of Services by their new ones.
 func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 	type holder struct {
 		name types.NamespacedName
@@ -287,7 +287,7 @@ func clusterIPs(old, now *compiled, c *Change) {
 	}
 }
 
-// flow notes which endpoints serve a port of UDP or TCP now.
+// flow records the endpoints that now serve a port of UDP or TCP.
 func (s *State) flow(p Port, c *Change) {
 	if p.Proto == SCTP {
 		return
@@ -298,7 +298,7 @@ func (s *State) flow(p Port, c *Change) {
 	}
 }
 
-// vipElements emits the elements of an address and port; n counts what several share.
+// vipElements emits the elements of an address and port; n counts shared elements.
 func (s *State) vipElements(p Port, v vip, n int, emit func(Element), c *Change) {
 	key := portKey(p)
 	// any order: two elements of a set of elements
@@ -351,8 +351,8 @@ func count[K comparable](m map[K]int, k K, n int, come, gone *[]K) {
 	}
 }
 
-// replaceLists changes the lists of Services. What goes is first: another Service may have had the
-// cluster IP.
+// replaceLists changes the lists of Services. Deletions come first: another Service may have had
+// the cluster IP.
 func (s *State) replaceLists(before map[types.NamespacedName]*compiled, c *Change) {
 	// any order: each Service by itself, the elements of a change are a set
 	for name, old := range before {
@@ -424,7 +424,7 @@ func (s *State) member(l List, at netip.AddrPort) Element {
 	return Element{Set: Members, Key: Key{ID: s.members.of(m, m.text)}, To: at}
 }
 
-// release frees the numbers of what is gone after an update.
+// release frees unused numbers after an update.
 func (s *State) release(c *Change) {
 	for _, l := range c.touched {
 		if _, kept := s.lists[l]; !kept {
@@ -504,7 +504,7 @@ func place(old []placed, want []endpoint) []placed {
 	return next
 }
 
-// problems lists what does not work for a Service.
+// problems lists the problems of a Service.
 func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
 	if first := s.owners[now.ip][0]; first != name {
 		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip,
@@ -523,7 +523,7 @@ func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
 	return out
 }
 
-// Elements are all elements of the table.
+// Elements returns all elements of the table.
 func (s *State) Elements() iter.Seq[Element] {
 	return func(yield func(Element) bool) {
 		stopped := false
@@ -567,21 +567,20 @@ func (s *State) Elements() iter.Seq[Element] {
 	}
 }
 
-// Classes are the classes in use.
-// any order: a set of classes
+// Classes returns the classes in use. any order: a set of classes
 func (s *State) Classes() []Class { return slices.Collect(maps.Keys(s.classes)) }
 
-// Use is whether connections can still be sent to a pod.
+// Use defines whether connections can still be sent to a pod.
 type Use uint8
 
-// The answers of UseOf.
+// The results of UseOf.
 const (
 	Out      Use = iota // new connections never reach the pod through a Service
 	Fallback            // they do, but only because no other endpoint is ready (N2.3)
 	In                  // they do
 )
 
-// UseOf answers for the pod with a UID.
+// UseOf returns the Use of the pod with a UID.
 func (s *State) UseOf(pod types.UID) Use {
 	switch u := s.pods[pod]; {
 	case u.ready > 0:

@@ -60,12 +60,12 @@ func differs(allocated, actual corev1.ResourceList, name corev1.ResourceName, le
 	return !(a <= least && b <= least) && (a-b > 1 || b-a > 1)
 }
 
-// Same reports whether two requirements are equal in amounts.
+// Same reports whether two requirements have equal amounts.
 func Same(a, b *corev1.ResourceRequirements) bool {
 	return SameList(a.Requests, b.Requests) && SameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
 }
 
-// SameList reports whether two lists have the same amounts, in whatever notation.
+// SameList reports whether two lists have the same amounts, in any notation.
 func SameList(a, b corev1.ResourceList) bool {
 	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }

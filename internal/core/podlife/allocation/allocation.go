@@ -14,13 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Pod is what a pod is allocated. It is replaced as a whole and never changed.
+// Pod holds the allocated resources of a pod. It is replaced as a whole and never changed.
 type Pod struct {
 	Containers []Container                  // init containers, then regular ones
 	Whole      *corev1.ResourceRequirements // of the pod itself; nil if its spec has none
 }
 
-// Container is what a container is allocated.
+// Container holds the allocated resources of a container.
 type Container struct {
 	Name      string
 	Resources corev1.ResourceRequirements
@@ -38,7 +38,7 @@ func Of(pod *corev1.Pod) Pod {
 	return p
 }
 
-// For returns what a container is allocated, or nil for a container that it does not list.
+// For returns the allocation of a container, or nil for a container that it does not list.
 func (p *Pod) For(container string) *corev1.ResourceRequirements {
 	for i := range p.Containers {
 		if p.Containers[i].Name == container {
@@ -77,8 +77,8 @@ func (p *Pod) Apply(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// Effective returns what a container runs with: its own resources, and the limits of its pod
-// where it has none (L3.117j).
+// Effective returns the resources that a container runs with: its own resources, and the limits of
+// its pod where it has none (L3.117j).
 func Effective(pod, own *corev1.ResourceRequirements) *corev1.ResourceRequirements {
 	if pod == nil {
 		return own
@@ -96,7 +96,7 @@ func Effective(pod, own *corev1.ResourceRequirements) *corev1.ResourceRequiremen
 	return all
 }
 
-// Change says what a running container needs to get the resources that it was allocated.
+// Change lists what a running container needs to reach its allocation.
 type Change struct {
 	Due     bool
 	Restart bool // its resize policy requires a restart (L3.126)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// What the runtime runs is reported, except where it only rounds (L3.127, L4.32b).
+// The resources in the runtime are reported, unless they differ only by rounding (L3.127, L4.32b).
 func TestResourcesInForce(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
 		l := corev1.ResourceList{}
@@ -57,9 +57,9 @@ func TestResourcesInForce(t *testing.T) {
 	}
 }
 
-// L4.32a: a running pod shows the cpu request that its cgroup stands for. On cgroup v1
-// that is what was asked for, on v2 weights are coarser; what the pod names itself
-// stays when it makes the same weight, and next to nothing is not shown.
+// L4.32a: a running pod shows the cpu request that its cgroup stands for. On cgroup v1 that is the
+// request, on v2 weights are coarser; the pod-level request stays when it gives the same weight,
+// and values close to zero are not shown.
 func TestWholePodInForce(t *testing.T) {
 	cpu := func(c string) corev1.ResourceList {
 		if c == "" {

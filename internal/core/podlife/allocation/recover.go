@@ -47,7 +47,8 @@ func (p *Pod) recoverWhole(pod *corev1.Pod) {
 	if p.Whole == nil || st.AllocatedResources == nil || st.Resources == nil {
 		return
 	}
-	// The status also has the sums of the containers, for what the pod's spec does not name.
+	// The status also has the sums of the containers, for resources that the pod's spec does not
+	// set.
 	replaceKnown(&p.Whole.Requests, named(without(st.AllocatedResources, pod.Spec.Overhead), p.Whole.Requests))
 	replaceKnown(&p.Whole.Limits, named(without(st.Resources.Limits, pod.Spec.Overhead), p.Whole.Limits))
 }

@@ -12,11 +12,11 @@ import (
 type Status struct {
 	Requests corev1.ResourceList          // allocatedResources
 	Pending  *corev1.ResourceRequirements // resources until the pod runs: the sums of its containers
-	Running  *corev1.ResourceRequirements // resources while it runs: what its cgroup has
+	Running  *corev1.ResourceRequirements // resources while it runs: the values of its cgroup
 }
 
-// StatusOf computes the status of a pod that is allocated what its spec says. cgroupV2 is true
-// on a node with the unified hierarchy only, which rounds CPU requests.
+// StatusOf computes the status of a pod whose allocation is its spec. cgroupV2 is true on a node
+// with the unified hierarchy only, which rounds CPU requests.
 func StatusOf(pod *corev1.Pod, cgroupV2 bool) Status {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})

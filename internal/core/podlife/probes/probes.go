@@ -1,6 +1,6 @@
 // Package probes counts the results of a container's probes against their thresholds.
 //
-// It is pure. core/podlife decides which probes run and what their results mean for the
+// It is pure. core/podlife decides which probes run and the effect of their results on the
 // container.
 //
 // Contract: docs/spec/pod-lifecycle.md, L5.11–L5.16.
@@ -24,17 +24,17 @@ const (
 	Failure
 )
 
-// maxErrors is the number of consecutive errors of the prober that end a try (L5.16).
+// maxErrors is the number of consecutive errors of the prober that end an attempt (L5.16).
 const maxErrors = 3
 
-// Record is what is remembered of one probe of one container, over all instances.
+// Record is the state of one probe of one container, over all instances.
 //
 //	idle ──due──▶ in flight ──outcome──▶ idle, or held until there is a new instance
 //
 // Count and Raw survive a restart of the container (L5.12): two failures before a crash and
 // one after it make three.
 type Record struct {
-	ContainerID string // the instance that Result is about
+	ContainerID string // the instance that Result belongs to
 	Result      Result
 	Raw         Result // of the last run
 	Held        bool   // no more runs for this instance
@@ -88,7 +88,7 @@ func (r *Record) Ran(spec *corev1.Probe, raw Result) (reached bool) {
 	return true
 }
 
-// Hold ends the runs for this instance and forgets the count.
+// Hold ends the runs for this instance and resets the count.
 func (r *Record) Hold() { r.Held, r.Raw, r.Count = true, None, 0 }
 
 // Period is the time between two runs.

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// L5.15: a result counts when it came as often in a row as its threshold says.
+// L5.15: a result takes effect after as many consecutive runs as its threshold.
 func TestThresholds(t *testing.T) {
 	spec := &corev1.Probe{SuccessThreshold: 2, FailureThreshold: 3}
 	var r Record

@@ -40,7 +40,7 @@ func (b Backoffs) Of(image string) *Backoff {
 	return nil
 }
 
-// Failed notes a failure: the delay doubles, unless the failure before is long ago.
+// Failed records a failure: the delay doubles, unless the previous failure is long ago.
 func (b *Backoffs) Failed(image, reason, message string, at time.Time) *Backoff {
 	f := b.Of(image)
 	if f == nil {
@@ -56,7 +56,7 @@ func (b *Backoffs) Failed(image, reason, message string, at time.Time) *Backoff 
 	return f
 }
 
-// Forget ends the back-off of an image.
+// Forget removes the back-off of an image.
 func (b *Backoffs) Forget(image string) {
 	*b = slices.DeleteFunc(*b, func(f Backoff) bool { return f.Image == image })
 }

@@ -80,7 +80,7 @@ type Backoff struct {
 	At         time.Time     // the last decision to restart
 	Granted    string        // ID of the instance whose exit the decision was about
 	Reported   string        // ID of the instance whose back-off was reported in status and events
-	Definition string        // image and resources that it holds for; with others it starts over
+	Definition string        // image and resources that it applies to; it starts over when they change
 }
 
 // Limit is the longest delay: the configured one, or the default if that is zero (L3.75, L3.78).
@@ -91,7 +91,7 @@ func Limit(configured time.Duration) time.Duration {
 	return defaultLimit
 }
 
-// After is how long a container waits after an exit: not at all if it ran for long before.
+// After returns how long a container waits after an exit: not at all if it ran for long before.
 func (b *Backoff) After(exit time.Time, limit time.Duration) time.Duration {
 	if exit.Sub(b.At) <= 2*limit {
 		return b.Delay
@@ -109,8 +109,8 @@ func (b *Backoff) Grant(id string, exit, now time.Time, limit time.Duration) {
 	b.Granted, b.At = id, now
 }
 
-// Definition is a text that changes with the image or the resources of a container: a
-// back-off holds for one definition (L3.75).
+// Definition returns a string that depends on the image and the resources of a container: a
+// back-off applies to one definition (L3.75).
 func Definition(c *corev1.Container) string {
 	if len(c.Resources.Limits) == 0 && len(c.Resources.Requests) == 0 {
 		return c.Image

@@ -42,7 +42,7 @@ func TestAllowed(t *testing.T) {
 	killed := corev1.Container{RestartPolicy: &never, RestartPolicyRules: rule(in, 137)}
 	if AfterProbe(&killed, corev1.RestartPolicyAlways) ||
 		!AfterProbe(&corev1.Container{}, corev1.RestartPolicyOnFailure) {
-		t.Error("a failed probe asks the rules (L3.68)")
+		t.Error("a failed probe uses the rules (L3.68)")
 	}
 }
 
@@ -64,7 +64,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// A back-off is of an image with its resources, in whatever order their map gives them.
+// A back-off depends on the image and its resources, not on the iteration order of their map.
 func TestDefinition(t *testing.T) {
 	c := &corev1.Container{Image: "nginx", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")}}}

@@ -1,10 +1,10 @@
-// Package attach decides which volumes of CSI drivers are attached to which nodes: which VolumeAttachments are made and
-// deleted, what the status of nodes says is attached, and which events pods get. Pure: the attach/detach controller
+// Package attach decides which volumes of CSI drivers are attached to which nodes: which VolumeAttachments are created
+// and deleted, the volumesAttached of the status of nodes, and the events of pods. Pure: the attach/detach controller
 // drives it.
 //
-// The order of writes keeps a volume on a node that uses it. The node says that a volume is in use before it looks
-// whether it is attached; here a volume is taken off the node's list before its last look at what is in use, and only
-// then its VolumeAttachment is deleted.
+// The order of writes keeps a volume on a node that uses it. The node reports that a volume is in use before it checks
+// whether it is attached; this controller removes the volume from the node's list, then checks volumesInUse again, and
+// only then deletes the VolumeAttachment.
 //
 // Contract: S4.D in docs/spec/storage-and-node.md.
 package attach
@@ -26,7 +26,7 @@ import (
 const (
 	ForceWait    = 6 * time.Minute // for a node that is not ready
 	AttachWait   = 2 * time.Minute // for the driver, before an event for the pods
-	MaxToldAgain = 4 * time.Minute // between two words about the same wait
+	MaxToldAgain = 4 * time.Minute // between two events about the same wait
 )
 
 // Volume is a persistent volume of a CSI driver.
@@ -47,7 +47,7 @@ func VolumeOf(v *corev1.PersistentVolume) (Volume, bool) {
 	return Volume{Name: v.Name, Handle: h, Exclusive: len(v.Spec.AccessModes) > 0 && !shared}, true
 }
 
-// Holds reports whether a pod with a node still needs its volumes attached (S4.33).
+// Holds reports whether a pod with a node still needs its volumes (S4.33).
 func Holds(pod *corev1.Pod) bool {
 	if pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
@@ -61,34 +61,35 @@ func Holds(pod *corev1.Pod) bool {
 			return true
 		}
 	}
-	// Without any status its containers may be running all the same.
+	// Without container statuses, its containers may still be running.
 	return len(pod.Status.ContainerStatuses) == 0 && pod.Status.Phase == corev1.PodRunning
 }
 
-// Wanted is a volume that pods of a node need, and which of them.
+// Wanted is a volume that pods of a node need, with these pods.
 type Wanted struct {
 	Volume
 	Pods []*corev1.Pod // in any order
 }
 
-// Memory is what the controller remembers of one VolumeAttachment between decisions. After a
-// restart it begins empty.
+// Memory is the controller's state of one VolumeAttachment between decisions. After a restart it is
+// empty.
 type Memory struct {
-	Waiting  time.Time            // since when the driver is waited for; zero: it is not
-	Leaving  time.Time            // since when no pod needs it; zero: one does
-	NotReady time.Time            // since when the node has not been ready, of that time; zero: it is
+	Waiting  time.Time            // start of the wait for the driver; zero: no wait
+	Leaving  time.Time            // since when no pod needs it; zero: a pod needs it
+	NotReady time.Time            // since when the node has not been ready, within Leaving; zero: it is ready
 	Error    string               // the last failure in an event for the pods
-	Attached bool                 // an event for the pods said so, or it was found so
+	Attached bool                 // an event has reported it, or it was already attached
 	Told     time.Time            // time of the last event that they wait
 	Blocked  map[string]time.Time // pods with an event about other nodes, by UID
 }
 
-// Input is what a decision about the attachments of a node depends on.
+// Input holds everything that a decision about the attachments of a node depends on.
 type Input struct {
 	Node   string
-	Object *corev1.Node // nil: there is no such node
+	Object *corev1.Node // nil: the node does not exist
 	Wanted []Wanted
-	// Attachments are those of the node that this controller made, and whose volume is not known any more.
+	// Attachments are those of the node that this controller created, also if their volume no longer
+	// exists.
 	Attachments []*storagev1.VolumeAttachment
 	// Elsewhere are the nodes other than this one that a volume has an attachment on, and UsedBy the pods that use it
 	// there.
@@ -100,28 +101,28 @@ type Input struct {
 	Now     time.Time
 }
 
-// Event is about a pod.
+// Event is an event about a pod.
 type Event struct {
 	Pod                   *corev1.Pod
 	Type, Reason, Message string
 }
 
-// Step is what is to be done, in this order.
+// Step holds the actions, in this order.
 type Step struct {
-	// Attached is what the status of the node is to say; nil: it says so.
+	// Attached is the new volumesAttached of the node's status; nil: no change.
 	Attached *[]corev1.AttachedVolume
-	// Delete are attachments to delete once that is written, if MayGo says so of the node, looked at after that write.
+	// Delete are attachments to delete after that write, if MayGo allows it for the node as read after the write.
 	Delete []Deletion
 	Create []*storagev1.VolumeAttachment
 	Events []Event
 	Again  time.Duration // when to decide again without a change; 0: never
 }
 
-// Deletion is an attachment that goes.
+// Deletion is an attachment to delete.
 type Deletion struct {
 	Name   string
 	Safe   bool
-	Forced string // why it is not safe: "timeout" or "out-of-service"; "" where the node is gone
+	Forced string // why it is not safe: "timeout" or "out-of-service"; "" if the node no longer exists
 }
 
 // ForNode decides about all attachments of a node.
@@ -170,7 +171,7 @@ func (d *decision) memory(name string) *Memory {
 	return m
 }
 
-// again has the decision made again in time.
+// again schedules the next decision.
 func (d *decision) again(wait time.Duration) {
 	wait = max(wait, time.Millisecond)
 	if d.step.Again == 0 || wait < d.step.Again {
@@ -206,7 +207,7 @@ func (d *decision) attach(name string, w Wanted, m *Memory) {
 		made.Name = name
 		d.step.Create = append(d.step.Create, made)
 		d.waits(w, m)
-	case a.DeletionTimestamp != nil: // it goes first; its end is a change
+	case a.DeletionTimestamp != nil: // it is deleted first; the deletion is an event
 	case a.Status.Attached:
 		m.Waiting, m.Error, m.Told, m.Blocked = time.Time{}, "", time.Time{}, nil
 		unique := w.UniqueName()
@@ -239,7 +240,7 @@ func (d *decision) attach(name string, w Wanted, m *Memory) {
 	}
 }
 
-// waits plans events for pods whose volume the driver does not attach.
+// waits plans events for pods whose volume the driver has not attached.
 func (d *decision) waits(w Wanted, m *Memory) {
 	if m.Waiting.IsZero() {
 		m.Waiting = d.in.Now
@@ -266,7 +267,7 @@ func (d *decision) waits(w Wanted, m *Memory) {
 	)
 }
 
-// blocked plans one event for each pod whose volume another node has.
+// blocked plans one event for each pod whose volume is attached to another node.
 func (d *decision) blocked(w Wanted, m *Memory) {
 	users := d.in.UsedBy(w.Volume)
 	for _, p := range w.Pods {
@@ -356,7 +357,7 @@ func (d *decision) detach(a *storagev1.VolumeAttachment, m *Memory) {
 	}
 }
 
-// usedAs reports whether a node lists the volume of an attachment as in use, and by which name.
+// usedAs reports whether a node lists the volume of an attachment as in use, and under which name.
 func usedAs(node *corev1.Node, attachment string) (bool, corev1.UniqueVolumeName) {
 	for _, name := range node.Status.VolumesInUse {
 		if h, ok := volume.ParseUniqueName(name); ok && h.AttachmentName(node.Name) == attachment {
@@ -366,8 +367,8 @@ func usedAs(node *corev1.Node, attachment string) (bool, corev1.UniqueVolumeName
 	return false, ""
 }
 
-// MayGo reports whether an attachment can be deleted, of a node as it is now: its status must not list the volume as
-// attached any more, and the node must not use it unless that is to be ignored.
+// MayGo reports whether an attachment can be deleted, given the present node: its status must no longer list the
+// volume as attached, and the node must not use it unless the deletion is forced.
 func MayGo(node *corev1.Node, d Deletion) bool {
 	if slices.ContainsFunc(node.Status.VolumesAttached, func(a corev1.AttachedVolume) bool {
 		h, ok := volume.ParseUniqueName(a.Name)
@@ -390,7 +391,8 @@ func isReady(node *corev1.Node) bool {
 	})
 }
 
-// status decides what the node's status says is attached. Volumes of other plugins stay as they are.
+// status decides the volumesAttached of the node's status. Volumes of other plugins stay as they
+// are.
 func (d *decision) status() {
 	node := d.in.Object
 	if node == nil {

@@ -42,7 +42,7 @@ func attachment(v attach.Volume, node string, attached bool) *storagev1.VolumeAt
 		Status: storagev1.VolumeAttachmentStatus{Attached: attached}}
 }
 
-// transcript is one node and what is decided about it, as text.
+// transcript is one node and the decisions about it, as text.
 type transcript struct {
 	in attach.Input
 }
@@ -54,7 +54,7 @@ func newTranscript() *transcript {
 		UsedBy:    func(attach.Volume) []*corev1.Pod { return nil }}}
 }
 
-// decide says what is to be done, after a while.
+// decide returns the decision after some time.
 func (x *transcript) decide(after time.Duration) string {
 	x.in.Now = x.in.Now.Add(after)
 	s := attach.ForNode(x.in)
@@ -109,14 +109,14 @@ func TestAttachAndDetach(t *testing.T) {
 	a.Status.AttachError = &storagev1.VolumeError{Time: metav1.NewTime(start), Message: "no room"}
 	expect(t, x.decide(time.Second),
 		`p Warning FailedAttachVolume: AttachVolume.Attach failed for volume "pv" : no room`)
-	expect(t, x.decide(time.Second), "") // said once
+	expect(t, x.decide(time.Second), "") // reported once
 	a.Status.AttachError, a.Status.Attached = nil, true
 	expect(t, x.decide(time.Second), `attached [kubernetes.io/csi/d^pv]; p Normal SuccessfulAttachVolume: `+
 		`AttachVolume.Attach succeeded for volume "pv" `)
-	x.in.Object.Status.VolumesAttached = nil // the watch is behind: nothing is said twice
+	x.in.Object.Status.VolumesAttached = nil // the watch lags behind: nothing is reported twice
 	expect(t, x.decide(0), "attached [kubernetes.io/csi/d^pv]")
 	expect(t, x.decide(time.Hour), "")
-	// The pod goes; the node still uses the volume.
+	// The pod is deleted; the node still uses the volume.
 	x.in.Object.Status.VolumesInUse = []corev1.UniqueVolumeName{v.UniqueName()}
 	x.in.Wanted = nil
 	expect(t, x.decide(0), "")
@@ -125,7 +125,7 @@ func TestAttachAndDetach(t *testing.T) {
 	now := metav1.NewTime(start)
 	a.DeletionTimestamp = &now
 	expect(t, x.decide(time.Second), "")
-	// It is wanted again before it is gone.
+	// It is needed again before it is detached.
 	x.in.Wanted = []attach.Wanted{{Volume: v, Pods: []*corev1.Pod{pod}}}
 	expect(t, x.decide(time.Second), "")
 	x.in.Attachments = nil
@@ -203,8 +203,8 @@ func TestHolds(t *testing.T) {
 	check(false)
 }
 
-// world is two nodes with agents, an external attacher, and one volume, which pods come to and go from. Everybody sees
-// the others late.
+// world is two nodes with agents, an external attacher, and one volume, which pods start and stop using. Each part
+// sees changes of the others late.
 type world struct {
 	r       *rand.Rand
 	v       attach.Volume
@@ -239,7 +239,7 @@ func (w *world) write(name string, change func(*corev1.NodeStatus)) *corev1.Node
 	return n
 }
 
-// agent does one step of what the agent of a node does.
+// agent does one step of a node's agent.
 func (w *world) agent(name string) {
 	unique := w.v.UniqueName()
 	uses := slices.Contains(w.known[name].Status.VolumesInUse, unique)
@@ -264,7 +264,7 @@ func (w *world) agent(name string) {
 	}
 }
 
-// controller does what is decided about a node.
+// controller carries out the decision about a node.
 func (w *world) controller(name string) {
 	in := attach.Input{Node: name, Object: w.seen[name], Memory: w.memory[name], Now: w.now,
 		Elsewhere: func(attach.Volume) []string {
@@ -286,7 +286,7 @@ func (w *world) controller(name string) {
 	if s.Attached != nil {
 		w.write(name, func(n *corev1.NodeStatus) { n.VolumesAttached = *s.Attached })
 	}
-	for range w.r.IntN(3) { // the agent goes on meanwhile
+	for range w.r.IntN(3) { // the agent continues meanwhile
 		w.agent(name)
 	}
 	for _, c := range s.Create {
@@ -329,8 +329,9 @@ func (w *world) check(t *testing.T, seed uint64) {
 	}
 }
 
-// A volume is never detached from a node that has it mounted, never mounted on two, and who wants it gets it.
-func TestOrder(t *testing.T) {
+// A volume is never detached from a node that has it mounted, never mounted on two nodes, and a node that
+// needs it gets it.
+func TestNoDetachWhileMounted(t *testing.T) {
 	for seed := range uint64(2000) {
 		w := newSim(seed)
 		for range 120 {
@@ -346,7 +347,7 @@ func TestOrder(t *testing.T) {
 			case 3, 4:
 				w.controller(node)
 			case 5:
-				w.memory[node] = map[string]*attach.Memory{} // the controller begins anew
+				w.memory[node] = map[string]*attach.Memory{} // the controller restarts
 			default:
 				w.agent(node)
 			}

@@ -1,5 +1,5 @@
-// Package autoscaler decides how many pods the target of a HorizontalPodAutoscaler has
-// (W7). The controller drives it. It is a function of its arguments.
+// Package autoscaler decides the number of pods of a HorizontalPodAutoscaler's target (W7). The
+// controller drives it. It is a function of its arguments.
 package autoscaler
 
 import (
@@ -22,14 +22,14 @@ const (
 	firstReadiness   = 30 * time.Second
 )
 
-// Scale is what the target's scale subresource says.
+// Scale is the target's scale subresource.
 type Scale struct {
 	Wanted   int32 // spec.replicas
 	Current  int32 // status.replicas
 	Selector string
 }
 
-// Input is everything Plan may look at; all of it is read only.
+// Input holds everything that Plan uses; all of it is read only.
 type Input struct {
 	HPA   *autoscalingv2.HorizontalPodAutoscaler // with defaults
 	Now   time.Time
@@ -40,27 +40,27 @@ type Input struct {
 	Samples []Sample
 	// Rivals are autoscalers, this one among them, that select the same pods; nil when there are none.
 	Rivals []string
-	// SelectorErr is why the selector can't be read.
+	// SelectorErr is the error of parsing the selector.
 	SelectorErr error
 	// History is the history from the last output; empty after a restart (W7.13).
 	History History
 }
 
-// Output is what to do.
+// Output is the decision.
 type Output struct {
-	// Rescale is the new size of the target; nil leaves it as it is.
+	// Rescale is the new size of the target; nil: no change.
 	Rescale *int32
-	// Status is the next one when nothing is rescaled; after a rescale ask Rescaled for it.
+	// Status is the new status if nothing is rescaled; after a rescale, Rescaled returns it.
 	Status  autoscalingv2.HorizontalPodAutoscalerStatus
 	Events  []Event
 	History History
-	// Problem is what is wrong with the metrics.
+	// Problem is the error of the metrics.
 	Problem error
 
 	reason string
 }
 
-// Event is to be recorded about the autoscaler.
+// Event is an event to record about the autoscaler.
 type Event struct{ Type, Reason, Message string }
 
 func warning(reason string, err error) Event {
@@ -83,7 +83,7 @@ func newPlan(in Input) *plan {
 	return p
 }
 
-// Unreadable is the answer when the target's scale can't be read (W7.20).
+// Unreadable returns the decision if the target's scale cannot be read (W7.20).
 func Unreadable(hpa *autoscalingv2.HorizontalPodAutoscaler, now time.Time,
 	err error) (autoscalingv2.HorizontalPodAutoscalerStatus, []Event) {
 	p := &plan{Input: Input{HPA: hpa, Now: now}}
@@ -93,7 +93,7 @@ func Unreadable(hpa *autoscalingv2.HorizontalPodAutoscaler, now time.Time,
 	return p.out.Status, []Event{warning("FailedGetScale", err)}
 }
 
-// NeedsMetrics reports whether the size depends on metrics, or is clear without (W7.21 to W7.24).
+// NeedsMetrics reports whether the size depends on metrics (W7.21 to W7.24).
 func NeedsMetrics(hpa *autoscalingv2.HorizontalPodAutoscaler, scale Scale) bool {
 	p := newPlan(Input{HPA: hpa, Scale: scale})
 	if scale.Wanted == 0 {
@@ -102,8 +102,8 @@ func NeedsMetrics(hpa *autoscalingv2.HorizontalPodAutoscaler, scale Scale) bool 
 	return scale.Wanted <= hpa.Spec.MaxReplicas && scale.Wanted >= p.min
 }
 
-// mayWake reports whether a target of size 0 is that because of this autoscaler, and
-// may grow again (W7.21, W7.25).
+// mayWake reports whether this autoscaler has scaled its target to 0, so that it may grow again
+// (W7.21, W7.25).
 func (p *plan) mayWake() bool {
 	return p.scaledToZero() && (p.min != 0 || p.scalesToZero())
 }
@@ -142,7 +142,7 @@ func Plan(in Input) Output {
 	return p.out
 }
 
-// byMetrics sizes the target by what its metrics propose.
+// byMetrics sizes the target by its metrics.
 func (p *plan) byMetrics() {
 	current := p.Scale.Wanted
 	best, metric, statuses, err := p.proposal()
@@ -180,7 +180,7 @@ func (p *plan) byMetrics() {
 }
 
 // proposal returns the largest size that a metric requires, and which metric that is. With an
-// error the size is -1 if too little is known (W7.26).
+// error, the size is -1 if there are too few metrics (W7.26).
 func (p *plan) proposal() (size int32, metric string, statuses []autoscalingv2.MetricStatus, err error) {
 	if err := p.checkSelector(); err != nil {
 		return -1, "", nil, err
@@ -218,7 +218,7 @@ func (p *plan) proposal() (size int32, metric string, statuses []autoscalingv2.M
 	return size, metric, statuses, err
 }
 
-// checkSelector rejects a target whose pods can't be determined, or belong to another autoscaler, too (W7.27).
+// checkSelector rejects a target whose pods can't be determined, or also belong to another autoscaler (W7.27).
 func (p *plan) checkSelector() error {
 	inactive := func(event, condition, text string, err error) error {
 		p.out.Events = append(p.out.Events, warning(event, err))
@@ -245,14 +245,14 @@ func (p *plan) rescale(size int32, reason string, statuses []autoscalingv2.Metri
 	p.status(p.HPA.Status.DesiredReplicas, statuses)
 }
 
-// status fills in what is known, whatever the result of a rescale.
+// status sets the fields that do not depend on the result of a rescale.
 func (p *plan) status(desired int32, statuses []autoscalingv2.MetricStatus) {
 	s := &p.out.Status
 	s.CurrentReplicas, s.DesiredReplicas, s.CurrentMetrics, s.ObservedGeneration = p.Scale.Wanted, desired, statuses,
 		new(p.HPA.Generation)
 }
 
-// Rescaled returns what follows when the target's scale was written, or was not.
+// Rescaled returns the status and the event after the write of the target's scale, or its failure.
 func Rescaled(in Input, out Output, err error) Output {
 	p := newPlan(in)
 	p.out = out

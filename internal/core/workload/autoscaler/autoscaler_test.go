@@ -49,8 +49,8 @@ func hpa(low, high int32, metrics ...autoscalingv2.MetricSpec) *autoscalingv2.Ho
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MinReplicas: &low, MaxReplicas: high, Metrics: metrics}}
 }
 
-// world makes pods that each request a core, and a sample of what they use, in millicores.
-// A usage below zero says: -1 not measured, -2 pending, -3 being deleted, -4 not ready for ever,
+// world makes pods that each request a core, and a sample of their usage, in millicores. Usages
+// below zero mean: -1 not measured, -2 pending, -3 being deleted, -4 not ready for ever,
 // -5 just started and measured with a full core.
 func world(h *autoscalingv2.HorizontalPodAutoscaler, usages ...int64) Input {
 	in := Input{HPA: h, Now: noon,
@@ -89,7 +89,7 @@ func world(h *autoscalingv2.HorizontalPodAutoscaler, usages ...int64) Input {
 	return in
 }
 
-// told is what an answer comes to.
+// told formats a decision.
 func told(in Input, out Output) string {
 	if out.Rescale != nil {
 		out = Rescaled(in, out, nil)
@@ -221,7 +221,8 @@ func TestMetricsOfOthers(t *testing.T) {
 	}
 }
 
-// W7.25: to zero by an external metric and back; W7.21: what a user scaled to zero stays.
+// W7.25: to zero by an external metric and back; W7.21: a target that a user scaled to zero stays
+// there.
 func TestToZeroAndBack(t *testing.T) {
 	h := hpa(0, 10, external(autoscalingv2.AverageValueMetricType, "1"))
 	in := world(h, 0)
@@ -235,14 +236,14 @@ func TestToZeroAndBack(t *testing.T) {
 	in = world(h)
 	in.History, in.Samples = out.History, []Sample{{Values: []int64{3000}}}
 	if !NeedsMetrics(h, in.Scale) {
-		t.Fatal("nobody looks whether it may grow again")
+		t.Fatal("it is not checked whether it may grow again")
 	}
 	if got := Plan(in); got.Rescale == nil || *got.Rescale != 3 {
 		t.Errorf("not back: %s", told(in, got))
 	}
-	h.Status.Conditions = nil // a user did it
+	h.Status.Conditions = nil // scaled by a user
 	if NeedsMetrics(h, in.Scale) || Plan(in).Rescale != nil {
-		t.Error("what a user scaled to zero grows")
+		t.Error("a target that a user scaled to zero grows")
 	}
 }
 
@@ -278,7 +279,7 @@ func TestStabilization(t *testing.T) {
 	}
 	for i := range 20 {
 		if got := pass(10); got != 20 {
-			t.Fatalf("down to %d after %d passes of nothing", got, i)
+			t.Fatalf("down to %d after %d passes without usage", got, i)
 		}
 	}
 	if got := pass(10); got != 1 {
@@ -336,7 +337,7 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// A rescale that fails says so, and is not a scale event (W7.56, W7.68).
+// A rescale that fails is reported, and is not a scale event (W7.56, W7.68).
 func TestRescaleFails(t *testing.T) {
 	in := world(hpa(1, 10, cpu(50)), 900)
 	out := Rescaled(in, Plan(in), errors.New("quota"))
@@ -346,8 +347,8 @@ func TestRescaleFails(t *testing.T) {
 	}
 }
 
-// Whatever is measured and remembered: the size stays in bounds, moves the way the
-// metrics ask for or not at all, and nothing panics.
+// With random metrics and histories: the size stays in bounds, changes in the direction of the
+// metrics or not at all, and nothing panics.
 func TestBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low := rapid.Int32Range(0, 5).Draw(t, "min")
@@ -397,7 +398,7 @@ func TestBounds(t *testing.T) {
 				size = int(*out.Rescale)
 			}
 			if NeedsMetrics(h, in.Scale) && len(out.History.proposed) == 0 {
-				t.Fatal("nothing is remembered")
+				t.Fatal("the history is empty")
 			}
 			history, h.Status = out.History, out.Status
 		}

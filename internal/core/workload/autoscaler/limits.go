@@ -15,13 +15,13 @@ type at struct {
 	n    int32
 }
 
-// History is what the limits need to know of earlier passes. It is not stored (W7.13).
+// History holds the data of earlier passes that the limits need. It is not stored (W7.13).
 type History struct {
-	proposed  []at // sizes that the metrics asked for
+	proposed  []at // sizes that the metrics proposed
 	ups, down []at // pods that were added and removed
 }
 
-// begin notes the size with which an autoscaler is met first.
+// begin records the size when an autoscaler is first processed.
 func (m History) begin(size int32, now time.Time) History {
 	if len(m.proposed) == 0 {
 		m.proposed = []at{{now, size}}
@@ -58,12 +58,12 @@ func (m History) rescaled(rules *autoscalingv2.HorizontalPodAutoscalerBehavior, 
 	return m
 }
 
-// since returns what is not before a time, in a new slice.
+// since returns the entries from a time on, in a new slice.
 func since(all []at, cut time.Time) []at {
 	return slices.DeleteFunc(slices.Clone(all), func(a at) bool { return a.when.Before(cut) })
 }
 
-// limit applies what holds without a behavior block (W7.F).
+// limit applies the limits without a behavior block (W7.F).
 func (p *plan) limit(size int32) int32 {
 	stable := size
 	for _, r := range since(p.out.History.proposed, p.Now.Add(-downWindow)) {
@@ -100,7 +100,7 @@ func (p *plan) ready() {
 	p.set(autoscalingv2.AbleToScale, corev1.ConditionTrue, "ReadyForNewScale", "recommended size matches current size")
 }
 
-// limited is what limited the size, if anything.
+// limited returns the condition ScalingLimited.
 func (p *plan) limited(size, wanted int32, reason, text string) int32 {
 	switch {
 	case reason == "":
@@ -173,7 +173,7 @@ func (p *plan) stabilize(size int32, up, down time.Duration) int32 {
 	return min(max(p.Scale.Wanted, lowest), highest)
 }
 
-// rate returns how far policies let the target go now (W7.81).
+// rate returns the size that policies allow now (W7.81).
 func (p *plan) rate(r *autoscalingv2.HPAScalingRules, up bool) int32 {
 	current := p.Scale.Wanted
 	if r == nil || len(r.Policies) == 0 {
@@ -215,7 +215,7 @@ func (p *plan) rate(r *autoscalingv2.HPAScalingRules, up bool) int32 {
 	return slices.Min(allowed)
 }
 
-// ceil rounds up to what a replica count can be.
+// ceil rounds up, within the range of a replica count.
 func ceil(f float64) int32 {
 	switch f = math.Ceil(f); {
 	case math.IsNaN(f):

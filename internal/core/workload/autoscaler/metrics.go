@@ -14,7 +14,7 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Sample is what a metrics API said about one metric. Values are thousandths (W8.24).
+// Sample is the response of a metrics API for one metric. Values are thousandths (W8.24).
 type Sample struct {
 	Err error
 	// Pods has a value for each pod, by name: Resource, ContainerResource and Pods metrics.
@@ -23,7 +23,7 @@ type Sample struct {
 	Values []int64
 }
 
-// PodValue is what one pod uses.
+// PodValue is the usage of one pod.
 type PodValue struct {
 	Value  int64
 	At     time.Time
@@ -86,7 +86,7 @@ func (p *plan) evaluate(i int) evaluation {
 	return evaluation{failure: "InvalidMetricSourceType", err: err, outer: err}
 }
 
-// quantity writes thousandths the way metrics servers do.
+// quantity writes thousandths like metrics servers.
 func quantity(name corev1.ResourceName, milli int64) *resource.Quantity {
 	format := resource.DecimalSI
 	if name == corev1.ResourceMemory {
@@ -232,7 +232,7 @@ func (p *plan) external(s Sample, spec *autoscalingv2.MetricSpec) evaluation {
 	return out
 }
 
-// within reports whether a ratio is close enough to 1 to leave the size as it is (W7.43).
+// within reports whether a ratio is so close to 1 that the size does not change (W7.43).
 func (p *plan) within(ratio float64) bool {
 	down, up := defaultTolerance, defaultTolerance
 	if b := p.HPA.Spec.Behavior; b != nil {
@@ -246,7 +246,7 @@ func (p *plan) within(ratio float64) bool {
 	return 1-down <= ratio && ratio <= 1+up
 }
 
-// total adds up values, as far as they go.
+// total adds up values, up to the maximum.
 func total(values []int64) int64 {
 	sum := int64(0)
 	for _, v := range values {
@@ -300,11 +300,11 @@ func (p *plan) byShare(s Sample, target int64) (size int32, usage int64) {
 	return size, math.MaxInt64
 }
 
-// aim is what the usage of pods is compared with.
+// aim is the target that the usage of pods is compared with.
 type aim interface {
 	// ratio returns usage by aim, and the usage as the status reports it.
 	ratio(values map[string]int64) (ratio float64, usage int64, err error)
-	// fallback is what a pod without a metric is assumed to use when the metrics suggest fewer pods.
+	// fallback is the assumed usage of a pod without a metric when the metrics suggest fewer pods.
 	fallback(pod string) int64
 }
 
@@ -322,7 +322,7 @@ func (a average) ratio(values map[string]int64) (float64, int64, error) {
 
 func (a average) fallback(string) int64 { return a.target }
 
-// utilization is a target in percent of what pods request.
+// utilization is a target in percent of the requests of pods.
 type utilization struct {
 	target   int32
 	requests func() (map[string]int64, error)
@@ -355,12 +355,12 @@ func (u *utilization) ratio(values map[string]int64) (float64, int64, error) {
 	return float64(percent) / float64(u.target), percent, nil
 }
 
-// fallback is all of the request, or the target where that is more (W7.39).
+// fallback returns the whole request, or the target if that is more (W7.39).
 func (u *utilization) fallback(pod string) int64 {
 	return u.requested[pod] * int64(max(100, u.target)) / 100
 }
 
-// byPods works out how many pods there should be by what each of them uses (W7.30 to W7.40).
+// byPods computes the number of pods from the usage of each of them (W7.30 to W7.40).
 func (p *plan) byPods(metrics map[string]PodValue, name corev1.ResourceName, a aim) (size int32, usage int64,
 	err error) {
 	if len(p.Pods) == 0 {
@@ -423,12 +423,12 @@ func (p *plan) byPods(metrics map[string]PodValue, name corev1.ResourceName, a a
 	}
 	size = ceil(again * float64(len(values)))
 	if again < 1 && size > current || again > 1 && size < current {
-		return current, usage, nil // that would be the other way
+		return current, usage, nil // the direction would be reversed
 	}
 	return size, usage, nil
 }
 
-// starts reports whether what a pod uses of the processor is its start (W7.34).
+// starts reports whether the CPU usage of a pod is that of its start (W7.34).
 func (p *plan) starts(pod *corev1.Pod, v PodValue) bool {
 	var ready *corev1.PodCondition
 	for i := range pod.Status.Conditions {
@@ -446,7 +446,7 @@ func (p *plan) starts(pod *corev1.Pod, v PodValue) bool {
 	return ready.Status == corev1.ConditionFalse && pod.Status.StartTime.Add(firstReadiness).After(changed)
 }
 
-// requests are what pods request of a resource, or one of their containers, by name (W7.36).
+// requests returns the requests of pods, or of one of their containers, by name (W7.36).
 func requests(all []*corev1.Pod, container string, name corev1.ResourceName) (map[string]int64, error) {
 	out := make(map[string]int64, len(all))
 	for _, pod := range all {

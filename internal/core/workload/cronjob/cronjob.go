@@ -1,9 +1,9 @@
-// Package cronjob decides what happens to a CronJob: which Job it starts now, which old
-// ones go, what its status says and when to look again (W6). The cronjob controller
-// drives it. It is a function of its arguments.
+// Package cronjob decides what happens to a CronJob: which Job it starts now, which old Jobs are
+// deleted, its status, and when to decide again (W6). The cronjob controller drives it. It is a
+// function of its arguments.
 //
-// Like a Job's plan it answers with what is possible now; the driver does it, notes the
-// effects in its picture, and asks again until nothing is left.
+// Like a Job's plan, it returns the actions that are possible now; the driver does them, applies
+// the effects to its input, and calls again until nothing is left.
 //
 // Contract: docs/spec/workloads.md.
 package cronjob
@@ -27,7 +27,7 @@ import (
 // Schedule returns when the CronJob is due next, after a time; zero for never.
 type Schedule interface{ Next(time.Time) time.Time }
 
-// Input is everything Plan may look at; all of it is read only.
+// Input holds everything that Plan uses; all of it is read only.
 type Input struct {
 	CronJob *batchv1.CronJob
 	Jobs    []*batchv1.Job // those that the CronJob controls; not older than its status
@@ -36,16 +36,16 @@ type Input struct {
 	Schedule    Schedule
 	Zone        *time.Location // of spec.timeZone; nil: unset
 	ZoneErr     error          // why spec.timeZone is unknown
-	ScheduleErr error          // why the schedule can't be read
+	ScheduleErr error          // why the schedule cannot be parsed
 
-	// What this turn of the driver found out.
+	// Results of the driver in this turn.
 	Deleted map[types.UID]bool // Jobs that it deleted
-	Keep    bool               // an old Job could not be deleted: leave the history for another time
-	Foreign map[string]bool    // names that Jobs of others have
+	Keep    bool               // an old Job could not be deleted: clean up the history later
+	Foreign map[string]bool    // names of Jobs with other owners
 }
 
-// Output is what has to be done, in the order of the fields; afterwards decide again, with the
-// effects in the input.
+// Output holds the actions, in the order of the fields; afterwards decide again, with the effects
+// in the input.
 type Output struct {
 	Status *batchv1.CronJobStatus // nil: it is as stored
 	// Events are about the CronJob, recorded when the status is stored.
@@ -60,15 +60,15 @@ type Output struct {
 	Look time.Duration
 }
 
-// Event is to be recorded about the CronJob.
+// Event is an event to record about the CronJob.
 type Event struct{ Type, Reason, Message string }
 
-// Done reports whether there is nothing to do any more.
+// Done reports whether there is nothing left to do.
 func (o *Output) Done() bool {
 	return o.Status == nil && o.Create == nil && len(o.History)+len(o.Replace) == 0
 }
 
-// slack is added to each look, for clocks that differ a little (W6.10).
+// slack is added to each time, for clocks that differ a little (W6.10).
 const slack = 100 * time.Millisecond
 
 // Plan decides about one CronJob.
@@ -101,7 +101,7 @@ func Plan(in Input) Output {
 	return p.out
 }
 
-// Next returns how long it is until the CronJob is due, seen from now, with the slack.
+// Next returns the time from now until the CronJob is due, with the slack.
 func Next(cj *batchv1.CronJob, schedule Schedule, now time.Time) time.Duration {
 	last, found, missed, err := recent(earliest(cj), now, schedule)
 	switch {
@@ -117,7 +117,7 @@ func Next(cj *batchv1.CronJob, schedule Schedule, now time.Time) time.Duration {
 	return max(next.Add(slack).Sub(now), time.Millisecond)
 }
 
-// Name is the name of the Job of a time: one for each minute (W6.22).
+// Name returns the name of the Job of a time: one for each minute (W6.22).
 func Name(cj *batchv1.CronJob, at time.Time) string {
 	return fmt.Sprintf("%s-%d", cj.Name, at.Unix()/60)
 }
@@ -179,8 +179,8 @@ func (p *plan) follow() {
 }
 
 // ours returns the time for which this controller created a Job. A Job that no status lists was
-// created right before a crash, or the response was lost: it counts like any other, so that
-// Forbid and Replace hold.
+// created right before a crash, or its response was lost: it counts like any other, so that Forbid
+// and Replace are respected.
 func (p *plan) ours(j *batchv1.Job) (time.Time, bool) {
 	at, err := time.Parse(time.RFC3339, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
 	return at, err == nil && j.Name == Name(p.cj, at) && j.DeletionTimestamp == nil
@@ -190,7 +190,7 @@ func (p *plan) active(uid types.UID) bool {
 	return slices.ContainsFunc(p.status.Active, func(r corev1.ObjectReference) bool { return r.UID == uid })
 }
 
-// take notes a Job that was started for a time.
+// take records a Job that was started for a time.
 func (p *plan) take(j *batchv1.Job, at time.Time) {
 	p.status.Active = append(p.status.Active, corev1.ObjectReference{
 		APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "Job", Namespace: j.Namespace, Name: j.Name, UID: j.UID,
@@ -202,7 +202,7 @@ func (p *plan) take(j *batchv1.Job, at time.Time) {
 }
 
 // note records the times of Jobs that are to be deleted, so that none is created for them again:
-// one that ended before any status listed it leaves no other trace (W6.15). It reports whether
+// one that ended before any status listed it is recorded nowhere else (W6.15). It reports whether
 // anything was new.
 func (p *plan) note(old []*batchv1.Job) bool {
 	noted := false
@@ -249,7 +249,7 @@ func (p *plan) old() []*batchv1.Job {
 	}
 	above(p.cj.Spec.SuccessfulJobsHistoryLimit, batchv1.JobComplete)
 	above(p.cj.Spec.FailedJobsHistoryLimit, batchv1.JobFailed)
-	// Jobs that are on their way out count, but need no second request.
+	// Jobs that are being deleted count, but need no second request.
 	out = slices.DeleteFunc(out, func(j *batchv1.Job) bool { return j.DeletionTimestamp != nil })
 	slices.SortFunc(out, byStart)
 	return out
@@ -306,7 +306,7 @@ func (p *plan) schedule() {
 	p.start(due, from)
 }
 
-// start starts the Job of a time, unless something speaks against it.
+// start starts the Job of a time, unless a rule prevents it.
 func (p *plan) start(due, from time.Time) {
 	spec := &p.cj.Spec
 	name := Name(p.cj, due)
@@ -326,7 +326,7 @@ func (p *plan) start(due, from time.Time) {
 		p.event(corev1.EventTypeWarning, "TooManyMissedTimes",
 			"too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
-	// One of this name was made for this time, and is over already.
+	// A Job of this name was created for this time, and has already finished.
 	i := slices.IndexFunc(p.in.Jobs, func(j *batchv1.Job) bool { return j.Name == name && !p.in.Deleted[j.UID] })
 	active := p.status.Active
 	switch {
@@ -337,7 +337,7 @@ func (p *plan) start(due, from time.Time) {
 		p.out.Replace, p.out.Events = active, nil
 	case i >= 0:
 		p.take(p.in.Jobs[i], due)
-		p.out.Events = nil // they came with the creation
+		p.out.Events = nil // they were recorded with the creation
 	default:
 		p.out.Create = p.job(name, due)
 	}
@@ -348,7 +348,7 @@ func (p *plan) job(name string, due time.Time) *batchv1.Job {
 	t := p.cj.Spec.JobTemplate.DeepCopy()
 	zone := p.in.Zone
 	if zone == nil {
-		zone = time.UTC // as the zone of no name is
+		zone = time.UTC // as for an empty zone name
 	}
 	annotations := map[string]string{}
 	maps.Copy(annotations, t.Annotations)
@@ -371,8 +371,8 @@ func earliest(cj *batchv1.CronJob) time.Time {
 	return cj.CreationTimestamp.Time
 }
 
-// recent returns the latest time in (from, now] in the schedule (W6.12). missed means that there
-// were such times although none was found.
+// recent returns the latest time in (from, now] in the schedule (W6.12). missed: there were times,
+// although none was found.
 func recent(from, now time.Time, s Schedule) (at time.Time, found, missed bool, err error) {
 	first := s.Next(from)
 	second := s.Next(first)
@@ -385,10 +385,9 @@ func recent(from, now time.Time, s Schedule) (at time.Time, found, missed bool, 
 	case now.Before(second):
 		return first, true, false, nil
 	}
-	// One step of the schedule at a time from shortly before the end, so that years of
-	// missed runs cost little; from further back where its steps are longer than the first
-	// (a schedule of working hours, on a Sunday). A number of first steps, for @every
-	// counts from where it began.
+	// Search from shortly before the end, so that years of missed runs cost little; from further
+	// back if later steps are longer than the first one (a schedule of working hours, on a Sunday).
+	// Go back by multiples of the first step, because @every counts from its start.
 	step := second.Sub(first).Round(time.Second)
 	for back := time.Duration(1); !found; back *= 2 {
 		steps := max(now.Sub(first)/step-back, -1)

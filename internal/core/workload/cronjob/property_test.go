@@ -15,7 +15,7 @@ import (
 var schedules = []string{"* * * * *", "*/5 * * * *", "30 6-16/4 * * 1-5", "0 0 1 * *", "15 3 * * 0", "0 12 29 2 *",
 	"@hourly", "@every 7m", "@every 61s", "0 9 * * 1-5", "10,20 * * * *"}
 
-// The latest time that a schedule names is found as if one asked for each (W6.12).
+// The latest time of a schedule is the same as in a search of each time (W6.12).
 func TestRecent(t *testing.T) {
 	newYork, err := time.LoadLocation("America/New_York")
 	if err != nil {
@@ -41,10 +41,10 @@ func TestRecent(t *testing.T) {
 	})
 }
 
-// Whatever happens to Jobs and carob: no Job is made twice for a time, with Forbid and
-// Replace no two run, the last schedule time never goes back, histories keep their
+// With random events for Jobs and restarts of carob: no Job is created twice for a time, with
+// Forbid and Replace no two run, the last schedule time never goes back, histories keep their
 // limits, and a turn ends.
-func TestHistories(t *testing.T) {
+func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
 		policy := rapid.SampledFrom([]batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent,

@@ -19,10 +19,10 @@ import (
 // Rewrite them with -rewrite, and commit only a diff that you understand.
 //
 //	cronjob             the spec as YAML: makes or changes the CronJob
-//	advance DURATION    time passes; the driver looks when it was told to
-//	sleep DURATION      time passes and nobody looks, as while carob is down; then it does
+//	advance DURATION    time passes; the driver runs at the requested times
+//	sleep DURATION      time passes while carob is down; then the driver runs
 //	complete JOB…, fail JOB…, vanish JOB…
-//	stranger JOB        somebody makes a Job that belongs to the CronJob; other NAME: one that does not
+//	stranger JOB        a user creates a Job that belongs to the CronJob; other NAME: one that does not
 //	refuse, accept      Jobs can't be created; they can again
 //	crash-before KIND N [complete=JOB]
 //	                    carob ends right before the Nth write of a kind after this, a Job completes, it starts again

@@ -28,9 +28,9 @@ type world struct {
 	made   int
 	refuse bool
 	write  func(what string) bool // false is a crash right before a write
-	down   func()                 // what happens between a crash and the next start
+	down   func()                 // events between a crash and the next start
 	names  map[string]int         // how often each Job was created
-	others map[string]bool        // names that others have
+	others map[string]bool        // names of Jobs with other owners
 }
 
 func newWorld() *world {
@@ -73,7 +73,7 @@ func (w *world) plan(deleted map[types.UID]bool, foreign map[string]bool) Output
 	return Plan(in)
 }
 
-// sync does what the driver does. It reports false after a crash.
+// sync acts like the driver. It returns false after a crash.
 func (w *world) sync() bool {
 	deleted, foreign := map[types.UID]bool{}, map[string]bool{}
 	for range 100 {

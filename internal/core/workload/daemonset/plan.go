@@ -48,7 +48,7 @@ type Input struct {
 // Event is recorded on the set.
 type Event struct{ Type, Reason, Message string }
 
-// Plan is what the controller does next. Its parts are independent.
+// Plan holds the next actions of the controller. Its parts are independent.
 type Plan struct {
 	Delete []*corev1.Pod
 	Create []string // nodes that get a pod, see Pod
@@ -132,7 +132,7 @@ func (s *sync) count() {
 	st.ObservedGeneration = s.Set.Generation
 	st.DesiredNumberScheduled, st.CurrentNumberScheduled, st.NumberMisscheduled = 0, 0, 0
 	st.NumberReady, st.NumberAvailable, st.UpdatedNumberScheduled = 0, 0, 0
-	for name, node := range s.nodes { // any order: it counts
+	for name, node := range s.nodes { // any order: only counts
 		pods := s.on[name]
 		if run, _ := s.eligible.Of(node); !run {
 			if len(pods) > 0 {

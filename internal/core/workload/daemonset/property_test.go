@@ -46,7 +46,7 @@ func (w *world) randomNode(pick picker, name string) {
 	w.nodes[name] = n
 }
 
-// random moves the world by something that users, nodes or time do.
+// random applies a random event: an action of users or nodes, or the passing of time.
 func (w *world) random(pick picker) {
 	some := func() *corev1.Pod {
 		if len(w.pods) == 0 {
@@ -85,19 +85,19 @@ func (w *world) random(pick picker) {
 	}
 }
 
-// Whatever happens, in each step: no node gets a second pod, but by a surge one of each revision; an update takes no
-// more than maxUnavailable; a surge makes no more than maxSurge beside those that serve (W4.33–W4.38, W4.53, W4.54).
-// And when the world lets it, each node that the set is for has exactly one pod, of its template.
+// With random events, in each step: no node gets a second pod, except one of each revision in a surge; an update
+// makes no more pods than maxUnavailable unavailable; a surge creates no more than maxSurge beside available ones
+// (W4.33–W4.38, W4.53, W4.54). At the end, each eligible node has exactly one pod, of the set's template.
 func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		history(t, func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(t, what) }, nil)
 	})
 }
 
-// picker picks a number below n; what it is for names the draw.
+// picker picks a number below n; the purpose names the draw.
 type picker func(what string, n int) int
 
-// history is one random history with all checks; sabotage may spoil what Decide gets.
+// history is one random history with all checks; sabotage may change the input of Decide.
 func history(t tester, pick picker, sabotage func(in *Input)) {
 	w := randomWorld(t, pick)
 	w.sabotage = sabotage
@@ -113,7 +113,7 @@ func (w *world) availablePod(p *corev1.Pod) bool {
 	return ok
 }
 
-// live are the pods of each node that are not being deleted.
+// live returns the pods of each node that are not being deleted.
 func (w *world) live(pods map[string]*corev1.Pod) map[string][]*corev1.Pod {
 	on := map[string][]*corev1.Pod{}
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
@@ -140,16 +140,16 @@ func (w *world) checkedSync(t tester) {
 				continue
 			}
 			if n := w.nodes[node]; n == nil {
-				t.Fatalf("a pod was made for %s, which is gone", node)
+				t.Fatalf("a pod was made for %s, which does not exist", node)
 			} else if run, _ := eligible.Of(n); !run {
-				t.Fatalf("a pod was made for %s, which is not one of the set's", node)
+				t.Fatalf("a pod was made for %s, which is not eligible", node)
 			}
 			if len(before[node]) > 0 && !surge || len(before[node]) > 1 {
 				t.Fatalf("%s gets %s beside %d pods", node, p.Name, len(before[node]))
 			}
 			if !surge && slices.ContainsFunc(slices.Collect(maps.Values(had)),
 				func(o *corev1.Pod) bool { return Target(o) == node && !workload.Terminal(o) }) {
-				t.Fatalf("%s gets %s before the one there is gone", node, p.Name)
+				t.Fatalf("%s gets %s before its existing pod has ended", node, p.Name)
 			}
 			if len(before[node]) == 1 && w.availablePod(before[node][0]) {
 				extra++
@@ -160,9 +160,9 @@ func (w *world) checkedSync(t tester) {
 		}
 	}
 	if rolling := w.set.Spec.UpdateStrategy.RollingUpdate; surge && extra > int(rolling.MaxSurge.IntVal) {
-		t.Fatalf("%d extra pods at once, allowed are %v", extra, rolling.MaxSurge)
+		t.Fatalf("%d extra pods at once, at most %v are allowed", extra, rolling.MaxSurge)
 	}
-	// What an update takes: pods that served, on nodes that the set is for, without another in their place.
+	// Pods that an update makes unavailable: available ones on eligible nodes, without a replacement.
 	taken, unavailable, desired := 0, 0, 0
 	for node, n := range w.nodes {
 		run, _ := eligible.Of(n)
@@ -185,11 +185,11 @@ func (w *world) checkedSync(t tester) {
 		budget = max(0, max(1, budget)-unavailable)
 	}
 	if taken > budget {
-		t.Fatalf("an update takes %d, %d are unavailable, allowed are %d more", taken, unavailable, budget)
+		t.Fatalf("an update deletes %d, %d are unavailable, at most %d more are allowed", taken, unavailable, budget)
 	}
 }
 
-// converge lets nodes do their work until nothing changes, and compares with the spec.
+// converge lets the nodes act until nothing changes, and compares the result with the spec.
 func (w *world) converge(t tester) {
 	for i := 0; ; i++ {
 		changed := w.sync()
@@ -211,7 +211,7 @@ func (w *world) converge(t tester) {
 			break
 		}
 		if i > 300 {
-			t.Fatalf("it does not come to rest: %s", w.sb.String())
+			t.Fatalf("it does not converge: %s", w.sb.String())
 		}
 	}
 	on, eligible := w.live(w.pods), NewEligible(w.set)

@@ -134,7 +134,7 @@ func (s *sync) surge(budget int) {
 		}
 		node := s.nodes[name]
 		switch {
-		case older == nil || node == nil: // left to manage and to the pod garbage collector (W4.40, W4.56)
+		case older == nil || node == nil: // handled by manage and by the pod garbage collector (W4.40, W4.56)
 		case newer != nil && s.available(newer):
 			s.delete(older)
 		case newer != nil:

@@ -13,7 +13,7 @@ import (
 	"carob/internal/core/workload"
 )
 
-// broken is what a check panics with.
+// broken is the panic value of a failed check.
 type broken string
 
 type recorder struct{}
@@ -48,8 +48,8 @@ func notices(t *testing.T, seeds uint64, sabotage func(in *Input)) bool {
 	return false
 }
 
-// Each promise of the random histories can be broken, and that is noticed.
-func TestPromisesBreak(t *testing.T) {
+// For each promise of the random histories, a sabotage breaks it, and the checks notice.
+func TestChecksNoticeSabotage(t *testing.T) {
 	rolling := func(f func(r *appsv1.RollingUpdateDaemonSet)) func(in *Input) {
 		return func(in *Input) {
 			if r := in.Set.Spec.UpdateStrategy.RollingUpdate; r != nil {
@@ -97,10 +97,10 @@ func TestPromisesBreak(t *testing.T) {
 		"generation (W0.71)":      func(in *Input) { in.Set.Generation = 1 },
 	} {
 		if !notices(t, 2000, s) {
-			t.Errorf("%s: broken, and nobody notices", name)
+			t.Errorf("%s: the checks do not notice the sabotage", name)
 		}
 	}
 	if notices(t, 200, nil) {
-		t.Error("nothing is broken, and the checks complain")
+		t.Error("the checks fail without a sabotage")
 	}
 }

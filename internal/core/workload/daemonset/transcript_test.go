@@ -24,15 +24,15 @@ import (
 // TestTranscripts runs the stories in testdata/transcripts. After each command, syncs follow until one does nothing;
 // what each did is printed. Rewrite them with -rewrite, and commit only a diff that you understand.
 //
-//	node NAME [label=K/V] [taint=KEY/EFFECT]   creates or changes a node; gone NAME: it goes
+//	node NAME [label=K/V] [taint=KEY/EFFECT]   creates or changes a node; gone NAME: deletes it
 //	set                     a YAML spec: creates the set or changes its spec
 //	ready NODE…             the newest pod of the node is bound, runs and is ready; or a pod by its name
 //	unready NODE…, phase NODE PHASE, bind NODE…   the same pod
-//	delete POD…             somebody deletes pods; dead POD…: they are gone
+//	delete POD…             a user deletes pods; dead POD…: they have ended
 //	orphan POD NODE         a pod of the node that the set has adopted
-//	revision NUMBER         somebody makes another revision with the same data
+//	revision NUMBER         a user creates another revision with the same data
 //	advance DURATION
-//	pods, revisions, pod NODE   what there is; pod prints the newest pod of the node
+//	pods, revisions, pod NODE   the existing objects; pod prints the newest pod of the node
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, 12, func(t *testing.T) *world { return newWorld(t) },
 		func(t *testing.T, w *world, d *datadriven.TestData) string {
@@ -93,7 +93,7 @@ func (w *world) setSpec(text string) {
 	w.template()
 }
 
-// template notes a change of the template as the API server does (W4.2).
+// template records a change of the template as the API server does (W4.2).
 func (w *world) template() {
 	data := fmt.Sprint(w.set.Spec.Template)
 	if w.set.Annotations["test/template"] != data {
@@ -183,7 +183,7 @@ func (w *world) command(d *datadriven.TestData) string {
 			return w.sb.String()
 		}
 	}
-	w.t.Fatalf("it does not come to rest: %s", w.sb.String())
+	w.t.Fatalf("it does not converge: %s", w.sb.String())
 	return ""
 }
 
@@ -209,7 +209,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	if !ok {
 		w.t.Fatalf("there is no pod %s", name)
 	}
-	w.pods[name] = p.DeepCopy() // those that were handed out stay as they were
+	w.pods[name] = p.DeepCopy() // objects that were passed on do not change
 	return w.pods[name]
 }
 
@@ -282,7 +282,7 @@ func (w *world) revise(pods []*corev1.Pod) (RevisionPlan, bool) {
 
 func (w *world) list() []*corev1.Pod { return slices.Collect(maps.Values(w.pods)) }
 
-// sync looks once, does what was decided, and reports whether that was anything.
+// sync decides once, carries out the plan, and reports whether it had actions.
 func (w *world) sync() bool {
 	r, did := w.revise(w.list())
 	if w.generation != w.set.Status.ObservedGeneration {

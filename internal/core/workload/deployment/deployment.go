@@ -1,11 +1,11 @@
-// Package deployment decides what a Deployment does: which replica sets to create,
-// resize and delete, and its status (W2). internal/controllers/deployment drives it; it
-// must never read a clock or the API.
+// Package deployment decides about a Deployment: which replica sets to create, resize and delete,
+// and its status (W2). internal/controllers/deployment drives it; it must never read a clock or the
+// API.
 //
-// Decide makes one pass, in upstream's order of decisions (W2.20 to W2.27), and assumes
-// that each of its writes succeeds. The driver makes them one after the other, stops at
-// the first that fails, and asks again when its watches show what was written. So carob
-// may end between any two writes: what is stored says all that the next pass needs.
+// Decide makes one pass, in upstream's order of decisions (W2.20 to W2.27), and assumes that each
+// of its writes succeeds. The driver makes them one after the other, stops at the first that fails,
+// and calls again when its watches show the writes. So carob may end between any two writes: the
+// stored objects have all that the next pass needs.
 //
 // Contract: docs/spec/workloads.md.
 package deployment
@@ -35,13 +35,13 @@ const (
 	MaxReplicas     = "deployment.kubernetes.io/max-replicas"
 )
 
-// Input is what a decision is made of. Nothing of it is changed.
+// Input holds everything that a decision depends on. It is read only.
 type Input struct {
 	Deployment *appsv1.Deployment
 	// Sets are the replica sets of the deployment, adopted ones too, released ones not.
 	Sets []*appsv1.ReplicaSet
-	// Running says of which sets pods are still there that have not ended, also those that
-	// are being deleted (W2.50). It is needed for the strategy Recreate only.
+	// Running marks the sets with pods that have not ended, including those that are being deleted
+	// (W2.50). It is needed for the strategy Recreate only.
 	Running func(set types.UID) bool
 	Now     time.Time
 }
@@ -55,14 +55,14 @@ type Event struct {
 // succeeded, unless its Reason is empty.
 type Step struct {
 	Create   *appsv1.ReplicaSet
-	Update   *appsv1.ReplicaSet // with the version that it was made of
+	Update   *appsv1.ReplicaSet // with the version that it is based on
 	Delete   *appsv1.ReplicaSet
 	Rollback *appsv1.Deployment // the spec and the annotations of the deployment
 	Status   *appsv1.Deployment // the status and the annotations of the deployment
 	Event    Event
 }
 
-// Plan is what to do.
+// Plan holds the actions.
 type Plan struct {
 	Events []Event   // to be recorded in any case, first
 	Steps  []Step    // in this order, up to the first that fails
@@ -122,10 +122,10 @@ func (p *pass) run() {
 	p.rolloutStatus()
 }
 
-// pass is a pass in progress. Its sets are changed copies where something was decided.
+// pass is a pass in progress. Its sets are copies if they were changed.
 type pass struct {
 	in   Input
-	d    *appsv1.Deployment   // a copy whose status and annotations are the pass's own
+	d    *appsv1.Deployment   // a copy whose status and annotations may be changed
 	now  *appsv1.ReplicaSet   // of the deployment's template; nil while there is none
 	old  []*appsv1.ReplicaSet // all others, oldest first
 	plan Plan
@@ -158,7 +158,7 @@ func byAge(a, b *appsv1.ReplicaSet) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 }
 
-// end makes a plan of the pass.
+// end returns the plan of the pass.
 func (p *pass) end() Plan {
 	var updates []Step
 	for _, s := range p.all() {
@@ -172,7 +172,8 @@ func (p *pass) end() Plan {
 		}
 		updates = append(updates, step)
 	}
-	// Room is made before it is taken: at no time there are more pods than may be.
+	// Sets are scaled down before others are scaled up, so that there are never more pods than
+	// allowed.
 	slices.SortStableFunc(updates, func(a, b Step) int {
 		return cmp.Or(cmp.Compare(p.growth(a.Update), p.growth(b.Update)),
 			cmp.Compare(slices.Index(p.changed, a.Update.UID), slices.Index(p.changed, b.Update.UID)))
@@ -192,7 +193,7 @@ func (p *pass) end() Plan {
 	return p.plan
 }
 
-// growth is -1 for a copy that is smaller than the set it was made of, 1 for a larger one.
+// growth returns -1 for a copy with fewer replicas than the original set, 1 for one with more.
 func (p *pass) growth(s *appsv1.ReplicaSet) int {
 	return cmp.Compare(replicas(s), replicas(p.origin[s.UID]))
 }
@@ -212,7 +213,7 @@ func scaled(name string, from, to int32) Event {
 
 func number(n int32) string { return strconv.FormatInt(int64(n), 10) }
 
-// all are the sets, old ones first.
+// all returns the sets, old ones first.
 func (p *pass) all() []*appsv1.ReplicaSet {
 	if p.now == nil {
 		return p.old
@@ -240,9 +241,9 @@ func (p *pass) edit(s *appsv1.ReplicaSet) *appsv1.ReplicaSet {
 	return &c
 }
 
-// resize sets the size of a set, and notes for which size of the deployment; force does
-// so even if the size stays (W2.36, W2.63). A set does not grow while it is losing pods: its
-// next status leads to another pass.
+// resize sets the size of a set, and records the size of the deployment for it; with force even if
+// the size does not change (W2.36, W2.63). A set does not grow while it is losing pods: its next
+// status leads to another pass.
 func (p *pass) resize(s *appsv1.ReplicaSet, size int32, force bool) {
 	if size > replicas(s) && losing(s) {
 		return
@@ -256,7 +257,7 @@ func (p *pass) resize(s *appsv1.ReplicaSet, size int32, force bool) {
 	s.Annotations[DesiredReplicas], s.Annotations[MaxReplicas] = want, most
 }
 
-// replicas is how many pods a set is to have.
+// replicas returns the desired number of pods of a set.
 func replicas(s *appsv1.ReplicaSet) int32 {
 	if s.Spec.Replicas == nil {
 		return 1
@@ -271,8 +272,8 @@ func losing(s *appsv1.ReplicaSet) bool {
 	return s.Status.ObservedGeneration < s.Generation && s.Status.Replicas > replicas(s)
 }
 
-// available is how many pods of a set are available: no more than it is to have, for
-// its status may be from before it was made smaller.
+// available returns the number of available pods of a set: at most its replicas, because its status
+// may be from before it was scaled down.
 func available(s *appsv1.ReplicaSet) int32 { return min(s.Status.AvailableReplicas, replicas(s)) }
 
 func sum(sets []*appsv1.ReplicaSet, of func(*appsv1.ReplicaSet) int32) int32 {
@@ -293,7 +294,7 @@ func active(sets []*appsv1.ReplicaSet) []*appsv1.ReplicaSet {
 	return out
 }
 
-// size is how many pods the deployment is to have.
+// size returns the desired number of pods of the deployment.
 func (p *pass) size() int32 {
 	if p.d.Spec.Replicas == nil {
 		return 1 // W2.1
@@ -311,8 +312,8 @@ func (p *pass) minAvailable() int32 {
 	return p.size() - unavailable
 }
 
-// Bounds are how many pods more than its size a deployment may have, and how many of
-// them may be unavailable (W2.3).
+// Bounds returns how many pods beyond its size a deployment may have (maxSurge), and how many may
+// be unavailable (W2.3).
 func Bounds(d *appsv1.Deployment) (surge, unavailable int32) {
 	size := int32(1)
 	if d.Spec.Replicas != nil {
@@ -339,7 +340,7 @@ func scale(n *intstr.IntOrString, size int32, up bool) int32 {
 	}
 	v, err := intstr.GetScaledValueFromIntOrPercent(n, int(size), up)
 	if err != nil {
-		return 0 // validation lets none in
+		return 0 // validation rejects it
 	}
 	return int32(min(max(v, 0), math.MaxInt32-int(size))) //nolint:gosec // in its bounds
 }

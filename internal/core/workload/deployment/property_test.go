@@ -11,10 +11,10 @@ import (
 	"carob/internal/core/workload"
 )
 
-// What users, replica sets, pods and crashes may do in any order: never more pods than
-// the bound, never fewer available ones than the bound by a decision, Recreate never
-// mixes, and when all is quiet the deployment is what it says.
-func TestAnyHistory(t *testing.T) {
+// With random actions of users, replica sets, pods and crashes: never more pods than allowed, no
+// decision leaves fewer available pods than allowed, Recreate never mixes templates, and at the end
+// the deployment matches its spec.
+func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld()
 		w.slow = rapid.Bool().Draw(t, "slow deletions")
@@ -59,11 +59,11 @@ func TestAnyHistory(t *testing.T) {
 				break
 			}
 			if i > 300 {
-				t.Fatalf("it never comes to rest: %q", w.pass(all))
+				t.Fatalf("it does not converge: %q", w.pass(all))
 			}
 		}
 		if !complete(w.d, &w.d.Status) {
-			t.Fatalf("at rest and not complete: %s", w.statusText())
+			t.Fatalf("converged, but not complete: %s", w.statusText())
 		}
 		current := 0
 		for _, s := range w.sets {
@@ -102,7 +102,7 @@ func writes(pass []string) []string {
 
 func (w *world) count(of func(*appsv1.ReplicaSet) int32) int32 { return sum(w.sets, of) }
 
-// judged makes a pass and judges what it decided.
+// judged makes a pass and checks its decisions.
 func (w *world) judged(t *rapid.T, writes int) []string {
 	t.Helper()
 	before, d := append([]*appsv1.ReplicaSet{}, w.sets...), w.d.DeepCopy()
@@ -113,17 +113,17 @@ func (w *world) judged(t *rapid.T, writes int) []string {
 		running = running || !workload.SameTemplate(&s.Spec.Template, &d.Spec.Template) &&
 			(w.left[s.UID][0] > 0 || w.ending[s.UID] > 0)
 	}
-	scaled := false // somebody changed the size since the sets were sized
+	scaled := false // the size has changed since the sets were sized
 	for _, s := range before {
 		n, ok := count(s, DesiredReplicas)
 		scaled = scaled || ok && n != *d.Spec.Replicas && *s.Spec.Replicas > 0
 	}
 	out := w.pass(writes)
 	again := Decide(w.input())
-	_ = again // must not change what it gets: the next comparison would see it
+	_ = again // must not change its input: the next comparison would notice
 	recreates := d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
 	if now, most := w.count(replicas), *d.Spec.Replicas+surge; now > total && now > most {
-		t.Fatalf("%d pods are to be, %d are allowed: %q", now, most, out)
+		t.Fatalf("%d replicas in all, %d are allowed: %q", now, most, out)
 	}
 	if now, least := w.count(available), *d.Spec.Replicas-unavailable; !recreates && !scaled && !d.Spec.Paused &&
 		now < ready && now < least {
@@ -137,7 +137,7 @@ func (w *world) judged(t *rapid.T, writes int) []string {
 			}
 		}
 		if recreates && running && !scaled && !d.Spec.Paused && *s.Spec.Replicas > old {
-			t.Fatalf("Recreate makes pods while old ones are there: %q", out)
+			t.Fatalf("Recreate creates pods while old ones exist: %q", out)
 		}
 	}
 	return out

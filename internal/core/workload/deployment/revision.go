@@ -16,11 +16,11 @@ import (
 	"carob/internal/core/workload"
 )
 
-// historyRoom is how many characters the list of former revisions may have (W2.6).
+// historyRoom is the maximum length of the list of former revisions (W2.6).
 const historyRoom = 2000
 
 // controllerAnnotation reports whether an annotation belongs to the controller or to kubectl apply, and
-// goes from neither side to the other (W2.11).
+// is not copied in either direction (W2.11).
 func controllerAnnotation(annotation string) bool {
 	switch annotation {
 	case corev1.LastAppliedConfigAnnotation, Revision, RevisionHistory, DesiredReplicas, MaxReplicas,
@@ -30,7 +30,7 @@ func controllerAnnotation(annotation string) bool {
 	return false
 }
 
-// revision is the number of a set; ok is false when its annotation is not a number.
+// revision returns the number of a set; ok is false when its annotation is not a number.
 func revision(s *appsv1.ReplicaSet) (n int64, ok bool) {
 	text := s.Annotations[Revision]
 	if text == "" {
@@ -40,7 +40,7 @@ func revision(s *appsv1.ReplicaSet) (n int64, ok bool) {
 	return n, err == nil
 }
 
-// next is the revision of a set that is made now (W2.31).
+// next returns the revision of a set that is made now (W2.31).
 func (p *pass) next() int64 {
 	most := int64(0)
 	for _, s := range p.old {
@@ -51,8 +51,8 @@ func (p *pass) next() int64 {
 	return most + 1
 }
 
-// syncNew brings the new set's annotations up to date. If nothing was to be done, the
-// deployment gets its revision, and a condition if it has none (W2.30).
+// syncNew brings the new set's annotations up to date. If they are up to date, the deployment gets
+// its revision, and a condition if it has none (W2.30).
 func (p *pass) syncNew() {
 	if p.now == nil {
 		return
@@ -81,8 +81,8 @@ func (p *pass) setRevision(n string) {
 	p.d.Annotations[Revision] = n
 }
 
-// annotate gives the annotations of the new set those of the deployment and its
-// revision, which is above all others; the one before it is remembered (W2.6, W2.11).
+// annotate sets the annotations of the new set: those of the deployment, and its revision, which is
+// above all others; the previous revision is added to the history (W2.6, W2.11).
 func (p *pass) annotate(a map[string]string) {
 	for _, k := range slices.Sorted(maps.Keys(p.d.Annotations)) {
 		if !controllerAnnotation(k) {
@@ -107,7 +107,7 @@ func (p *pass) annotate(a map[string]string) {
 	}
 }
 
-// remember adds a revision to a list; the oldest go when it gets too long.
+// remember adds a revision to a list; the oldest ones are removed when it gets too long.
 func remember(list, n string) string {
 	if list == "" {
 		return n
@@ -119,7 +119,7 @@ func remember(list, n string) string {
 	return strings.Join(all, ",")
 }
 
-// create makes the new set (W2.32), with as many pods as there is room for.
+// create creates the new set (W2.32), with as many replicas as the limits allow.
 func (p *pass) create() {
 	d := p.d
 	hash := workload.TemplateHash(&d.Spec.Template, d.Status.CollisionCount)
@@ -160,7 +160,7 @@ func with(labels map[string]string, hash string) map[string]string {
 	return c
 }
 
-// setName is the name of a deployment's set (W2.4).
+// setName returns the name of a deployment's set (W2.4).
 func setName(deployment, hash string) string {
 	if most := validation.DNS1123SubdomainMaxLength - 1 - len(hash); len(deployment) > most {
 		deployment = deployment[:most]
@@ -168,9 +168,9 @@ func setName(deployment, hash string) string {
 	return deployment + "-" + hash
 }
 
-// Taken decides what it means if a set to be created exists already (W2.33): it is the
-// deployment's own, which the watch will show, or another, and the deployment's status counts a
-// collision, so that the next pass uses another name.
+// Taken handles a set to be created that exists already (W2.33): it is the deployment's own, which
+// the watch will show, or another one; then the deployment's status counts a collision, so that the
+// next pass uses another name.
 func Taken(d *appsv1.Deployment, exists *appsv1.ReplicaSet) (collision *appsv1.Deployment) {
 	if owner(d).Owns(exists) && workload.SameTemplate(&exists.Spec.Template, &d.Spec.Template) {
 		return nil
@@ -185,7 +185,8 @@ func Taken(d *appsv1.Deployment, exists *appsv1.ReplicaSet) (collision *appsv1.D
 	return &c
 }
 
-// NotCreated is the event and, if it changes, the status that say that a set can't be created (W2.35).
+// NotCreated returns the event and, if it changes, the status for a set that cannot be created
+// (W2.35).
 func NotCreated(in Input, set string, failure error) (Event, *appsv1.Deployment) {
 	p := newPass(in)
 	e := Event{corev1.EventTypeWarning, "ReplicaSetCreateError",
@@ -199,7 +200,7 @@ func NotCreated(in Input, set string, failure error) (Event, *appsv1.Deployment)
 	return e, nil
 }
 
-// rollbackTo is the revision in the annotation that requests a rollback (W2.9).
+// rollbackTo returns the revision in the annotation that requests a rollback (W2.9).
 func rollbackTo(d *appsv1.Deployment) (n int64, asked bool) {
 	text := d.Annotations[appsv1.DeprecatedRollbackTo]
 	if text == "" {
@@ -218,7 +219,7 @@ func (p *pass) rollback(n int64) {
 	d.Annotations = maps.Clone(d.Annotations)
 	delete(d.Annotations, appsv1.DeprecatedRollbackTo)
 	step := Step{Rollback: &d}
-	p.d = p.in.Deployment // its status waits for the next pass
+	p.d = p.in.Deployment // the next pass updates its status
 	switch to := p.ofRevision(n); {
 	case n == 0:
 		p.warn("DeploymentRollbackRevisionNotFound", "Unable to find last revision.")
@@ -243,8 +244,8 @@ func (p *pass) rollback(n int64) {
 	p.plan.Steps = append(p.plan.Steps, step)
 }
 
-// lastRevision is the revision before the present one; 0 when there is none. A template
-// that has no set yet is not a revision and never becomes one.
+// lastRevision returns the revision before the present one; 0 when there is none. A template that
+// has no set yet is not a revision and never becomes one.
 func (p *pass) lastRevision() int64 {
 	first, second := int64(0), int64(0)
 	if p.now == nil {

@@ -46,8 +46,8 @@ func (p *pass) resizeNew() bool {
 	return replicas(p.now) != now
 }
 
-// shrinkOld makes old sets smaller, first by pods that are not available, then by
-// others as far as enough are, and reports whether it did (W2.42 to W2.44).
+// shrinkOld scales old sets down, first by unavailable pods, then by others as long as enough are
+// available, and reports whether it did (W2.42 to W2.44).
 func (p *pass) shrinkOld() bool {
 	before := sum(p.old, replicas)
 	budget := sum(p.all(), replicas) - p.minAvailable() - (replicas(p.now) - available(p.now))
@@ -92,8 +92,8 @@ func (p *pass) recreate() {
 	}
 }
 
-// oldRunning reports whether an old set has pods, or may get some: its controller may be making them
-// for a size that it does not know to be over.
+// oldRunning reports whether an old set has pods, or may get some: its controller may be creating
+// them for a size that it has not yet observed to be outdated.
 func (p *pass) oldRunning() bool {
 	return slices.ContainsFunc(p.old, func(s *appsv1.ReplicaSet) bool {
 		return s.Status.Replicas > 0 || s.Status.ObservedGeneration < s.Generation || p.in.Running(s.UID)
@@ -108,19 +108,19 @@ func (p *pass) scaling() bool {
 	})
 }
 
-// count is the number in an annotation.
+// count returns the number in an annotation.
 func count(s *appsv1.ReplicaSet, annotation string) (int32, bool) {
 	n, err := strconv.ParseUint(s.Annotations[annotation], 10, 31)
 	return int32(n), err == nil //nolint:gosec // 31 bits
 }
 
-// scale gives the sets their sizes when no rollout does (W2.60 to W2.63).
+// scale sizes the sets while no rollout does (W2.60 to W2.63).
 func (p *pass) scale() {
 	all := active(p.all())
 	switch {
 	case len(all) == 1:
-		// Also if it has that size: its annotation must have the deployment's size, or it would
-		// look forever as if that had changed, and nothing would be rolled out any more.
+		// Also if it has that size: its annotation must have the deployment's size, or the size
+		// would always seem to have changed, and no rollout would progress.
 		p.resize(all[0], p.size(), p.scaling())
 	case len(all) == 0:
 		if p.now != nil {
@@ -137,7 +137,7 @@ func (p *pass) scale() {
 	}
 }
 
-// saturated reports whether the new set has all pods that the deployment wants (W2.61).
+// saturated reports whether the new set has all pods of the deployment (W2.61).
 func (p *pass) saturated() bool {
 	if p.now == nil {
 		return false
@@ -184,7 +184,7 @@ func (p *pass) scaleInProportion(sets []*appsv1.ReplicaSet) {
 	}
 }
 
-// share is by how many pods a set changes in proportion to its size.
+// share returns the change of a set in proportion to its size.
 func (p *pass) share(s *appsv1.ReplicaSet) int32 {
 	if p.size() == 0 {
 		return -replicas(s)

@@ -56,8 +56,8 @@ func (p *pass) put(c appsv1.DeploymentCondition) {
 	p.d.Status.Conditions = append(p.d.Status.Conditions, c)
 }
 
-// notePause notes when a rollout is paused and resumed, so that the time between does
-// not count (W2.83).
+// notePause records when a rollout is paused and resumed, so that the time between does not count
+// (W2.83).
 func (p *pass) notePause() {
 	c := p.condition(appsv1.DeploymentProgressing)
 	if !hasDeadline(p.d) || c != nil && c.Reason == timedOut {
@@ -71,7 +71,7 @@ func (p *pass) notePause() {
 	}
 }
 
-// status counts (W2.70, W2.71) and says whether enough pods are available (W2.75).
+// status returns the counts (W2.70, W2.71) and the condition Available (W2.75).
 func (p *pass) status() {
 	all := p.all()
 	s := &p.d.Status
@@ -94,7 +94,7 @@ func (p *pass) status() {
 	}
 }
 
-// terminating adds up; nil when a set that its controller has seen does not say.
+// terminating returns the sum; nil if an observed set does not report it.
 func terminating(sets []*appsv1.ReplicaSet) *int32 {
 	n := int32(0)
 	for _, s := range sets {
@@ -108,7 +108,7 @@ func terminating(sets []*appsv1.ReplicaSet) *int32 {
 	return &n
 }
 
-// complete reports whether a rollout is through (W2.73).
+// complete reports whether a rollout is complete (W2.73).
 func complete(d *appsv1.Deployment, s *appsv1.DeploymentStatus) bool {
 	size := int32(1)
 	if d.Spec.Replicas != nil {
@@ -118,14 +118,14 @@ func complete(d *appsv1.Deployment, s *appsv1.DeploymentStatus) bool {
 		s.ObservedGeneration >= d.Generation
 }
 
-// progressed reports whether a rollout has come further since a status was stored (W2.79).
+// progressed reports whether a rollout has progressed since a status was stored (W2.79).
 func progressed(from, to *appsv1.DeploymentStatus) bool {
 	return to.UpdatedReplicas > from.UpdatedReplicas ||
 		to.Replicas-to.UpdatedReplicas < from.Replicas-from.UpdatedReplicas ||
 		to.ReadyReplicas > from.ReadyReplicas || to.AvailableReplicas > from.AvailableReplicas
 }
 
-// rolloutStatus is status with what is to be said about a rollout (W2.86).
+// rolloutStatus returns the status with the condition Progressing (W2.86).
 func (p *pass) rolloutStatus() {
 	before := p.d.Status // the counts
 	p.status()
@@ -146,7 +146,7 @@ func (p *pass) rolloutStatus() {
 		if c != nil && c.Status == corev1.ConditionTrue {
 			next.LastTransitionTime = c.LastTransitionTime
 		}
-		p.drop(appsv1.DeploymentProgressing) // each progress is noted, also with the same reason
+		p.drop(appsv1.DeploymentProgressing) // each progress updates the time, also with the same reason
 		p.put(next)
 	case c != nil && c.Reason != newAvailable && c.Reason != timedOut && p.deadline(c).Before(p.in.Now):
 		p.set(appsv1.DeploymentProgressing, corev1.ConditionFalse, timedOut, p.subject()+" has timed out progressing.")
@@ -163,7 +163,8 @@ func (p *pass) deadline(c *appsv1.DeploymentCondition) time.Time {
 	return c.LastUpdateTime.Add(time.Duration(*p.d.Spec.ProgressDeadlineSeconds) * time.Second)
 }
 
-// awaitDeadline has the next look at the time at which a rollout without progress times out (W2.89).
+// awaitDeadline schedules the next decision for the time at which a rollout without progress times
+// out (W2.89).
 func (p *pass) awaitDeadline() {
 	c := p.condition(appsv1.DeploymentProgressing)
 	if c == nil || c.Reason == timedOut || c.Reason == newAvailable || complete(p.d, &p.d.Status) {
@@ -172,7 +173,7 @@ func (p *pass) awaitDeadline() {
 	p.plan.Next = workload.Earlier(p.plan.Next, p.deadline(c).Add(time.Second))
 }
 
-// subject is whom messages are about (W2.85).
+// subject returns the object in messages (W2.85).
 func (p *pass) subject() string {
 	if p.now == nil {
 		return fmt.Sprintf("Deployment %q", p.d.Name)
@@ -180,7 +181,7 @@ func (p *pass) subject() string {
 	return fmt.Sprintf("ReplicaSet %q", p.now.Name)
 }
 
-// failure is why pods of a set can't be created, of the new one first (W2.84).
+// failure returns why pods of a set cannot be created, of the new one first (W2.84).
 func (p *pass) failure() *appsv1.DeploymentCondition {
 	all := p.old
 	if p.now != nil {

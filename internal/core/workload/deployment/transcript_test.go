@@ -16,23 +16,22 @@ import (
 	"carob/internal/base/transcript"
 )
 
-// TestTranscripts runs the stories in testdata/transcripts: each command changes the
-// world and shows what Decide says. Rewrite them with -rewrite, and commit only what you
-// understand.
+// TestTranscripts runs the stories in testdata/transcripts: each command changes the world and prints
+// what Decide returns. Rewrite them with -rewrite, and commit only what you understand.
 //
 //	set KEY=VALUE…     a user changes the deployment (world.set); then a pass
-//	pass [writes=N]    a pass; carob ends after so many writes
+//	pass [writes=N]    a pass; carob ends after N writes
 //	sets               the replica sets' controller acts, then a pass
 //	ready [N]          of each set N more pods (all) become available, the controller acts, then a pass
 //	settle             sets, ready and passes until nothing changes
 //	broken IMAGE       pods of this image never become available
-//	slow, gone         what is deleted takes its time; it has gone
-//	lose SET N         so many pods of a set are available no longer
-//	resize SET N       somebody else changes the size of a set
-//	annotate SET K=V   somebody else changes an annotation of a set
+//	slow, gone         deleted pods stay for a while; they have ended
+//	lose SET N         N pods of a set are no longer available
+//	resize SET N       a user changes the size of a set
+//	annotate SET K=V   a user changes an annotation of a set
 //	fail [REASON]      sets can't be created for this reason; without: they can
 //	quota SET REASON   a set has a ReplicaFailure; without a reason it has none
-//	taken SAME|OTHER   what Taken says of a set that is there already
+//	taken SAME|OTHER   the result of Taken for an existing set
 //	advance DURATION   time passes, then a pass
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, 12, func(*testing.T) *world { return newWorld() },

@@ -17,17 +17,17 @@ import (
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// world is a deployment, its replica sets and what their controller does.
+// world is a deployment, its replica sets and their controller.
 type world struct {
 	d      *appsv1.Deployment
 	sets   []*appsv1.ReplicaSet    // in the order in which they were made
 	broken map[string]bool         // images whose pods don't get ready
 	ending map[types.UID]int       // pods of a set that are being deleted
-	left   map[types.UID]*[2]int32 // pods of a set, and how many of them are available, as they are
-	slow   bool                    // what is deleted takes its time
+	left   map[types.UID]*[2]int32 // pods of a set, and how many of them are available, at present
+	slow   bool                    // deleted pods stay for a while
 	now    time.Time
 	made   int
-	fails  map[string]error // by what is to fail: "create"
+	fails  map[string]error // by operation: "create"
 }
 
 func newWorld() *world {
@@ -47,7 +47,7 @@ func newWorld() *world {
 	return w
 }
 
-// set changes the deployment as a user does.
+// set changes the deployment like a user.
 func (w *world) set(key, value string) error {
 	spec := &w.d.Spec
 	n, _ := strconv.ParseInt(value, 10, 32)
@@ -111,8 +111,8 @@ func (w *world) alias(text string) string {
 	return text
 }
 
-// pass decides, stores what the decision says, and returns it as text. It stops after so many writes, as if carob
-// ended then.
+// pass decides, carries out the decision, and returns it as text. It stops after the given number of writes, as
+// if carob ended then.
 func (w *world) pass(writes int) []string {
 	plan := Decide(w.input())
 	var out []string
@@ -213,7 +213,8 @@ func (w *world) statusText() string {
 	return text
 }
 
-// replicaSets does what the controller of replica sets does: pods come and go, and the status says so.
+// replicaSets acts like the controller of replica sets: it creates and deletes pods, and updates the
+// status.
 func (w *world) replicaSets() bool {
 	changed := false
 	for i, s := range w.sets {
@@ -222,7 +223,7 @@ func (w *world) replicaSets() bool {
 			if w.slow {
 				w.ending[s.UID] += int(pods[0] - n)
 			}
-			// Those that are not available go first (W0.51).
+			// Unavailable pods are deleted first (W0.51).
 			pods[1] = min(pods[1], n)
 			pods[0] = n
 		} else {
@@ -244,7 +245,7 @@ func (w *world) replicaSets() bool {
 	return changed
 }
 
-// ready lets pods become available, of each set at most so many more.
+// ready lets pods become available, at most the given number per set.
 func (w *world) ready(most int32) bool {
 	changed := false
 	for _, s := range w.sets {

@@ -19,7 +19,7 @@ const (
 type Backoff struct {
 	Failures int32     // consecutive, since the last success
 	Last     time.Time // when the latest of them ended
-	// seen are pods with a finalizer whose end is in Failures already.
+	// seen holds pods with a finalizer that Failures already includes.
 	seen []types.UID
 }
 
@@ -37,7 +37,7 @@ func (m Backoff) next(pods, successes, failures []*corev1.Pod) Backoff {
 	good, bad := fresh(successes), fresh(failures)
 	out := Backoff{Failures: m.Failures, Last: m.Last}
 	if len(good) > 0 {
-		// What failed before the latest success is forgotten (W5.23).
+		// Failures before the latest success do not count (W5.23).
 		out.Failures, out.Last = 0, time.Time{}
 		latest := finishedAt(good[len(good)-1])
 		bad = slices.DeleteFunc(bad, func(p *corev1.Pod) bool { return !finishedAt(p).After(latest) })
@@ -57,7 +57,7 @@ func (m Backoff) next(pods, successes, failures []*corev1.Pod) Backoff {
 	return out
 }
 
-// left returns how long the next pod has to wait after n failures, the latest at last.
+// left returns how long the next pod has to wait after n failures, the latest at the time last.
 func left(n int32, last, now time.Time) time.Duration {
 	if n <= 0 {
 		return 0

@@ -49,9 +49,9 @@ func (p *plan) count() {
 			u.Succeeded = append(u.Succeeded, pod.UID)
 		case p.verdict != nil && p.verdict.Type == batchv1.JobSuccessCriteriaMet && p.recorded(p.verdict.Type) &&
 			pod.Status.Phase != corev1.PodFailed:
-			// It is deleted because others were enough; that is not a failure (W5.90).
+			// It is deleted because other pods were enough, which is not a failure (W5.90).
 		case p.hasFailed(pod) || p.verdict != nil && p.verdict.Type == batchv1.JobFailureTarget:
-			// What a failed Job still ran counts as failed (W5.90).
+			// Pods that a failed Job still ran count as failed (W5.90).
 			if counts, _ := p.policy(pod); counts {
 				u.Failed = append(u.Failed, pod.UID)
 			}
@@ -69,7 +69,7 @@ func (p *plan) count() {
 	}
 }
 
-// settled reports whether nothing but the count needs a pod any more.
+// settled reports whether a pod is only needed until it is counted.
 func (p *plan) settled(pod *corev1.Pod) bool {
 	switch {
 	case p.job.DeletionTimestamp != nil, pod.Status.Phase == corev1.PodSucceeded:

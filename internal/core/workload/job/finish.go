@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// finish decides whether the Job ends, in the order of W5.80; the first reason holds.
+// finish decides whether the Job ends, in the order of W5.80; the first reason applies.
 func (p *plan) finish() {
 	spec := &p.job.Spec
 	if c := p.find(batchv1.JobSuccessCriteriaMet); c != nil && c.Status == corev1.ConditionTrue {
@@ -114,8 +114,8 @@ func (p *plan) policy(pod *corev1.Pod) (counts bool, action batchv1.PodFailurePo
 	return rule.Action != batchv1.PodFailurePolicyActionIgnore, rule.Action
 }
 
-// rule returns the first rule of the pod failure policy that a pod matches, and what is
-// said when it ends the Job (W5.64, W5.69).
+// rule returns the first rule of the pod failure policy that a pod matches, and the message when it
+// ends the Job (W5.64, W5.69).
 func (p *plan) rule(pod *corev1.Pod) (*batchv1.PodFailurePolicyRule, string) {
 	if p.job.Spec.PodFailurePolicy == nil {
 		return nil, ""
@@ -148,8 +148,8 @@ func (p *plan) rule(pod *corev1.Pod) (*batchv1.PodFailurePolicyRule, string) {
 	return nil, ""
 }
 
-// exited returns the first container that ended with a code that the rule is about:
-// containers, then init containers. Code 0 never is.
+// exited returns the first container that ended with a code that the rule matches: containers, then
+// init containers. Code 0 never is.
 func exited(pod *corev1.Pod, r *batchv1.PodFailurePolicyOnExitCodesRequirement) *corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range list {

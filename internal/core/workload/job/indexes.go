@@ -12,14 +12,13 @@ import (
 // span is a run of indexes, both ends included.
 type span struct{ first, last int }
 
-// indexes is a set of completion indexes, in order and without neighbours that touch.
+// indexes is a set of completion indexes, in order, with adjacent spans merged.
 type indexes []span
 
-// CountIndexes returns how many indexes below limit a text of a Job's status lists.
+// CountIndexes returns the number of indexes below limit in a list of a Job's status.
 func CountIndexes(s string, limit int) int { return parseIndexes(s, limit).total() }
 
-// parseIndexes reads what String writes, as far as it is below limit; what is no
-// number is left out.
+// parseIndexes reads what String writes, up to limit; invalid entries are ignored.
 func parseIndexes(s string, limit int) indexes {
 	var out indexes
 	for part := range strings.SplitSeq(s, ",") {
@@ -38,7 +37,7 @@ func parseIndexes(s string, limit int) indexes {
 	return indexes(nil).merge(out)
 }
 
-// String is the form of completedIndexes and failedIndexes (W5.52): 0,2-5,7,8.
+// String returns the form of completedIndexes and failedIndexes (W5.52): 0,2-5,7,8.
 func (x indexes) String() string {
 	var b strings.Builder
 	for _, s := range x {
@@ -59,7 +58,7 @@ func (x indexes) String() string {
 	return b.String()
 }
 
-// total is how many indexes are in the set.
+// total returns the number of indexes in the set.
 func (x indexes) total() int {
 	n := 0
 	for _, s := range x {
@@ -106,7 +105,7 @@ func (x indexes) merge(y indexes) indexes {
 	return out
 }
 
-// common is how many indexes are in both sets.
+// common returns the number of indexes in both sets.
 func (x indexes) common(y indexes) int {
 	n := 0
 	for i, j := 0, 0; i < len(x) && j < len(y); {
@@ -129,7 +128,7 @@ func indexOf(p *corev1.Pod) int {
 	return -1
 }
 
-// counted reads a number that the controller wrote as an annotation; what is none is 0.
+// counted reads a number that the controller wrote as an annotation; an invalid one is 0.
 func counted(p *corev1.Pod, annotation string) int32 {
 	n, err := strconv.ParseInt(p.Annotations[annotation], 10, 32)
 	if err != nil || n < 0 {
@@ -138,13 +137,14 @@ func counted(p *corev1.Pod, annotation string) int32 {
 	return int32(n)
 }
 
-// failuresBefore is how many pods of this pod's index failed before it, ignored ones, too.
+// failuresBefore returns how many pods of this pod's index failed before it, including ignored
+// ones.
 func failuresBefore(p *corev1.Pod) int32 {
 	return counted(p, batchv1.JobIndexFailureCountAnnotation) +
 		counted(p, batchv1.JobIndexIgnoredFailureCountAnnotation)
 }
 
-// indexes works out which indexes are completed and which have failed for good.
+// indexes computes which indexes are completed and which have failed for good.
 func (p *plan) indexes() {
 	completions := int(*p.job.Spec.Completions)
 	p.doneStored = parseIndexes(p.status.CompletedIndexes, completions)
@@ -162,7 +162,7 @@ func (p *plan) indexes() {
 	if p.perIndex && p.status.FailedIndexes != nil {
 		p.lost = parseIndexes(*p.status.FailedIndexes, completions)
 	}
-	// What is stored about an index stays; a success counts more than a failure.
+	// Stored results of an index stay; a success takes precedence over a failure.
 	p.done = p.doneStored.with(slices.DeleteFunc(done, p.lost.has))
 	p.succeeded = int32(p.done.total())
 	if !p.perIndex {

@@ -1,12 +1,12 @@
-// Package job decides what happens to a Job: which pods are made and deleted, which
-// of their results are counted, and what its status says (W5). The job controller
-// drives it. It is a function of its arguments.
+// Package job decides what happens to a Job: which pods are created and deleted, which of their
+// results are counted, and its status (W5). The job controller drives it. It is a function of its
+// arguments.
 //
-// A pod's result is counted in steps that are each stored before the next: its UID is
-// noted in the status, its finalizer is removed, then the UID becomes a number. Plan
-// answers with the steps that are possible now; the driver does them, notes their
-// effects in its picture of the world, and asks again until there is nothing left. A
-// crash between any two of them repeats a step and counts nothing twice (W5.31).
+// A pod's result is counted in steps that are each stored before the next: its UID is recorded in
+// the status, its finalizer is removed, then the UID becomes a number. Plan returns the steps that
+// are possible now; the driver does them, applies their effects to its input, and calls again until
+// there is nothing left. A crash between any two of them repeats a step and counts nothing twice
+// (W5.31).
 //
 // Contract: docs/spec/workloads.md.
 package job
@@ -28,23 +28,24 @@ import (
 // Finalizer keeps a pod until its result is counted (W5.30).
 const Finalizer = batchv1.JobTrackingFinalizer
 
-// limit is how many pods one step makes, deletes or notes as uncounted at most (W5.21).
+// limit is the maximum number of pods that one step creates, deletes or records as uncounted
+// (W5.21).
 const limit = 500
 
-// Input is everything Plan may look at; all of it is read only.
+// Input holds everything that Plan uses; all of it is read only.
 type Input struct {
 	Job  *batchv1.Job  // with defaults
 	Pods []*corev1.Pod // those that the Job controls, terminated ones and those being deleted, too
 	Now  time.Time
 	// Backoff is the back-off from the last output; empty after a restart (W5.24).
 	Backoff Backoff
-	// Hold leaves out making and deleting pods: a call of this kind has just failed.
-	// The status is still brought up to date (W0.15).
+	// Hold prevents the creation and deletion of pods, because such a call has just failed. The
+	// status is still brought up to date (W0.15).
 	Hold bool
 }
 
-// Output is what has to be done, in the order of the fields; afterwards decide again, with the
-// effects in the input.
+// Output holds the actions, in the order of the fields; afterwards decide again, with the effects
+// in the input.
 type Output struct {
 	Create []*corev1.Pod // by slow start (W0.E)
 	Delete []Deletion
@@ -56,26 +57,26 @@ type Output struct {
 	// not needed.
 	Untrack []*corev1.Pod
 	Backoff Backoff
-	// Problem is why pods that are wanted can't be made of the template.
+	// Problem is the error of making pods from the template.
 	Problem error
 	// Look is when to decide again without a change; zero for never.
 	Look time.Duration
 }
 
-// Done reports whether there is nothing to do any more: decide again when something else
-// changed, or when Look has passed.
+// Done reports whether there is nothing left to do: decide again when something else changed, or
+// when Look has passed.
 func (o *Output) Done() bool {
 	return o.Status == nil && len(o.Create)+len(o.Delete)+len(o.Untrack) == 0
 }
 
-// Deletion is a pod to be deleted.
+// Deletion is the deletion of a pod.
 type Deletion struct {
 	Pod *corev1.Pod
-	// Untrack takes the finalizer away first, so that the pod's end is not counted (W5.43).
+	// Untrack removes the finalizer first, so that the pod's end is not counted (W5.43).
 	Untrack bool
 }
 
-// Event is to be recorded about the Job.
+// Event is an event to record about the Job.
 type Event struct{ Type, Reason, Message string }
 
 // Finished reports whether the Job is over: it is Complete or Failed.
@@ -91,7 +92,7 @@ func FinishedAs(j *batchv1.Job) batchv1.JobConditionType {
 	return ""
 }
 
-// Foreign reports whether another controller manages the Job: then nothing is done to it (W5.25).
+// Foreign reports whether another controller manages the Job: then it is ignored (W5.25).
 func Foreign(j *batchv1.Job) bool {
 	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
 }
@@ -132,13 +133,13 @@ func Plan(in Input) Output {
 	return p.out
 }
 
-// plan is one decision while it is made.
+// plan is the state of one decision.
 type plan struct {
 	in     Input
 	job    *batchv1.Job
 	now    metav1.Time
 	status batchv1.JobStatus // the next one
-	stored batchv1.JobStatus // what the next one is compared with
+	stored batchv1.JobStatus // the stored status, for comparison
 	out    Output
 
 	pods        []*corev1.Pod // oldest first; by index in Indexed Jobs
@@ -146,13 +147,13 @@ type plan struct {
 	terminating []*corev1.Pod
 	noted       map[types.UID]bool // the UIDs in uncountedTerminatedPods
 	indexed     bool
-	perIndex    bool // failures are limited for each index alone
+	perIndex    bool // failures are limited per index
 
-	succeeded, failed int32                 // counted, uncounted and not noted yet
-	done              indexes               // completed indexes, with those not noted yet
-	doneStored        indexes               // those that are noted
-	lost              indexes               // failed indexes, with those not noted yet
-	waiting           map[int]*corev1.Pod   // failed pods that pass their count on to a replacement (W5.62)
+	succeeded, failed int32                 // counted, uncounted and not recorded yet
+	done              indexes               // completed indexes, with those not recorded yet
+	doneStored        indexes               // those that are recorded
+	lost              indexes               // failed indexes, with those not recorded yet
+	waiting           map[int]*corev1.Pod   // failed pods whose replacement inherits their count (W5.62)
 	verdict           *batchv1.JobCondition // how the Job ends: SuccessCriteriaMet or FailureTarget
 }
 
@@ -228,8 +229,7 @@ func (p *plan) hasFailed(pod *corev1.Pod) bool {
 		!p.onlyFailed() && pod.DeletionTimestamp != nil && pod.Status.Phase != corev1.PodSucceeded
 }
 
-// within reports whether a pod's result can count: in an Indexed Job it has an index
-// that is wanted.
+// within reports whether a pod's result can count: in an Indexed Job it has an index of the Job.
 func (p *plan) within(pod *corev1.Pod) bool {
 	i := indexOf(pod)
 	return !p.indexed || i >= 0 && i < int(*p.job.Spec.Completions)
@@ -254,7 +254,7 @@ func (p *plan) condition(kind batchv1.JobConditionType, reason, message string) 
 		LastTransitionTime: p.now, Reason: reason, Message: message}
 }
 
-// find returns a condition of the status that is to be, or nil.
+// find returns a condition of the new status, or nil.
 func (p *plan) find(kind batchv1.JobConditionType) *batchv1.JobCondition {
 	for i := range p.status.Conditions {
 		if p.status.Conditions[i].Type == kind {
@@ -290,7 +290,7 @@ func (p *plan) event(kind, reason, message string) {
 	p.out.Events = append(p.out.Events, Event{kind, reason, message})
 }
 
-// lookIn requests another decision, the earliest that was requested.
+// lookIn requests another decision; the earliest request applies.
 func (p *plan) lookIn(d time.Duration) {
 	d = max(d, time.Millisecond)
 	if p.out.Look == 0 || d < p.out.Look {
@@ -318,7 +318,7 @@ func (p *plan) noteSuspension() {
 	}
 }
 
-// complete reports whether enough pods have succeeded and none runs any more (W5.72).
+// complete reports whether enough pods have succeeded and none is running (W5.72).
 func (p *plan) complete() bool {
 	if len(p.active) > 0 {
 		return false
@@ -329,8 +329,8 @@ func (p *plan) complete() bool {
 	return p.succeeded >= *p.job.Spec.Completions
 }
 
-// conclude writes the interim condition, and the final one when nothing is left to be
-// counted, removed or waited for (W5.89, W5.91).
+// conclude writes the interim condition, and the final one when nothing is left to count, remove or
+// wait for (W5.89, W5.91).
 func (p *plan) conclude() {
 	ready := int32(0)
 	for _, pod := range p.active {

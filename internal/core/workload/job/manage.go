@@ -11,13 +11,13 @@ import (
 	"carob/internal/core/workload"
 )
 
-// manage decides which pods are deleted or created. It reports whether there are any: then the
-// status follows with the next decision. One decision deletes or creates (W5.42).
+// manage decides which pods are deleted or created. It reports whether there are any: then the next
+// decision updates the status. One decision either deletes or creates (W5.42).
 func (p *plan) manage() bool {
 	switch {
 	case p.verdict != nil:
 		if !p.recorded(p.verdict.Type) {
-			return false // the reason is stored before anything is deleted for it (W5.89)
+			return false // the reason is stored before pods are deleted for it (W5.89)
 		}
 		p.remove(p.active, false)
 	case p.job.DeletionTimestamp != nil: // W5.44
@@ -43,7 +43,7 @@ func (p *plan) remove(pods []*corev1.Pod, untrack bool) {
 	}
 }
 
-// wanted is how many pods should be active (W5.40).
+// wanted returns how many pods should be active (W5.40).
 func (p *plan) wanted() int {
 	spec := &p.job.Spec
 	if spec.Completions == nil {
@@ -55,13 +55,13 @@ func (p *plan) wanted() int {
 	return int(max(0, min(*spec.Parallelism, *spec.Completions-p.succeeded)))
 }
 
-// surplus returns the active pods that have to go: in Indexed Jobs those that no index
-// needs, then as many as are too many (W5.41).
+// surplus returns the active pods to delete: in Indexed Jobs those that no index needs, then those
+// beyond the desired number (W5.41).
 func (p *plan) surplus() []*corev1.Pod {
 	var out []*corev1.Pod
 	left := p.active
 	if p.indexed {
-		best := map[int]*corev1.Pod{} // the pod that is to be kept
+		best := map[int]*corev1.Pod{} // the pod to keep
 		for _, pod := range workload.RankForDeletion(p.active, workload.Ranking{}) {
 			if p.within(pod) {
 				best[indexOf(pod)] = pod
@@ -82,7 +82,7 @@ func (p *plan) surplus() []*corev1.Pod {
 	return out
 }
 
-// create decides which pods are created, unless failures have to be waited out.
+// create decides which pods are created, unless the Job is in back-off.
 func (p *plan) create() {
 	n := p.wanted() - len(p.active)
 	if p.onlyFailed() {
@@ -115,7 +115,7 @@ func (p *plan) create() {
 	}
 }
 
-// add has a pod made, of an index or of none (-1).
+// add plans a new pod for an index or for none (-1).
 func (p *plan) add(index int) {
 	pod, err := p.pod(index)
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *plan) add(index int) {
 	p.out.Create = append(p.out.Create, pod)
 }
 
-// pod makes a pod from the template, of an index or of none (-1) (W0.30, W0.31, W5.50).
+// pod makes a pod from the template, for an index or for none (-1) (W0.30, W0.31, W5.50).
 func (p *plan) pod(index int) (*corev1.Pod, error) {
 	pod, err := workload.NewPod(workload.Owner{Object: p.job, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
 		&p.job.Spec.Template)
@@ -160,7 +160,7 @@ func (p *plan) pod(index int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// passOn annotates a pod with how often its index failed before it (W5.62).
+// passOn annotates a pod with the number of earlier failures of its index (W5.62).
 func (p *plan) passOn(pod, before *corev1.Pod) {
 	failures, ignored := int32(0), int32(0)
 	if before != nil {
@@ -178,10 +178,10 @@ func (p *plan) passOn(pod, before *corev1.Pod) {
 	}
 }
 
-// nameLimit is how much of a generateName the API server keeps (W0.31).
+// nameLimit is the length to which the API server truncates a generateName (W0.31).
 const nameLimit = 58
 
-// prefix joins a Job's name and an ending, cutting the name so that the ending is kept.
+// prefix joins a Job's name and a suffix, and truncates the name so that the suffix is kept.
 func prefix(name, ending string) string {
 	return name[:min(len(name), max(0, nameLimit-len(ending)))] + ending
 }

@@ -17,15 +17,15 @@ import (
 	"carob/internal/core/workload"
 )
 
-// history is a world of which random things are done, and what it must never show.
+// history is a world with random events, and its invariants.
 type history struct {
 	*world
 	good, bad map[types.UID]bool // pods that ever succeeded; that ever failed or were deleted
-	plain     bool               // nobody deleted a pod or changed the Job
+	plain     bool               // no user deleted a pod or changed the Job
 }
 
-// lawful says what the API server would refuse of a status (W5.14), and what no history
-// may show: more results than pods (W5.31).
+// lawful checks a status for what the API server would reject (W5.14), and for more results than
+// pods (W5.31).
 func (h *history) lawful(old, next *batchv1.Job) error {
 	a, b := old.Status, next.Status
 	is := func(s batchv1.JobStatus, kind batchv1.JobConditionType) bool {
@@ -73,7 +73,7 @@ func (h *history) lawful(old, next *batchv1.Job) error {
 	return nil
 }
 
-// check is what holds whenever nothing is left to do.
+// check checks the invariants whenever nothing is left to do.
 func (h *history) check(t *rapid.T) {
 	active, taken := 0, map[int]string{}
 	for _, p := range h.pods {
@@ -89,7 +89,7 @@ func (h *history) check(t *rapid.T) {
 		}
 		taken[indexOf(p)] = p.Name
 	}
-	draining := h.job.Spec.Completions == nil && h.job.Status.Succeeded > 0 // whatever runs is left to end (W5.40)
+	draining := h.job.Spec.Completions == nil && h.job.Status.Succeeded > 0 // running pods may finish (W5.40)
 	if active > int(*h.job.Spec.Parallelism) && h.job.DeletionTimestamp == nil && !draining {
 		t.Fatalf("%d active pods, parallelism %d", active, *h.job.Spec.Parallelism)
 	}
@@ -103,10 +103,10 @@ func (h *history) check(t *rapid.T) {
 	}
 }
 
-// TestHistories makes Jobs of all kinds, lets pods end and vanish, users change their
-// minds and carob end between any two writes: each pod counts once, each index
-// completes once, and there are never more pods than wanted (W5.31, W5.40, W5.51).
-func TestHistories(t *testing.T) {
+// TestRandomHistories makes Jobs of all kinds, lets pods end and vanish, users change specs, and carob
+// end between any two writes: each pod counts once, each index completes once, and there are never
+// more pods than wanted (W5.31, W5.40, W5.51).
+func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := &history{world: newWorld(), good: map[types.UID]bool{}, bad: map[types.UID]bool{}, plain: true}
 		h.invalid = h.lawful
@@ -132,7 +132,7 @@ func TestHistories(t *testing.T) {
 				h.say("crash")
 				h.backoff, h.write = Backoff{}, func(string) bool { return true }
 				if !h.sync() {
-					t.Fatal("a crash that was not asked for")
+					t.Fatal("an unexpected crash")
 				}
 			}
 			h.write = func(string) bool { return true }
@@ -143,7 +143,7 @@ func TestHistories(t *testing.T) {
 			h.step(t)
 			sync()
 		}
-		for range 200 { // everything ends well from here on
+		for range 200 { // no more failures from here on
 			if Finished(h.job) {
 				break
 			}
@@ -202,7 +202,7 @@ func randomSpec(t *rapid.T) string {
 	return s
 }
 
-// step does one thing to the world.
+// step applies one random event.
 func (h *history) step(t *rapid.T) {
 	var p *corev1.Pod
 	if len(h.pods) > 0 {
@@ -246,7 +246,7 @@ func (h *history) step(t *rapid.T) {
 	}
 }
 
-// FuzzIndexes: what is parsed is printed the same, and holds what it says (W5.52).
+// FuzzIndexes: a parsed set prints the same and has the listed indexes (W5.52).
 func FuzzIndexes(f *testing.F) {
 	for _, s := range []string{"", "0", "0,2-5,7,8", "1-", "-1", "5-2", "a,3", "1,1,1", "3,1-2",
 		"99999999999999999999"} {

@@ -15,21 +15,20 @@ import (
 	"carob/internal/base/transcript"
 )
 
-// TestTranscripts runs the stories in testdata/transcripts: each command changes the
-// world, the driver looks, and what was done is printed. Rewrite them with -rewrite,
-// and commit only a diff that you understand.
+// TestTranscripts runs the stories in testdata/transcripts: each command changes the world, the driver runs,
+// and its actions are printed. Rewrite them with -rewrite, and commit only a diff that you understand.
 //
 //	job                  the spec as YAML: makes or changes the Job
 //	run POD…             pods run and are ready
 //	exit POD… [code=N]   pods end
-//	condition POD TYPE   somebody notes a condition
+//	condition POD TYPE   another writer sets a condition
 //	restarts POD N       its container was started again
-//	delete POD…          somebody deletes pods; gone POD…: the node is done with them
+//	delete POD…          a user deletes pods; gone POD…: the node has ended them
 //	orphan POD…          pods lose their owner
-//	advance DURATION     time passes; the driver looks when it was told to
+//	advance DURATION     time passes; the driver runs at the requested times
 //	delete-job           the Job is being deleted
 //	refuse, accept       pods can't be created; they can again
-//	crash                the controller starts again
+//	crash                the controller restarts
 //	crash-before KIND N  the controller ends right before the Nth write of a kind after this, and starts again
 //	pods                 the pods there are
 //	template POD         a pod as it was created

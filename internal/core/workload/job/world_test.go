@@ -30,9 +30,9 @@ type world struct {
 	log     []string
 	// write is called before each write; false is a crash right before it.
 	write func(what string) bool
-	// refused writes of a status that the API server would refuse.
+	// invalid rejects writes of a status that the API server would reject.
 	invalid func(old, next *batchv1.Job) error
-	removed func(*corev1.Pod) // hears of each pod that is deleted
+	removed func(*corev1.Pod) // is called for each deleted pod
 }
 
 func newWorld() *world {
@@ -40,7 +40,7 @@ func newWorld() *world {
 		invalid: func(_, _ *batchv1.Job) error { return nil }, removed: func(*corev1.Pod) {}}
 }
 
-// apply reads a manifest and fills in what the API server would.
+// apply reads a manifest and sets the defaults of the API server.
 func (w *world) apply(manifest string) error {
 	var j batchv1.Job
 	if err := yaml.UnmarshalStrict([]byte("spec:\n"+indent(manifest)), &j); err != nil {
@@ -105,7 +105,7 @@ func (w *world) copies() []*corev1.Pod {
 	return out
 }
 
-// sync does what the driver does. It reports false after a crash.
+// sync acts like the driver. It returns false after a crash.
 func (w *world) sync() bool {
 	hold := false
 	for range 1000 {
@@ -202,7 +202,7 @@ func (w *world) untrack(pod *corev1.Pod) {
 	w.sweep()
 }
 
-// remove is DELETE: a pod that no node runs ends at once.
+// remove handles DELETE: a pod that no node runs ends at once.
 func (w *world) remove(name string) {
 	p := w.find(name)
 	if p == nil {
@@ -248,7 +248,7 @@ func (w *world) exit(p *corev1.Pod, code int32) {
 	w.sweep()
 }
 
-// gone ends a pod that was being deleted; whoever ends it says that it has failed (W5.35).
+// gone ends a pod that was being deleted; it is reported as failed (W5.35).
 func (w *world) gone(p *corev1.Pod) {
 	if !workload.Terminal(p) {
 		p.Status.Phase = corev1.PodFailed
@@ -257,7 +257,7 @@ func (w *world) gone(p *corev1.Pod) {
 	w.sweep()
 }
 
-// summary shows a status in a line.
+// summary formats a status on one line.
 func summary(s *batchv1.JobStatus, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "status active=%d ready=%d terminating=%d succeeded=%d failed=%d", s.Active, *s.Ready,

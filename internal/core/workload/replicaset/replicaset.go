@@ -1,6 +1,6 @@
-// Package replicaset decides what a ReplicaSet or a ReplicationController does: which
-// pods to create and delete so that as many run as it says, and its status (W1).
-// internal/controllers/replicaset drives it; it must never read a clock or the API.
+// Package replicaset decides about a ReplicaSet or a ReplicationController: which pods to create
+// and delete to reach its number of replicas, and its status (W1). internal/controllers/replicaset
+// drives it; it must never read a clock or the API.
 //
 // Contract: docs/spec/workloads.md.
 package replicaset
@@ -17,29 +17,29 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Input is what a decision is made of. Nothing of it is changed.
+// Input holds everything that a decision depends on. It is read only.
 type Input struct {
-	// Set is the replica set; a replication controller is read as one.
+	// Set is the replica set; a replication controller is converted to one.
 	Set *appsv1.ReplicaSet
 	// Active are its active pods, adopted ones too, released ones not (W0.25).
 	Active []*corev1.Pod
-	// Ending is how many of its pods are being deleted and have not ended; nil where they are
-	// not counted (W1.21).
+	// Ending is how many of its pods are being deleted and have not ended; nil if they are not
+	// counted (W1.21).
 	Ending *int32
 	// Related are the active pods of all sets with the same controller, by node (W0.53).
 	Related map[string]int
-	// Burst is how many pods are created or deleted at most; 0 is not a limit (W1.10).
+	// Burst is the maximum number of pods to create or delete; 0: no limit (W1.10).
 	Burst int
 	Now   time.Time
 }
 
-// Plan is what to do: one of both, or nothing.
+// Plan holds the actions: creations or deletions, or none.
 type Plan struct {
-	Create int           // that many pods of the template
-	Delete []*corev1.Pod // the first is missed least
+	Create int           // number of pods from the template
+	Delete []*corev1.Pod // in the order of deletion
 }
 
-// Decide returns what to do about the number of pods (W1.12).
+// Decide returns the actions to reach the number of replicas (W1.12).
 func Decide(in Input) Plan {
 	if in.Set.DeletionTimestamp != nil {
 		return Plan{}
@@ -52,7 +52,7 @@ func Decide(in Input) Plan {
 	case missing > 0:
 		return Plan{Create: min(missing, burst)}
 	case -missing == len(in.Active):
-		return Plan{Delete: in.Active[:min(-missing, burst)]} // all go: in any order (W0.50)
+		return Plan{Delete: in.Active[:min(-missing, burst)]} // all are deleted, in any order (W0.50)
 	case missing < 0:
 		ranked := workload.RankForDeletion(in.Active, workload.Ranking{Costs: true, Related: in.Related, Now: in.Now})
 		return Plan{Delete: ranked[:min(-missing, burst)]}
@@ -60,7 +60,7 @@ func Decide(in Input) Plan {
 	return Plan{}
 }
 
-// Wanted is how many pods a set is to have (W1.1).
+// Wanted returns the desired number of pods of a set (W1.1).
 func Wanted(set *appsv1.ReplicaSet) int32 {
 	if set.Spec.Replicas == nil {
 		return 1
@@ -68,9 +68,9 @@ func Wanted(set *appsv1.ReplicaSet) int32 {
 	return *set.Spec.Replicas
 }
 
-// Status returns the status (W1.20 to W1.23), whether it differs from what is stored,
-// and when to look again because a pod becomes available by time alone (W0.61); zero for
-// never. failure is why not all of the plan could be done, or nil.
+// Status returns the status (W1.20 to W1.23), whether it differs from what is stored, and when to
+// decide again because a pod becomes available without an event (W0.61); zero for never. failure is
+// why not all of the plan could be done, or nil.
 func Status(in Input, failure error) (status appsv1.ReplicaSetStatus, changed bool, next time.Time) {
 	stored := in.Set.Status
 	status = appsv1.ReplicaSetStatus{
@@ -101,8 +101,8 @@ func Status(in Input, failure error) (status appsv1.ReplicaSetStatus, changed bo
 	return status, !equality.Semantic.DeepEqual(status, stored), next
 }
 
-// conditions reports that pods can't be created or deleted while that is so; the first reason
-// stays (W1.23).
+// conditions reports that pods can't be created or deleted while the failure lasts; the first
+// reason stays (W1.23).
 func conditions(in Input, failure error) []appsv1.ReplicaSetCondition {
 	var out []appsv1.ReplicaSetCondition
 	failed := false

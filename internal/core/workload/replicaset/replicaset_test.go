@@ -23,8 +23,8 @@ func set(size int32) *appsv1.ReplicaSet {
 	return s
 }
 
-// pods makes pods of a word each: p pending, r ready since an hour, n not ready, x without the template's labels; a
-// number makes one that has been ready for so many seconds.
+// pods makes a pod from each word: p pending, r ready since an hour, n not ready, x without the template's labels;
+// a number makes one that has been ready for so many seconds.
 func pods(words string) []*corev1.Pod {
 	var out []*corev1.Pod
 	for i, w := range strings.Fields(words) {
@@ -132,7 +132,7 @@ func TestStatus(t *testing.T) {
 		}
 		c.set.Status = s
 		if _, changed, _ := Status(in, c.failure); changed {
-			t.Errorf("W1.22 %s: the same again is a change", c.what)
+			t.Errorf("W1.22 %s: the same status is a change", c.what)
 		}
 	}
 }
@@ -144,7 +144,8 @@ func withFailure(s *appsv1.ReplicaSet) *appsv1.ReplicaSet {
 	return s
 }
 
-// Done once, a decision has nothing left to do, and no ready pod goes while another could.
+// After a decision is carried out, there is nothing left to do, and no ready pod is deleted while
+// an unready one stays.
 func TestOneDecisionIsEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := Input{Set: set(rapid.Int32Range(0, 20).Draw(t, "size")), Now: noon}
@@ -172,7 +173,7 @@ func TestOneDecisionIsEnough(t *testing.T) {
 			}
 		}
 		if unreadyGone < min(unready, len(p.Delete)) {
-			t.Fatalf("W0.51: ready pods go while others stay")
+			t.Fatalf("W0.51: ready pods are deleted while others stay")
 		}
 		in.Active = append(left, pods(strings.Repeat("p ", p.Create))...)
 		if again := Decide(in); again.Create > 0 || len(again.Delete) > 0 {

@@ -60,8 +60,9 @@ func randomTemplate(t *rapid.T, label string) *corev1.PodTemplateSpec {
 	return p
 }
 
-// What Data writes, Restore brings back as it was, whatever the owner has become since (W3.23, W12.40).
-func TestRestoreUndoesAnything(t *testing.T) {
+// Restore restores the template that Data wrote, independent of later changes of the owner (W3.23,
+// W12.40).
+func TestRestoreAfterRandomChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before, after := randomTemplate(t, "before"), randomTemplate(t, "after")
 		data, err := Data(before)
@@ -82,7 +83,7 @@ func TestRestoreUndoesAnything(t *testing.T) {
 	})
 }
 
-func TestRestoreRefusesGarbage(t *testing.T) {
+func TestRestoreRejectsInvalidData(t *testing.T) {
 	for _, data := range []string{``, `null`, `[]`, `{"spec":7}`, `{"spec":{"template":"x"}}`,
 		`{"spec":{"template":{"spec":{"containers":7}}}}`, `{`} {
 		if got, err := Restore(template("a"), []byte(data)); err == nil &&
@@ -97,7 +98,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(data)
 	f.Add([]byte(`{"spec":{"template":{"spec":{"$patch":"delete","containers":[{"$patch":"delete","name":"c"}]}}}}`))
 	f.Add([]byte(`{"spec":{"template":{"spec":{"$setElementOrder/containers":[{"name":"q"}],"$retainKeys":["x"]}}}}`))
-	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = Restore(template("a"), data) }) // it may not panic
+	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = Restore(template("a"), data) }) // it must not panic
 }
 
 // W0.62, W0.63: the alphabet, at most ten characters, other with a collision, and W3.20: the name fits.
@@ -112,13 +113,13 @@ func TestHashes(t *testing.T) {
 			}
 		}
 		if zero == one {
-			t.Fatalf("a collision changes nothing: %s", one)
+			t.Fatalf("a collision has no effect: %s", one)
 		}
 		if name := Name(strings.Repeat("n", rapid.IntRange(1, 253).Draw(t, "length")), none); len(name) > 253 {
 			t.Fatalf("%d characters", len(name))
 		}
 	})
-	// FNV-1 of the bytes and of the decimal count, worked out by hand.
+	// FNV-1 of the bytes and of the decimal count, computed by hand.
 	if got := Hash([]byte("x"), ptr.To[int32](0)); got != "5944fc7777" {
 		t.Errorf("Hash: %s", got)
 	}

@@ -60,7 +60,7 @@ type Step struct {
 // Stage is a list of independent steps. The next stage starts when all of them have succeeded.
 type Stage []Step
 
-// Plan is what the controller does next.
+// Plan holds the next actions of the controller.
 type Plan struct {
 	// Stages run one after the other until one fails. With InOrder, the steps of a stage run one after the other,
 	// too; otherwise in parallel, in growing batches (W0.41).
@@ -208,8 +208,7 @@ func (s *sync) decide() (proceed bool, err error) {
 }
 
 // processReplicas plans the steps for the ordinals in range, in ascending order (W3.41–W3.44). With OrderedReady it
-// stops at the
-// first pod that it has to wait for, and returns false.
+// stops at the first pod for which it has to wait, and returns false.
 func (s *sync) processReplicas() (stage Stage, proceed bool, err error) {
 	next, created := start(s.Set), 0
 	fill := func(end int) (bool, error) { // ordinals without a pod
@@ -226,7 +225,7 @@ func (s *sync) processReplicas() (stage Stage, proceed bool, err error) {
 				return false, nil
 			}
 			if wait {
-				created++ // bounded, too
+				created++ // also limited by Burst
 			}
 		}
 		return true, nil

@@ -16,7 +16,7 @@ import (
 	"carob/internal/core/workload"
 )
 
-// random moves the world by something that users, nodes or time do.
+// random applies a random event: an action of users or nodes, or the passing of time.
 func (w *world) random(pick picker) {
 	names := slices.Sorted(maps.Keys(w.pods))
 	some := func() *corev1.Pod {
@@ -95,21 +95,22 @@ func (w *world) look() sync {
 	return s
 }
 
-// Whatever happens, in each step: no second pod of an ordinal; in order, nothing is made above a pod that is not
-// available, and nothing is scaled away but the highest, one at a time; an update takes no more than maxUnavailable
-// (W3.42–W3.46, W3.61–W3.63). And when the world lets it, the set ends as its spec says.
+// With random events, in each step: no second pod of an ordinal; with OrderedReady, no pod is created above an
+// unavailable one, and only the highest pod is scaled down, one at a time; an update makes no more pods than
+// maxUnavailable unavailable (W3.42–W3.46, W3.61–W3.63). At the end, the set matches its spec.
 func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { history(t, drawn(t), nil) })
 }
 
-// picker picks a number below n; what it is for names the draw.
+// picker picks a number below n; the purpose names the draw.
 type picker func(what string, n int) int
 
 func drawn(t *rapid.T) picker {
 	return func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(t, what) }
 }
 
-// history is one random history with all checks; sabotage may spoil what Decide gets and says.
+// history is one random history with all checks; sabotage may change the input and the output of
+// Decide.
 func history(t tester, pick picker, sabotage *sabotage) {
 	w := randomWorld(t, pick)
 	w.sabotage = sabotage
@@ -124,7 +125,7 @@ func (w *world) checkedSync(t tester) {
 	before := w.look()
 	ordered := w.set.Spec.PodManagementPolicy == appsv1.OrderedReadyPodManagement
 	had := maps.Clone(w.pods)
-	w.sync() // fails on a name that is taken, on a delete of what goes already
+	w.sync() // fails if a name is taken, or if a pod is deleted twice
 	var made, condemned, updated []int
 	for name, p := range w.pods {
 		ordinal, _ := Ordinal("web", name)
@@ -152,7 +153,7 @@ func (w *world) checkedSync(t tester) {
 		}
 	}
 	if budget, _ := maxUnavailable(w.set); len(updated) > max(0, budget-unavailable) {
-		t.Fatalf("an update takes %v, %d are unavailable, allowed are %d", updated, unavailable, budget)
+		t.Fatalf("an update takes %v, %d are unavailable, at most %d are allowed", updated, unavailable, budget)
 	}
 	if r := w.set.Spec.UpdateStrategy.RollingUpdate; r != nil && len(updated) > 0 &&
 		slices.Min(updated)-start(w.set) < partition(r) {
@@ -181,7 +182,7 @@ func (w *world) checkedSync(t tester) {
 	}
 }
 
-// converge lets nodes do their work until nothing changes, and compares with the spec.
+// converge lets the nodes act until nothing changes, and compares the result with the spec.
 func (w *world) converge(t tester) {
 	for i := 0; ; i++ {
 		changed := w.sync()
@@ -203,7 +204,7 @@ func (w *world) converge(t tester) {
 			break
 		}
 		if i > 300 {
-			t.Fatalf("it does not come to rest: %s", w.sb.String())
+			t.Fatalf("it does not converge: %s", w.sb.String())
 		}
 	}
 	var want []string
@@ -237,7 +238,7 @@ func (w *world) converge(t tester) {
 	}
 }
 
-// A rollback ends where it said: with the pods, the revision and the hash of the template it went back to (W3.23).
+// A rollback ends with the pods, the revision and the hash of the former template (W3.23).
 func TestRollback(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { rollback(t, drawn(t), nil) })
 }
@@ -251,7 +252,7 @@ func rollback(t tester, pick picker, sabotage *sabotage) {
 	first := w.set.Status.CurrentRevision
 	w.set.Spec.Template.Spec.Containers[0].Image = "two"
 	w.set.Generation++
-	for range pick("turns", 21) { // somewhere on the way
+	for range pick("turns", 21) { // at a random point of the rollout
 		w.checkedSync(t)
 		for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 			if p := w.pods[name]; p.DeletionTimestamp != nil {
@@ -269,7 +270,7 @@ func rollback(t tester, pick picker, sabotage *sabotage) {
 	}
 }
 
-// A set that wants two billion pods costs a plan no more than one of Burst (W0.42).
+// A plan for a set of two billion pods costs no more than one for Burst pods (W0.42).
 func TestManyReplicas(t *testing.T) {
 	for _, policy := range []appsv1.PodManagementPolicyType{appsv1.OrderedReadyPodManagement,
 		appsv1.ParallelPodManagement} {

@@ -13,15 +13,15 @@ import (
 	"carob/internal/core/workload"
 )
 
-// sabotage spoils decisions, to show that the checks of random histories notice.
+// sabotage changes decisions, to show that the checks of random histories notice it.
 type sabotage struct {
-	in     func(in *Input)          // what Decide gets; the set is a copy
-	plan   func(in *Input, p *Plan) // what it says
+	in     func(in *Input)          // changes the input of Decide; the set is a copy
+	plan   func(in *Input, p *Plan) // changes its output
 	forget bool                     // Revise sees no revisions
 	hoard  bool                     // no revision is deleted
 }
 
-// broken is what a check panics with.
+// broken is the panic value of a failed check.
 type broken string
 
 type recorder struct{}
@@ -56,8 +56,8 @@ func notices(t *testing.T, seeds uint64, s *sabotage, run func(tester, picker, *
 	return false
 }
 
-// Each promise of the random histories can be broken, and that is noticed.
-func TestPromisesBreak(t *testing.T) {
+// For each promise of the random histories, a sabotage breaks it, and the checks notice.
+func TestChecksNoticeSabotage(t *testing.T) {
 	for name, s := range map[string]*sabotage{
 		"creation in order (W3.42)": {in: func(in *Input) {
 			in.Set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
@@ -66,7 +66,7 @@ func TestPromisesBreak(t *testing.T) {
 			for _, stage := range p.Stages {
 				for i := range stage {
 					if o, _ := Ordinal("web", stage[i].Pod.Name); stage[i].Action == Delete && !inRange(in.Set, o) {
-						for _, lower := range in.Pods { // another one that has to go
+						for _, lower := range in.Pods { // another pod to be deleted
 							if l, _ := Ordinal("web", lower.Name); l < o && !inRange(in.Set, l) &&
 								lower.DeletionTimestamp == nil {
 								stage[i].Pod = lower
@@ -109,15 +109,15 @@ func TestPromisesBreak(t *testing.T) {
 		"history limit (W3.26)": {hoard: true},
 	} {
 		if !notices(t, 2000, s, history) {
-			t.Errorf("%s: broken, and nobody notices", name)
+			t.Errorf("%s: the checks do not notice the sabotage", name)
 		}
 	}
 	if !notices(t, 2000, &sabotage{forget: true}, rollback) {
-		t.Error("rollback ends where it said (W3.23): broken, and nobody notices")
+		t.Error("rollback ends where it said (W3.23): the checks do not notice the sabotage")
 	}
 	for _, run := range []func(tester, picker, *sabotage){history, rollback} {
 		if notices(t, 200, nil, run) {
-			t.Error("nothing is broken, and the checks complain")
+			t.Error("the checks fail without a sabotage")
 		}
 	}
 }

@@ -25,19 +25,19 @@ import (
 // nothing; what each did is printed. Rewrite them with -rewrite, and commit only a diff that you understand.
 //
 //	set                     a YAML spec: creates the set or changes its spec
-//	sync                    one look
+//	sync                    one reconciliation
 //	quiet                   no syncs after commands, until sync
 //	ready NAME…             the pods run and are ready
 //	unready NAME…, phase NAME PHASE
 //	gone NAME…              the pods that were deleted are gone
-//	delete NAME…            somebody deletes the pods
+//	delete NAME…            a user deletes the pods
 //	vanish NAME…            the pods are gone at once
-//	pod NAME                somebody makes a pod of the name, without identity, that the set controls
+//	pod NAME                a user creates a pod of this name, without identity, that the set controls
 //	claim NAME [owner=KIND/NAME/UID] [going]   a claim as it is; unclaim NAME
 //	template                a YAML template: that of an earlier version, which lacks defaults
 //	advance DURATION
 //	deleting                the set is being deleted
-//	pods, claims, revisions, status   what there is
+//	pods, claims, revisions, status   the existing objects
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, 15, func(t *testing.T) *world { return newWorld(t) },
 		func(t *testing.T, w *world, d *datadriven.TestData) string {
@@ -80,7 +80,7 @@ func (w *world) uid() types.UID {
 	return types.UID("u" + strconv.Itoa(w.uids))
 }
 
-// defaulted does for the fields that the stories use what the API server does.
+// defaulted sets the API server's defaults of the fields that the stories use.
 func defaulted(s *appsv1.StatefulSet) {
 	if s.Spec.Replicas == nil {
 		s.Spec.Replicas = ptr.To[int32](1)
@@ -115,7 +115,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	if !ok {
 		w.t.Fatalf("there is no pod %s", name)
 	}
-	p = p.DeepCopy() // those that were handed out stay as they were
+	p = p.DeepCopy() // objects that were passed on do not change
 	w.pods[name] = p
 	return p
 }
@@ -200,7 +200,7 @@ func (w *world) command(d *datadriven.TestData) string {
 				return w.sb.String()
 			}
 		}
-		w.t.Fatalf("it does not come to rest: %s", w.sb.String())
+		w.t.Fatalf("it does not converge: %s", w.sb.String())
 	}
 	return w.sb.String()
 }
@@ -225,7 +225,7 @@ func (w *world) claim(d *datadriven.TestData) {
 	w.claims[name] = c
 }
 
-// remove takes a pod away, and the claims that it owned with it, as the garbage collector does.
+// remove removes a pod and the claims that it owned, like the garbage collector.
 func (w *world) remove(name string) {
 	uid := w.pods[name].UID
 	delete(w.pods, name)
@@ -236,7 +236,7 @@ func (w *world) remove(name string) {
 
 func (w *world) printf(format string, a ...any) { fmt.Fprintf(&w.sb, format+"\n", a...) }
 
-// sync looks once, does what was decided, and reports whether that was anything.
+// sync decides once, carries out the plan, and reports whether it had actions.
 func (w *world) sync() bool {
 	revisions := w.revisions
 	if w.sabotage != nil && w.sabotage.forget {

@@ -18,14 +18,14 @@ const (
 
 const namesSeparator = ", "
 
-// Sized is what a container is to request, and which limits go with it. Empty: it stays as it is.
+// Sized holds the new requests of a container, and the limits for them. Empty: no change.
 type Sized struct {
 	Requests, Limits corev1.ResourceList
-	Notes            []string // what was done to get there
+	Notes            []string // how the values were adjusted
 }
 
-// Sizes returns, for each container of a pod in order, what an autoscaler has it request (W9.71).
-// Containers of a pod with resources of its own stay as they are: their sum must fit those.
+// Sizes returns, for each container of a pod in order, the requests from an autoscaler (W9.71).
+// Containers of a pod with pod-level resources do not change, because their sum must fit these.
 func Sizes(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) []Sized {
 	out := make([]Sized, len(pod.Spec.Containers))
 	if r := pod.Spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
@@ -67,7 +67,7 @@ func Sizes(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) []Sized {
 	return out
 }
 
-// Admit gives a pod that is created what its autoscaler recommends (W9.71, W9.73).
+// Admit sets the recommended requests of a pod that is being created (W9.71, W9.73).
 func Admit(pod *corev1.Pod, v *VerticalPodAutoscaler, ranges Ranges) {
 	names := make([]string, len(pod.Spec.Containers))
 	var updates []string

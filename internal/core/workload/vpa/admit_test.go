@@ -22,7 +22,7 @@ func ofType(kind corev1.LimitType, low, high, standard corev1.ResourceList) *cor
 		{Type: kind, Min: low, Max: high, Default: standard}}}}
 }
 
-// shown is what the containers of a pod ask for, and its annotations.
+// shown formats the requests of the containers of a pod, and its annotations.
 func shown(p *corev1.Pod) string {
 	text := func(l corev1.ResourceList) string {
 		var out []string
@@ -135,7 +135,7 @@ Pod resources updated by v: container 0: cpu: failed to keep limit to request ra
 }
 
 // A container without request or recommendation beside one that has both, under a limit range of pods:
-// upstream's updater ends there.
+// upstream's updater crashes here.
 func TestLimitRangeOfUnscaledContainers(t *testing.T) {
 	v, p := autoscaler(recommends("100m", "200m", "500m")), podOf("p", 3, 0)
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("100m", ""), Limits: list("1", "")}
@@ -201,12 +201,12 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
 	}
-	// What is alpha stays where it was.
+	// Alpha fields of stored objects stay allowed.
 	old := autoscaler(func(v *VerticalPodAutoscaler) {
 		v.Spec.UpdatePolicy = &UpdatePolicy{UpdateMode: &inPlace, EvictAfterOOMSeconds: &seconds}
 	})
 	if _, errs := Validate(old, old); len(errs) > 0 {
-		t.Errorf("an update of what was allowed: %v", errs)
+		t.Errorf("an update of an object with allowed alpha fields: %v", errs)
 	}
 	v := autoscaler(func(v *VerticalPodAutoscaler) { v.Spec.UpdatePolicy = &UpdatePolicy{UpdateMode: &auto} })
 	if w, errs := Validate(v, nil); len(w) != 1 || len(errs) > 0 {
@@ -270,7 +270,8 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c.v.Spec.TargetRef, got.Problem, c.want)
 		}
 	}
-	// Of two, the older one has the pod; of two of one age, the one with the smaller name.
+	// Of two autoscalers, the older one controls the pod; of two of one age, the one with the
+	// smaller name.
 	made := func(name string, at time.Time) *VerticalPodAutoscaler {
 		v := refers("Deployment", "d")
 		v.Name, v.CreationTimestamp = name, metav1.NewTime(at)

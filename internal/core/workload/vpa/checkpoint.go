@@ -13,23 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// checkpointVersion is the form of checkpoints: upstream's.
+// checkpointVersion is the version of the format of checkpoints, which is upstream's.
 const checkpointVersion = "v3"
 
 // OpenWindows is the annotation of a checkpoint with the windows of memory and their peaks, by pod.
-// Upstream's form leaves them out, so that one window never counts twice; here they are beside it,
-// so that a restart changes nothing. Upstream's recommender ignores it.
+// Upstream's format does not have them, so that no window counts twice; carob adds them, so that a
+// restart changes nothing. Upstream's recommender ignores it.
 const OpenWindows = "vpa.carob.dev/open-windows"
 
-// mostWindows bounds the pods in OpenWindows; of others, the peak of the running window counts in
-// the histogram.
+// mostWindows limits the pods in OpenWindows; for others, the peak of the current window is added
+// to the histogram.
 const mostWindows = 500
 
-// ahead is how far in the future the times of a checkpoint may be: a window's end, rounded.
+// ahead is how far times in a checkpoint may be in the future: up to the rounded end of a window.
 const ahead = 3 * 24 * time.Hour
 
-// Checkpoints returns what an autoscaler's containers used, in a form that survives a restart. The
-// objects have no names: see CheckpointName.
+// Checkpoints returns the usage of an autoscaler's containers, to store over a restart. The objects
+// have no names: see CheckpointName.
 func (m *Model) Checkpoints(name Name, now time.Time) []Checkpoint {
 	t := m.targets[name]
 	if t == nil {
@@ -53,7 +53,7 @@ func (m *Model) Checkpoints(name Name, now time.Time) []Checkpoint {
 			}
 			open[p.Name] = w
 		}
-		// Windows that wait for their pods to be seen again stay open.
+		// Windows of pods that have not been observed again since a restart stay open.
 		for _, pod := range slices.Sorted(maps.Keys(t.open[c])) {
 			if _, there := open[pod]; !there && len(open) < mostWindows {
 				open[pod] = t.open[c][pod]
@@ -70,7 +70,7 @@ func (m *Model) Checkpoints(name Name, now time.Time) []Checkpoint {
 		}
 		if len(open) > 0 {
 			text, err := json.Marshal(open)
-			if err == nil { // times of our own can be written
+			if err == nil { // these times can always be encoded
 				p.Annotations = map[string]string{OpenWindows: string(text)}
 			}
 		}
@@ -79,7 +79,7 @@ func (m *Model) Checkpoints(name Name, now time.Time) []Checkpoint {
 	return out
 }
 
-// Load takes up a checkpoint of the time before a restart. The autoscaler must be known.
+// Load restores a checkpoint from before a restart. The autoscaler must be known.
 func (m *Model) Load(c *Checkpoint, now time.Time) error {
 	t := m.targets[Name{c.Namespace, c.Spec.VPAObjectName}]
 	if t == nil {
@@ -134,7 +134,7 @@ func (s *CheckpointStatus) load(now time.Time) (*usage, error) {
 	return u, nil
 }
 
-// reopen has a container that is seen for the first time after a restart go on with its window.
+// reopen restores the window of a container that is first observed after a restart.
 func (m *Model) reopen(pod Name, l labels.Set, name string, c *container, to *sharedUsage) {
 	for _, t := range slices.SortedFunc(maps.Keys(m.targets), Name.compare) {
 		w, there := m.targets[t].open[name][pod.Name]
@@ -142,7 +142,7 @@ func (m *Model) reopen(pod Name, l labels.Set, name string, c *container, to *sh
 			continue
 		}
 		delete(m.targets[t].open[name], pod.Name)
-		if c.peaks.End.IsZero() { // two autoscalers of one pod tell the same
+		if c.peaks.End.IsZero() { // two autoscalers of one pod have the same window
 			if !w.Counted {
 				to.memory.add(float64(w.highest()), 1, w.End)
 			}
@@ -152,7 +152,7 @@ func (m *Model) reopen(pod Name, l labels.Set, name string, c *container, to *sh
 	}
 }
 
-// close counts the windows whose pods are gone.
+// close adds the windows of deleted pods to the histograms.
 func (m *Model) close() {
 	for _, name := range slices.SortedFunc(maps.Keys(m.targets), Name.compare) {
 		t := m.targets[name]
@@ -167,8 +167,8 @@ func (m *Model) close() {
 	}
 }
 
-// CheckpointName names a checkpoint as upstream does, VPA-CONTAINER, or with a hash when that is no
-// valid name or the checkpoint of another autoscaler has it, which taken reports.
+// CheckpointName returns the name of a checkpoint, like upstream, VPA-CONTAINER, or with a hash
+// when that is no valid name or the checkpoint of another autoscaler has it, which taken reports.
 func CheckpointName(s CheckpointSpec, taken func(name string) bool) string {
 	name := s.VPAObjectName + "-" + s.ContainerName
 	if len(name) <= 253 && !taken(name) {

@@ -13,10 +13,10 @@ import (
 // Buckets grow by 5 %: bucket n is first × 1.05^n wide (W9.22).
 const growth = 1.05
 
-// least is the smallest weight that counts; less is nothing.
+// least is the smallest weight that counts; smaller ones are ignored.
 const least = 0.0001
 
-// halfLife is how long a sample takes to weigh half (W9.23).
+// halfLife is the time after which a sample has half its weight (W9.23).
 const halfLife = 24 * time.Hour
 
 // farthest is the largest exponent of a weight before all weights are rescaled (W9.23).
@@ -41,7 +41,7 @@ func newScale(first, most float64) scale {
 
 func logGrowth(x float64) float64 { return math.Log(x) / math.Log(growth) }
 
-// find returns the bucket of a value; what is too large is in the last.
+// find returns the bucket of a value; too large values are in the last one.
 func (s scale) find(value float64) int {
 	if !(value >= s.first) { // also what is not a number
 		return 0
@@ -57,12 +57,12 @@ func (s scale) start(bucket int) float64 {
 	return s.first * (math.Pow(growth, float64(bucket)) - 1) / (growth - 1)
 }
 
-// histogram counts samples by value, newer ones more. Make it with newHistogram.
+// histogram counts samples by value, with more weight for newer ones. Make it with newHistogram.
 type histogram struct {
 	scale     scale
 	weights   []float64
 	total     float64
-	low, high int // first and last bucket that count; low > high or the ends when there is none
+	low, high int // first and last bucket with weight; low > high or the ends if there is none
 	reference time.Time
 }
 
@@ -72,7 +72,7 @@ func newHistogram(s scale) *histogram {
 
 func (h *histogram) empty() bool { return h.weights[h.low] < least }
 
-// add adds a sample of a time.
+// add adds a sample taken at a time.
 func (h *histogram) add(value, weight float64, at time.Time) {
 	weight *= h.factor(at)
 	b := h.scale.find(value)
@@ -83,7 +83,7 @@ func (h *histogram) add(value, weight float64, at time.Time) {
 	}
 }
 
-// subtract takes a sample back that was added.
+// subtract removes a sample that was added.
 func (h *histogram) subtract(value, weight float64, at time.Time) {
 	weight *= h.factor(at)
 	b := h.scale.find(value)
@@ -99,7 +99,7 @@ func less(a, b float64) float64 {
 	return a
 }
 
-// trim moves low and high to buckets that count.
+// trim moves low and high to buckets with weight.
 func (h *histogram) trim() {
 	for h.low < len(h.weights)-1 && h.weights[h.low] < least {
 		h.low++
@@ -109,7 +109,7 @@ func (h *histogram) trim() {
 	}
 }
 
-// factor is what a sample of a time weighs, relative to one of the reference.
+// factor returns the weight of a sample taken at a time, relative to one at the reference time.
 func (h *histogram) factor(at time.Time) float64 {
 	if at.After(h.reference.Add(halfLife * farthest)) {
 		h.shift(at)
@@ -146,8 +146,8 @@ func (h *histogram) merge(o *histogram) {
 	h.low, h.high = min(h.low, other.low), max(h.high, other.high)
 }
 
-// percentile is the upper border of the bucket below which a share of the weight lies; the last
-// bucket has none and returns its lower one. 0 when there is no sample (W9.26).
+// percentile returns the upper border of the bucket in which the cumulative weight reaches a share;
+// for the last bucket, which has none, its lower border. 0 when there is no sample (W9.26).
 func (h *histogram) percentile(share float64) float64 {
 	if h.empty() {
 		return 0
@@ -161,7 +161,7 @@ func (h *histogram) percentile(share float64) float64 {
 	return h.scale.start(min(b+1, h.scale.buckets-1))
 }
 
-// save makes the histogram a checkpoint (W9.37).
+// save converts the histogram to a checkpoint (W9.37).
 func (h *histogram) save() HistogramCheckpoint {
 	out := HistogramCheckpoint{ReferenceTimestamp: metav1.NewTime(h.reference), TotalWeight: h.total}
 	most := 0.0
@@ -179,7 +179,7 @@ func (h *histogram) save() HistogramCheckpoint {
 	return out
 }
 
-// loadHistogram reads a checkpoint. Anyone with the right to write checkpoints may have written it.
+// loadHistogram reads a checkpoint. It is not trusted, because users may write checkpoints.
 func loadHistogram(s scale, c *HistogramCheckpoint) (*histogram, error) {
 	h := newHistogram(s)
 	if !(c.TotalWeight >= 0) || math.IsInf(c.TotalWeight, 0) {

@@ -11,13 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Ranges are the limit ranges of a namespace together: the lowest maximum, the highest minimum.
-// nil: there is none.
+// Ranges combines the limit ranges of a namespace: the lowest maximum, the highest minimum. nil:
+// there is none.
 type Ranges struct {
 	Container, Pod *corev1.LimitRangeItem
 }
 
-// RangesOf puts limit ranges together.
+// RangesOf combines limit ranges.
 func RangesOf(all []*corev1.LimitRange) Ranges {
 	var out Ranges
 	for _, r := range all {
@@ -55,8 +55,8 @@ func narrow(have, item *corev1.LimitRangeItem) *corev1.LimitRangeItem {
 	return have
 }
 
-// Fit returns the recommendation of an autoscaler as it is for a pod: within the limit ranges of the
-// namespace and the policy, and with what was done for that by container (W9.72).
+// Fit returns the recommendation of an autoscaler for a pod, within the limit ranges of the
+// namespace and the policy, and the adjustments by container (W9.72).
 func Fit(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) (*Recommendation, map[string][]string) {
 	notes := map[string][]string{}
 	if v.Status.Recommendation == nil {
@@ -95,7 +95,7 @@ func Fit(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) (*Recommendat
 	return out, notes
 }
 
-// fitContainer keeps requests where they and the limits that go with them fit a limit range.
+// fitContainer limits requests so that they and their limits fit a limit range.
 func fitContainer(list, requests, limits corev1.ResourceList, item *corev1.LimitRangeItem) (notes []string) {
 	if item == nil {
 		return nil
@@ -116,8 +116,8 @@ func fitContainer(list, requests, limits corev1.ResourceList, item *corev1.Limit
 	return notes
 }
 
-// requestFor is the request whose limit is bound, in the proportion that there was; zero when there
-// is not a limit.
+// requestFor returns the request that corresponds to a limit in the original proportion; zero
+// without a limit.
 func requestFor(name corev1.ResourceName, request, limit, bound, standard resource.Quantity) resource.Quantity {
 	if limit.IsZero() {
 		limit = standard
@@ -132,8 +132,9 @@ func requestFor(name corev1.ResourceName, request, limit, bound, standard resour
 	return out
 }
 
-// limitFor is the limit for a recommended request that keeps the proportion of limit to request (W9.71).
-// set is false if there is none. why is the reason, also when the limit is too large for a number.
+// limitFor returns the limit for a recommended request that keeps the proportion of limit to request
+// (W9.71). set is false if there is none. why is the reason, also when the limit is too large for a
+// number.
 func limitFor(name corev1.ResourceName, limit, request, recommended,
 	standard resource.Quantity) (out resource.Quantity, set bool, why string) {
 	if limit.IsZero() {
@@ -154,8 +155,8 @@ func limitFor(name corev1.ResourceName, limit, request, recommended,
 	return out, true, why
 }
 
-// proportion is a × b / c, in milli-cores or bytes, cut off or rounded up; the largest number there
-// is when it does not fit one.
+// proportion returns a × b / c, in milli-cores or bytes, rounded down or up; the largest number if
+// it overflows.
 func proportion(name corev1.ResourceName, a, b, c resource.Quantity, up bool) (out resource.Quantity, fits bool) {
 	read := func(q resource.Quantity) *big.Int { return big.NewInt(q.Value()) }
 	of := func(n int64) resource.Quantity { return *resource.NewQuantity(n, a.Format) }
@@ -177,7 +178,7 @@ func proportion(name corev1.ResourceName, a, b, c resource.Quantity, up bool) (o
 	return of(n.Int64()), true
 }
 
-// fitPod scales what is recommended for all containers of a pod, so that their sum fits a limit
+// fitPod scales the recommendations for all containers of a pod, so that their sum fits a limit
 // range for pods.
 func fitPod(r *Recommendation, pod *corev1.Pod, item *corev1.LimitRangeItem) {
 	if item == nil {

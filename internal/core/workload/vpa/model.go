@@ -12,16 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Pass is how often the recommender and the updater look (W9.20, W9.50).
+// Pass is the interval of the recommender and the updater (W9.20, W9.50).
 const Pass = time.Minute
 
-// collectEvery is how often usage is looked for that says nothing any more.
+// collectEvery is the interval of the removal of expired usage.
 const collectEvery = time.Hour
 
 // Name is the namespace and name of an object.
 type Name struct{ Namespace, Name string }
 
-// Target is an autoscaler with what its targetRef means.
+// Target is an autoscaler with its resolved targetRef.
 type Target struct {
 	VPA *VerticalPodAutoscaler
 	// Selector of the pods; nil when Problem says why there is none.
@@ -29,7 +29,7 @@ type Target struct {
 	Problem  string
 }
 
-// Sample is what a container used in the time before At.
+// Sample is the usage of a container in the time before At.
 type Sample struct {
 	Pod       Name
 	Container string
@@ -38,7 +38,7 @@ type Sample struct {
 	Memory    int64 // bytes
 }
 
-// Model is what the recommender knows. It is not safe for concurrent use.
+// Model is the state of the recommender. It is not safe for concurrent use.
 type Model struct {
 	targets   map[Name]*target
 	pods      map[Name]*podUsage
@@ -46,15 +46,15 @@ type Model struct {
 	collected time.Time
 }
 
-// target is an autoscaler and the usage that its checkpoints remember.
+// target is an autoscaler and the usage in its checkpoints.
 type target struct {
 	Target
 	initial map[string]*usage           // by container
-	open    map[string]map[string]peaks // by container and pod: windows that a checkpoint left open
+	open    map[string]map[string]peaks // by container and pod: open windows of a checkpoint
 }
 
-// usageKey: all containers of one name in pods with the same labels share what they used, so that a
-// new pod begins with what its predecessors knew (W9.21).
+// usageKey: all containers of one name in pods with the same labels share their usage, so that a
+// new pod begins with the usage of its predecessors (W9.21).
 type usageKey struct{ namespace, labels, container string }
 
 type sharedUsage struct {
@@ -74,7 +74,7 @@ func NewModel() *Model {
 	return &Model{targets: map[Name]*target{}, pods: map[Name]*podUsage{}, usage: map[usageKey]*sharedUsage{}}
 }
 
-// SetTargets says which autoscalers there are. What is known of others is forgotten.
+// SetTargets sets the autoscalers. The usage of others is removed.
 func (m *Model) SetTargets(all []Target) {
 	left := m.targets
 	m.targets = make(map[Name]*target, len(all))
@@ -95,7 +95,7 @@ func (t *target) matches(namespace string, l labels.Set) bool {
 }
 
 func (m *Model) wanted(namespace string, l labels.Set) bool {
-	for _, t := range m.targets { // any order: one that matches is enough
+	for _, t := range m.targets { // any order: one match is enough
 		if t.matches(namespace, l) {
 			return true
 		}
@@ -103,8 +103,8 @@ func (m *Model) wanted(namespace string, l labels.Set) bool {
 	return false
 }
 
-// SetPods says which pods there are of the autoscalers' targets, and takes up kills for memory that
-// their statuses tell of. Pending pods used nothing yet.
+// SetPods sets the pods of the autoscalers' targets, and records OOM kills in their statuses.
+// Pending pods have no usage yet.
 func (m *Model) SetPods(pods []*corev1.Pod, now time.Time) {
 	here := make(map[Name]bool, len(pods))
 	for _, pod := range pods {
@@ -142,7 +142,7 @@ func (m *Model) setPod(name Name, pod *corev1.Pod, now time.Time) {
 		memory := requests[corev1.ResourceMemory]
 		c.request = memory.Value()
 		for _, at := range kills(pod, spec.Name) {
-			// What happened before anybody looked counts if it was in the last window.
+			// A kill before the first observation counts if it was in the last window.
 			if at.After(c.peaks.Killed) && (known || now.Sub(at) < window) {
 				c.peaks.Killed = at
 				c.addOOM(shared.usage, c.request, at)
@@ -161,8 +161,8 @@ func (m *Model) shared(namespace string, p *podUsage, name string, now time.Time
 	return s
 }
 
-// AddSample takes a sample up. It says whether it counts: not those of other pods and init
-// containers, and not those that come twice or late.
+// AddSample adds a sample. It reports whether it counts: samples of other pods and of init
+// containers, duplicates, and late ones do not.
 func (m *Model) AddSample(s Sample, now time.Time) bool {
 	p := m.pods[s.Pod]
 	if p == nil || p.init[s.Container] {
@@ -177,7 +177,7 @@ func (m *Model) AddSample(s Sample, now time.Time) bool {
 	return c.addMemory(to, s.Memory, s.At, false) && cpu
 }
 
-// used merges all that is known of an autoscaler's containers.
+// used merges the usage of an autoscaler's containers.
 func (m *Model) used(t *target) map[string]*usage {
 	out := map[string]*usage{}
 	merge := func(name string, u *usage) {
@@ -202,10 +202,10 @@ func (k usageKey) compare(o usageKey) int {
 		cmp.Compare(k.container, o.container))
 }
 
-// Usages is how many aggregates of usage are kept.
+// Usages returns the number of aggregates of usage.
 func (m *Model) Usages() int { return len(m.usage) }
 
-// Recommend returns the status that an autoscaler should have.
+// Recommend returns the new status of an autoscaler.
 func (m *Model) Recommend(name Name, now time.Time) (Status, error) {
 	t := m.targets[name]
 	if t == nil {
@@ -227,7 +227,7 @@ func (n Name) compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
-// conditions are those of a status, by type (W9.34).
+// conditions returns the conditions of a status, by type (W9.34).
 func conditions(t *target, matched, provided bool, now time.Time) []Condition {
 	by := map[string]Condition{}
 	for _, c := range t.VPA.Status.Conditions {
@@ -274,7 +274,7 @@ func conditions(t *target, matched, provided bool, now time.Time) []Condition {
 	return out
 }
 
-// Collect forgets, from time to time, usage that says nothing any more (W9.38).
+// Collect removes expired usage at intervals (W9.38).
 func (m *Model) Collect(now time.Time) {
 	if now.Sub(m.collected) < collectEvery {
 		return
@@ -291,7 +291,7 @@ func (m *Model) Collect(now time.Time) {
 	})
 }
 
-// Actual returns what a container really has, which is what its status says, else its spec.
+// Actual returns the actual resources of a container: those of its status, else of its spec.
 func Actual(pod *corev1.Pod, name string) (requests, limits corev1.ResourceList) {
 	for i := range pod.Status.ContainerStatuses {
 		if s := &pod.Status.ContainerStatuses[i]; s.Name == name && s.Resources != nil {

@@ -16,7 +16,7 @@ import (
 
 var here = Name{"ns", "v"}
 
-// feed gives a model one sample of each container of pods.
+// feed adds one sample of each container of pods to a model.
 func feed(m *Model, pods []*corev1.Pod, at time.Time, cpu, memory int64) {
 	for _, p := range pods {
 		for i := range p.Spec.Containers {
@@ -35,7 +35,7 @@ func recommended(t *testing.T, m *Model, now time.Time) (cpu, memory int64) {
 	return c.Target.Cpu().MilliValue(), c.Target.Memory().Value()
 }
 
-// Usage that changes moves the recommendation there, in as many days as the half-life has it.
+// The recommendation follows a change of usage within the days that the half-life implies.
 func TestConverges(t *testing.T) {
 	m, pods := NewModel(), []*corev1.Pod{podOf("p", 1, 0)}
 	m.SetTargets(targetOf(autoscaler()))
@@ -52,7 +52,7 @@ func TestConverges(t *testing.T) {
 		if want > 1<<20 {
 			first = 1e7
 		}
-		// Each bucket is 5 % wider, and its end counts; the margin comes on top.
+		// Each bucket is 5 % wider, and its upper border is used; the margin is added.
 		if low, high := float64(want)*1.15, (float64(want)*1.05+first)*1.15; float64(got) < low || float64(got) > high {
 			t.Errorf("%s: %d, want %.0f to %.0f", what, got, low, high)
 		}
@@ -72,8 +72,9 @@ func TestConverges(t *testing.T) {
 	within("memory that fell", memory, 400<<20)
 }
 
-// W9.27: a kill counts as more memory than there was; the same kill once, a second one no higher.
-func TestKills(t *testing.T) {
+// W9.27: a kill counts as more memory than was used; each kill counts once, and a second one does
+// not raise it further.
+func TestOOMKills(t *testing.T) {
 	m, pods := NewModel(), []*corev1.Pod{podOf("p", 1, 1<<30)}
 	m.SetTargets(targetOf(autoscaler()))
 	m.SetPods(pods, traceStart)
@@ -92,14 +93,14 @@ func TestKills(t *testing.T) {
 	if _, again := recommended(t, m, traceStart); again != after {
 		t.Errorf("a second kill: %d, the first %d", again, after)
 	}
-	// What was long before anybody looked is not news.
+	// An old kill before the first observation does not count.
 	m = NewModel()
 	m.SetTargets(targetOf(autoscaler()))
 	m.SetPods(pods, traceStart.Add(30*time.Hour))
 	if _, old := recommended(t, m, traceStart); old != leastMemory {
 		t.Errorf("an old kill: %d", old)
 	}
-	// An eviction for memory is one, too.
+	// An eviction for memory counts as a kill.
 	e := &corev1.Event{Reason: Evicted, InvolvedObject: corev1.ObjectReference{Kind: "Pod"}}
 	e.Annotations = map[string]string{"starved_resource": "memory", "offending_containers": "c0,,c1",
 		"offending_containers_usage": "2Gi,1Gi,much"}
@@ -114,8 +115,8 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// W9.38: what nothing came to for eight days is forgotten; checkpoints of it remain.
-func TestForgets(t *testing.T) {
+// W9.38: usage without samples for eight days is removed; its checkpoints remain.
+func TestExpiredUsageIsRemoved(t *testing.T) {
 	m, pods := NewModel(), []*corev1.Pod{podOf("p", 2, 0)}
 	m.SetTargets(targetOf(autoscaler()))
 	m.SetPods(pods, traceStart)
@@ -171,13 +172,13 @@ func TestConditions(t *testing.T) {
 	m.SetPods([]*corev1.Pod{podOf("p", 1, 0)}, traceStart)
 	expect("with a pod", show(traceStart.Add(3*time.Minute)), "RecommendationProvided=True since 3m0s : ")
 	m.SetPods(nil, traceStart)
-	// W9.35: what is known of pods that are gone is still recommended.
+	// W9.35: the usage of deleted pods is still used for recommendations.
 	expect("without its pod", show(traceStart.Add(4*time.Minute)),
 		"NoPodsMatched=True since 4m0s NoPodsMatched: No pods match this VPA object\n"+
 			"RecommendationProvided=True since 3m0s : ")
 }
 
-// A restart changes nothing of what is known: checkpoints carry it over, running windows too.
+// A restart does not change the state: checkpoints contain it, including current windows.
 func TestRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, v := NewModel(), autoscaler()
@@ -236,7 +237,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// restarted is a model that knows what the checkpoints of another say.
+// restarted returns a model that is restored from the checkpoints of another.
 func restarted(t *rapid.T, m *Model, v *VerticalPodAutoscaler, at time.Time) *Model {
 	out := NewModel()
 	out.SetTargets(targetOf(v))
@@ -274,7 +275,7 @@ func expectSameShares(t *rapid.T, what string, a, b *histogram) {
 }
 
 // Invalid checkpoints are refused, and the others are loaded.
-func TestStrangeCheckpoints(t *testing.T) {
+func TestInvalidCheckpoints(t *testing.T) {
 	m := NewModel()
 	m.SetTargets(targetOf(autoscaler()))
 	good := func() *Checkpoint {
@@ -306,17 +307,17 @@ func TestStrangeCheckpoints(t *testing.T) {
 		c := good()
 		change(c)
 		if err := m.Load(c, traceStart); err == nil {
-			t.Errorf("%s: it is taken up", what)
+			t.Errorf("%s: it is loaded", what)
 		}
 	}
 	c := good()
 	c.Annotations = map[string]string{OpenWindows: `{"p":{"end":"9999-01-01T00:00:00Z","usage":1},"q":{"usage":-1}}`}
 	if err := m.Load(c, traceStart); err != nil || len(m.targets[here].open["c"]) != 0 {
-		t.Errorf("windows that can't be: %v, %v", err, m.targets[here].open)
+		t.Errorf("invalid windows: %v, %v", err, m.targets[here].open)
 	}
 }
 
-// Two autoscalers and containers of which the same name would be made keep their own checkpoints.
+// Autoscalers and containers that would have the same checkpoint name have different checkpoints.
 func TestCheckpointNames(t *testing.T) {
 	taken := map[string]CheckpointSpec{}
 	long := strings.Repeat("v", 253)
@@ -332,8 +333,8 @@ func TestCheckpointNames(t *testing.T) {
 	}
 }
 
-// An autoscaler that was made anew, and one whose selector changes.
-func TestTargetsThatChange(t *testing.T) {
+// An autoscaler that was deleted and created again, and one whose selector changes.
+func TestChangedTargets(t *testing.T) {
 	m, v := NewModel(), autoscaler()
 	m.SetTargets(targetOf(v))
 	u := newUsage(traceStart)
@@ -354,7 +355,7 @@ func TestTargetsThatChange(t *testing.T) {
 	}
 	m.SetTargets(nil)
 	if _, err := m.Recommend(here, traceStart); err == nil {
-		t.Error("a status for an autoscaler that is gone")
+		t.Error("a status for a deleted autoscaler")
 	}
 }
 

@@ -8,8 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// kills are the times at which a container was killed for its memory, as far as its status says,
-// oldest first.
+// kills returns the times of a container's OOM kills in its status, oldest first.
 func kills(pod *corev1.Pod, name string) (at []time.Time) {
 	for i := range pod.Status.ContainerStatuses {
 		s := &pod.Status.ContainerStatuses[i]
@@ -25,7 +24,7 @@ func kills(pod *corev1.Pod, name string) (at []time.Time) {
 	return at
 }
 
-// AddEviction takes up that a node evicted a container's pod for its memory, of which it used
+// AddEviction records that a node evicted a container's pod for its memory, when it used this many
 // bytes (W9.27).
 func (m *Model) AddEviction(pod Name, containerName string, bytes int64, at, now time.Time) {
 	p := m.pods[pod]
@@ -41,8 +40,8 @@ func (m *Model) AddEviction(pod Name, containerName string, bytes int64, at, now
 // Evicted is the reason of pods and events of pods that a node evicted.
 const Evicted = "Evicted"
 
-// EvictedForMemory returns which containers an event of a node agent says were evicted for their
-// memory, and how many bytes each used (W9.27).
+// EvictedForMemory returns the containers that were evicted for their memory according to an event
+// of a node agent, and how many bytes each used (W9.27).
 func EvictedForMemory(e *corev1.Event) map[string]int64 {
 	if e.Reason != Evicted || e.InvolvedObject.Kind != "Pod" {
 		return nil

@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// margin is what is recommended beyond what was used (W9.28).
+// margin is the share that is recommended beyond the usage (W9.28).
 const margin = 0.15
 
-// The least of a pod, divided among its containers (W9.30).
+// The minimum for a pod, divided among its containers (W9.30).
 const (
 	leastCPU    = 25        // milli-cores
 	leastMemory = 250 << 20 // bytes
 )
 
-// estimate says how one figure is made of usage: the share of samples that it covers, and how far
-// it moves while little is known: by (1 + spread/confidence)^power (W9.28, W9.29).
+// estimate defines how one figure is computed from usage: the share of samples that it covers, and
+// its factor while there are few samples: (1 + spread/confidence)^power (W9.28, W9.29).
 type estimate struct {
 	share, spread, power float64
 }
@@ -30,12 +30,12 @@ var (
 	upperEstimate  = estimate{share: 0.95, spread: 1, power: 1}
 )
 
-// confidence grows with the days of samples, one each minute (W9.29).
+// confidence grows with the days of samples, one per minute (W9.29).
 func (u *usage) confidence() float64 {
 	return min(float64(u.last.Sub(u.first))/float64(halfLife), float64(u.samples)/halfLife.Minutes())
 }
 
-// of applies the estimate to what share of samples is below, in the unit of amounts.
+// of applies the estimate to a percentile, in the unit of amounts.
 func (e estimate) of(u *usage, below float64, floor int64) int64 {
 	x := amount(below)
 	x += amount(float64(x) * margin)
@@ -47,7 +47,7 @@ func (e estimate) of(u *usage, below float64, floor int64) int64 {
 
 // resources are the amounts of an estimate for the resources that the policy scales.
 func (e estimate) resources(u *usage, p *ContainerPolicy, containers int) corev1.ResourceList {
-	// As upstream, each container gets its part, cut off.
+	// As upstream, each container gets its part, rounded down.
 	part := 1 / float64(containers)
 	out := corev1.ResourceList{}
 	if p.controls(corev1.ResourceCPU) {
@@ -61,7 +61,7 @@ func (e estimate) resources(u *usage, p *ContainerPolicy, containers int) corev1
 	return out
 }
 
-// recommend says what containers should request, by what they used (W9.28 to W9.33).
+// recommend returns the requests that containers should have, from their usage (W9.28 to W9.33).
 func recommend(used map[string]*usage, policy *ResourcePolicy) *Recommendation {
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(used)),
 		func(name string) bool { return policy.Policy(name).off() })
@@ -83,7 +83,7 @@ func recommend(used map[string]*usage, policy *ResourcePolicy) *Recommendation {
 	return out
 }
 
-// bound keeps amounts within what the policy allows. It returns what it did to which, in order.
+// bound limits amounts to those of the policy. It returns the adjustments, in order.
 func (p *ContainerPolicy) bound(list corev1.ResourceList) (notes []string) {
 	if p == nil {
 		return nil

@@ -14,10 +14,10 @@ import (
 // Ref names a controller.
 type Ref struct{ APIVersion, Kind, Namespace, Name string }
 
-// Controller is what is known of something that controls pods or other controllers.
+// Controller holds the facts of an object that controls pods or other controllers.
 type Controller struct {
 	WellKnown bool // Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, ReplicationController
-	// Scalable: it is of another kind, and has a scale.
+	// Scalable: it is of another kind, with a scale subresource.
 	Scalable bool
 	Parent   *metav1.OwnerReference // its own controller
 	// Selector of its pods; nil, with the reason in Unselected, when there is none.
@@ -25,7 +25,8 @@ type Controller struct {
 	Unselected error
 }
 
-// Controllers finds a controller. The error says that it is not there or can't be read.
+// Controllers finds a controller. It returns an error if the controller does not exist or cannot be
+// read.
 type Controllers func(Ref) (Controller, error)
 
 // errCycle: owners that own each other.
@@ -41,11 +42,11 @@ func Topmost(of Controllers, from Ref) (Ref, error) {
 		}
 		seen[at] = true
 		if at.Kind == "Node" {
-			return top, nil // mirrors of static pods: a node owns them, which has no scale
+			return top, nil // mirrors of static pods: owned by a node, which has no scale
 		}
 		c, err := of(at)
 		if err != nil {
-			if at != from { // the owner of something that is there
+			if at != from { // a missing owner of an existing controller
 				return top, nil
 			}
 			return Ref{}, err
@@ -89,9 +90,9 @@ func Resolve(of Controllers, v *VerticalPodAutoscaler) Target {
 	return Target{VPA: v, Selector: c.Selector}
 }
 
-// Controlling is the autoscaler that changes a pod: of those whose target is the pod's topmost
-// controller and whose selector fits, the oldest, then the one with the smaller name (W9.13). nil for
-// none.
+// Controlling returns the autoscaler that changes a pod: of those whose target is the pod's topmost
+// controller and whose selector matches, the oldest, then the one with the smaller name (W9.13). nil
+// for none.
 func Controlling(of Controllers, pod *corev1.Pod, targets []Target) *VerticalPodAutoscaler {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil || !slices.ContainsFunc(targets, func(t Target) bool { return t.fits(pod) }) {
@@ -115,7 +116,7 @@ func Controlling(of Controllers, pod *corev1.Pod, targets []Target) *VerticalPod
 	return best
 }
 
-// groupOf is the API group of an apiVersion.
+// groupOf returns the API group of an apiVersion.
 func groupOf(apiVersion string) string {
 	group, _, grouped := strings.Cut(apiVersion, "/")
 	if !grouped {

@@ -23,7 +23,7 @@ type VerticalPodAutoscaler struct {
 	Status            Status `json:"status"`
 }
 
-// Spec says of which pods what is changed, and how.
+// Spec defines the target pods, and how they are changed.
 type Spec struct {
 	TargetRef      *autoscalingv1.CrossVersionObjectReference `json:"targetRef"`
 	UpdatePolicy   *UpdatePolicy                              `json:"updatePolicy,omitempty"`
@@ -32,7 +32,7 @@ type Spec struct {
 	StartupBoost   *StartupBoost                              `json:"startupBoost,omitempty"`
 }
 
-// Recommender is the name of a recommender; ours is DefaultRecommender.
+// Recommender is the name of a recommender; carob's is DefaultRecommender.
 type Recommender struct {
 	Name string `json:"name"`
 }
@@ -40,7 +40,7 @@ type Recommender struct {
 // DefaultRecommender is the name of the recommender that is part of carob.
 const DefaultRecommender = "default"
 
-// UpdateMode says how pods get what is recommended (W9.5 to W9.9).
+// UpdateMode defines how recommendations are applied to pods (W9.5 to W9.9).
 type UpdateMode string
 
 // The modes. Auto is Recreate under an old name; InPlace is alpha.
@@ -53,7 +53,7 @@ const (
 	ModeInPlace           UpdateMode = "InPlace"
 )
 
-// UpdatePolicy says how and when running pods change.
+// UpdatePolicy defines how and when running pods change.
 type UpdatePolicy struct {
 	UpdateMode           *UpdateMode           `json:"updateMode,omitempty"`
 	MinReplicas          *int32                `json:"minReplicas,omitempty"`
@@ -61,19 +61,20 @@ type UpdatePolicy struct {
 	EvictAfterOOMSeconds *int32                `json:"evictAfterOOMSeconds,omitempty"`
 }
 
-// EvictionRequirement must hold for a pod to change; it holds if one of its resources fits (W9.56).
+// EvictionRequirement must hold for a pod to change; it holds if it holds for one of its resources
+// (W9.56).
 type EvictionRequirement struct {
 	Resources         []corev1.ResourceName `json:"resources"`
 	ChangeRequirement string                `json:"changeRequirement"`
 }
 
-// What EvictionRequirement.ChangeRequirement may be.
+// Values of EvictionRequirement.ChangeRequirement.
 const (
 	TargetHigherThanRequests = "TargetHigherThanRequests"
 	TargetLowerThanRequests  = "TargetLowerThanRequests"
 )
 
-// ResourcePolicy bounds what is recommended, for each container.
+// ResourcePolicy limits the recommendations, for each container.
 type ResourcePolicy struct {
 	ContainerPolicies []ContainerPolicy `json:"containerPolicies,omitempty"`
 }
@@ -81,7 +82,7 @@ type ResourcePolicy struct {
 // AllContainers is the name of the policy of containers that have none of their own (W9.11).
 const AllContainers = "*"
 
-// ContainerPolicy bounds what is recommended for one container.
+// ContainerPolicy limits the recommendation for one container.
 type ContainerPolicy struct {
 	ContainerName                    string                 `json:"containerName,omitempty"`
 	Mode                             *string                `json:"mode,omitempty"`
@@ -96,7 +97,7 @@ type ContainerPolicy struct {
 	StartupBoost                     *StartupBoost          `json:"startupBoost,omitempty"`
 }
 
-// What ContainerPolicy.Mode and ControlledValues may be.
+// Values of ContainerPolicy.Mode and ControlledValues.
 const (
 	ScalingAuto       = "Auto"
 	ScalingOff        = "Off"
@@ -104,12 +105,12 @@ const (
 	RequestsOnly      = "RequestsOnly"
 )
 
-// StartupBoost is alpha: carob refuses it (W9.4).
+// StartupBoost is alpha: carob rejects it (W9.4).
 type StartupBoost struct {
 	CPU map[string]any `json:"cpu,omitempty"`
 }
 
-// Status is what the recommender found (W9.3).
+// Status is the result of the recommender (W9.3).
 type Status struct {
 	Recommendation     *Recommendation `json:"recommendation,omitempty"`
 	Conditions         []Condition     `json:"conditions,omitempty"`
@@ -121,8 +122,8 @@ type Recommendation struct {
 	Containers []ContainerRecommendation `json:"containerRecommendations,omitempty"`
 }
 
-// ContainerRecommendation is what a container should request. A pod whose requests are outside of
-// the bounds is changed; UncappedTarget is Target before any policy.
+// ContainerRecommendation holds the recommended requests of a container. A pod whose requests are
+// outside of the bounds is changed; UncappedTarget is Target before any policy.
 type ContainerRecommendation struct {
 	ContainerName  string              `json:"containerName,omitempty"`
 	Target         corev1.ResourceList `json:"target"`
@@ -157,7 +158,7 @@ type Checkpoint struct {
 	Status            CheckpointStatus `json:"status"`
 }
 
-// CheckpointSpec says whose histograms these are.
+// CheckpointSpec names the owner of the histograms.
 type CheckpointSpec struct {
 	VPAObjectName string `json:"vpaObjectName,omitempty"`
 	ContainerName string `json:"containerName,omitempty"`
@@ -182,7 +183,7 @@ type HistogramCheckpoint struct {
 	TotalWeight        float64        `json:"totalWeight,omitempty"`
 }
 
-// Mode is the update mode, Recreate when none is said.
+// Mode returns the update mode, Recreate by default.
 func (v *VerticalPodAutoscaler) Mode() UpdateMode {
 	if p := v.Spec.UpdatePolicy; p != nil && p.UpdateMode != nil && *p.UpdateMode != "" {
 		return *p.UpdateMode
@@ -190,7 +191,7 @@ func (v *VerticalPodAutoscaler) Mode() UpdateMode {
 	return ModeRecreate
 }
 
-// Ours reports whether carob's recommender is to recommend for it.
+// Ours reports whether carob's recommender handles the autoscaler.
 func (v *VerticalPodAutoscaler) Ours() bool {
 	for _, r := range v.Spec.Recommenders {
 		if r.Name == DefaultRecommender {
@@ -200,7 +201,7 @@ func (v *VerticalPodAutoscaler) Ours() bool {
 	return len(v.Spec.Recommenders) == 0
 }
 
-// Policy is the policy of a container: the one with its name, else the one of all, else nil.
+// Policy returns the policy of a container: the one with its name, else the one of all, else nil.
 func (p *ResourcePolicy) Policy(container string) *ContainerPolicy {
 	if p == nil {
 		return nil
@@ -217,7 +218,7 @@ func (p *ResourcePolicy) Policy(container string) *ContainerPolicy {
 	return all
 }
 
-// off says that the container is not scaled.
+// off reports whether the container is not scaled.
 func (p *ContainerPolicy) off() bool { return p != nil && p.Mode != nil && *p.Mode == ScalingOff }
 
 // controls reports whether a resource of the container is scaled.
@@ -225,12 +226,12 @@ func (p *ContainerPolicy) controls(name corev1.ResourceName) bool {
 	return p == nil || p.ControlledResources == nil || slices.Contains(*p.ControlledResources, name)
 }
 
-// requestsOnly says that limits stay as they are.
+// requestsOnly reports whether limits do not change.
 func (p *ContainerPolicy) requestsOnly() bool {
 	return p != nil && p.ControlledValues != nil && *p.ControlledValues == RequestsOnly
 }
 
-// For is what is recommended for a container; nil for nothing.
+// For returns the recommendation for a container; nil for none.
 func (r *Recommendation) For(container string) *ContainerRecommendation {
 	if r == nil {
 		return nil

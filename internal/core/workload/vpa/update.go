@@ -17,15 +17,17 @@ import (
 )
 
 const (
-	// leastReplicas is how many live pods a group has at least before one of them is changed (W9.52).
+	// leastReplicas is the minimum number of live pods of a group before one of them is changed
+	// (W9.52).
 	leastReplicas = 2
 	// tolerated is the share of a group that may be changed at a time (W9.53).
 	tolerated = 0.5
-	// grownUp is the age from which pods are changed whose requests are within the bounds, if they are
-	// off by leastChange (W9.54).
+	// grownUp is the age from which pods with requests within the bounds are changed, if these differ
+	// by leastChange (W9.54).
 	grownUp     = 12 * time.Hour
 	leastChange = 0.1
-	// quick is how soon after its start a kill for memory has a pod changed at once (W9.54).
+	// quick is the time after its start in which an OOM kill causes an immediate change of a pod
+	// (W9.54).
 	quick = 10 * time.Minute
 	// How long a resize may be in flight before the pod is evicted (W9.59).
 	deferredFor   = 5 * time.Minute
@@ -56,26 +58,27 @@ func (g *group) mayDisturb() bool {
 		g.tolerance == 0 && g.configured == g.running && g.evicted == 0 && g.resized == 0
 }
 
-// Step is what is done to a pod.
+// Step is an action for a pod.
 type Step int
 
 // The steps.
 const (
 	Wait   Step = iota // not now
 	Resize             // in place
-	Evict              // its owner makes another, which admission sizes
+	Evict              // its owner creates another one, which admission sizes
 )
 
-// Resizes is since when resizes are in flight, by the UID of the pod. It lives from round to round.
+// Resizes holds the start times of resizes in flight, by the UID of the pod. It is kept between
+// rounds.
 type Resizes map[types.UID]time.Time
 
-// Keep forgets the pods that are not among these.
+// Keep removes all pods except these.
 func (r Resizes) Keep(pods map[types.UID]bool) {
 	maps.DeleteFunc(r, func(uid types.UID, _ time.Time) bool { return !pods[uid] })
 }
 
-// Round is one look at the pods of an autoscaler. Its user asks for the Candidates, then for each in
-// turn for the Step, and tells what was done. It is not safe for concurrent use.
+// Round is one pass over the pods of an autoscaler. The caller gets the Candidates, then the Step of
+// each in turn, and reports what was done. It is not safe for concurrent use.
 type Round struct {
 	vpa    *VerticalPodAutoscaler
 	ranges Ranges
@@ -101,8 +104,8 @@ func Live(pod *corev1.Pod) bool {
 		pod.Status.Phase != corev1.PodFailed
 }
 
-// NewRound looks at the live pods of an autoscaler. configured returns how many pods an owner wants;
-// false when that is not known or none.
+// NewRound starts a round with the live pods of an autoscaler. configured returns the replicas of an
+// owner; false if unknown or zero.
 func NewRound(v *VerticalPodAutoscaler, pods []*corev1.Pod, configured func(Owner) (int, bool), ranges Ranges,
 	since Resizes, now time.Time) *Round {
 	r := &Round{vpa: v, ranges: ranges, now: now, groups: map[Owner]*group{}, since: since}
@@ -160,7 +163,7 @@ func resizing(pod *corev1.Pod) bool {
 	return false
 }
 
-// Step says what to do with a pod now (W9.58, W9.59).
+// Step returns the present action for a pod (W9.58, W9.59).
 func (r *Round) Step(pod *corev1.Pod) Step {
 	g := r.group(pod)
 	if r.vpa.Mode() != ModeInPlaceOrRecreate {
@@ -208,25 +211,25 @@ func (r *Round) stuck(pod *corev1.Pod) bool {
 	return false
 }
 
-// Resized notes that a pod was resized in this round, Evicted that it was evicted.
+// Resized records that a pod was resized in this round.
 func (r *Round) Resized(pod *corev1.Pod) { r.group(pod).resized++ }
 
-// Evicted notes that a pod was evicted in this round.
+// Evicted records that a pod was evicted in this round.
 func (r *Round) Evicted(pod *corev1.Pod) {
 	if pod.Status.Phase != corev1.PodPending {
 		r.group(pod).evicted++
 	}
 }
 
-// need is how much a pod is off what is recommended.
+// need is the difference between the requests of a pod and the recommendation.
 type need struct {
 	pod           *corev1.Pod
 	outside, more bool
 	difference    float64
 }
 
-// Candidates are the pods that are off what is recommended and may change, those first that need
-// more, then those that are farther off (W9.54 to W9.56).
+// Candidates returns the pods that differ from the recommendation and may change: first those that
+// need more, then those with the largest difference (W9.54 to W9.56).
 func (r *Round) Candidates() []*corev1.Pod {
 	var all []need
 	for _, pod := range r.pods {
@@ -289,7 +292,7 @@ func (r *Round) need(pod *corev1.Pod, recommended *Recommendation) need {
 	return n
 }
 
-// wants reports whether a pod is far enough off.
+// wants reports whether the difference of a pod is large enough.
 func (r *Round) wants(n need) bool {
 	killed := r.killedEarly(n.pod)
 	if killed && n.difference == 0 {
@@ -302,7 +305,7 @@ func (r *Round) wants(n need) bool {
 	return start != nil && !r.now.Before(start.Add(grownUp)) && n.difference >= leastChange
 }
 
-// killedEarly reports whether a scaled container was lately killed for its memory soon after its start.
+// killedEarly reports whether a scaled container was recently OOM-killed soon after its start.
 func (r *Round) killedEarly(pod *corev1.Pod) bool {
 	observed := Observed(pod)
 	for i := range pod.Status.ContainerStatuses {
@@ -353,8 +356,8 @@ func (q EvictionRequirement) holds(requests, targets corev1.ResourceList) bool {
 	})
 }
 
-// Observed reports which containers the pod had at admission; those that were added later are left
-// alone. Without the annotation, or if it is not a list of names, the pod had all of them.
+// Observed reports which containers the pod had at admission; those that were added later are not
+// changed. Without the annotation, or if it is not a list of names, the pod had all of them.
 func Observed(pod *corev1.Pod) func(container string) bool {
 	text, there := pod.Annotations[ObservedAnnotation]
 	names := strings.Split(text, namesSeparator)
@@ -376,8 +379,8 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// Patch returns the JSON patch of the resize subresource that gives a pod what its autoscaler
-// recommends; nil when the pod asks for just that already.
+// Patch returns the JSON patch of the resize subresource that sets the recommended requests of a
+// pod; nil if the pod already has them.
 func (r *Round) Patch(pod *corev1.Pod) ([]byte, error) {
 	patch := []operation{{"test", "/metadata/uid", pod.UID}}
 	for i, s := range Sizes(r.vpa, pod, r.ranges) {

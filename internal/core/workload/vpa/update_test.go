@@ -63,7 +63,7 @@ func condition(kind corev1.PodConditionType, reason string) func(*corev1.Pod) {
 
 func wants(n int) func(Owner) (int, bool) { return func(Owner) (int, bool) { return n, true } }
 
-// W9.54 to W9.56: who is changed, and in which order.
+// W9.54 to W9.56: which pods are changed, and in which order.
 func TestCandidates(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -119,7 +119,7 @@ func TestCandidates(t *testing.T) {
 			c.change(v)
 		}
 		r := NewRound(v, c.pods, wants(len(c.pods)), Ranges{}, Resizes{}, traceStart.Add(c.after))
-		// All of a group may be candidates, though only some may change at a time.
+		// All pods of a group may be candidates, although only some may change at a time.
 		var got []string
 		for _, p := range r.Candidates() {
 			got = append(got, p.Name)
@@ -130,7 +130,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// W9.58, W9.59: what is done to a pod in mode InPlaceOrRecreate, by the state of a resize in flight.
+// W9.58, W9.59: the action for a pod in mode InPlaceOrRecreate, by the state of a resize in flight.
 func TestSteps(t *testing.T) {
 	names := map[Step]string{Wait: "wait", Resize: "resize", Evict: "evict"}
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestSteps(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.what, names[got], names[c.want])
 		}
 	}
-	// A resize that ended does not make the next one look old.
+	// The start time of an ended resize does not apply to the next one.
 	v, since := autoscaler(mode(ModeInPlaceOrRecreate, 1), recommends("100m", "200m", "500m")), Resizes{}
 	flight := owned("a", "10m", "100Mi", condition(corev1.PodResizePending, corev1.PodReasonDeferred))
 	for i, p := range []*corev1.Pod{flight, owned("a", "10m", "100Mi"), flight} {
@@ -175,11 +175,11 @@ func TestSteps(t *testing.T) {
 	}
 	since.Keep(map[types.UID]bool{})
 	if len(since) != 0 {
-		t.Error("a pod that is gone is remembered")
+		t.Error("a deleted pod is still recorded")
 	}
 }
 
-// The resize of a pod changes what is recommended and no other field, and only of this pod.
+// The resize of a pod changes the recommended requests and no other field, and only of this pod.
 func TestPatch(t *testing.T) {
 	v := autoscaler(mode(ModeInPlaceOrRecreate, 1), recommends("100m", "200m", "500m"))
 	p := owned("a", "100m", "50Mi", func(p *corev1.Pod) {
@@ -208,7 +208,7 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-// W9.52, W9.53: whatever is off and whatever fails, no more pods are disturbed at a time than the
+// W9.52, W9.53: with random differences and failures, no more pods are disturbed at a time than the
 // tolerance allows.
 func TestTolerance(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -280,7 +280,7 @@ func TestTolerance(t *testing.T) {
 		case m == ModeOff || m == ModeInitial || m == ModeInPlace:
 			t.Fatalf("pods are changed in mode %s", m)
 		case disturbed == 0 || running-disturbed >= configured-tolerance:
-		case tolerance == 0 && disturbed == 1 && running == configured: // or nothing could ever change
+		case tolerance == 0 && disturbed == 1 && running == configured: // at least one, or no pod could ever change
 		default:
 			t.Fatalf("%d of %d running pods are disturbed, %d wanted", disturbed, running, configured)
 		}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// trace is a course of usage, and what upstream's recommender 1.8.1 made of it.
+// trace is a series of usage, and the results of upstream's recommender 1.8.1 for it.
 // testdata/upstream.json was written by a program that feeds upstream's model; the usage of each
 // container follows from next.
 type trace struct {
@@ -38,7 +38,7 @@ func next(x *uint32) int64 {
 
 var traceStart = time.Date(2026, 3, 1, 7, 30, 0, 0, time.UTC)
 
-// autoscaler returns one of the target Deployment d, whose pods have the label app=x.
+// autoscaler returns an autoscaler with the target Deployment d, whose pods have the label app=x.
 func autoscaler(change ...func(*VerticalPodAutoscaler)) *VerticalPodAutoscaler {
 	v := &VerticalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "v", UID: "v", Generation: 1},
 		Spec: Spec{TargetRef: &autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment",
@@ -76,7 +76,7 @@ func killed(pod *corev1.Pod, at time.Time) {
 	}
 }
 
-// W9.21 to W9.31 against figures of upstream's code.
+// W9.21 to W9.31 compared with figures of upstream's code.
 func TestAsUpstream(t *testing.T) {
 	text, err := os.ReadFile("testdata/upstream.json")
 	if err != nil {

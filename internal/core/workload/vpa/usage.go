@@ -2,26 +2,26 @@ package vpa
 
 import "time"
 
-// window is how long the peak of memory is sought before the next one counts (W9.25); kept is how
-// long usage is remembered that nothing new comes to (W9.38).
+// window is the length of the windows of memory peaks (W9.25); kept is how long usage without new
+// samples is kept (W9.38).
 const (
 	window = 24 * time.Hour
 	kept   = 8 * window
 )
 
-// cpuWeight is what a sample of processor time weighs (W9.24).
+// cpuWeight is the weight of a CPU sample (W9.24).
 const cpuWeight = 0.1
 
-// An OOM kill counts as more memory than there was, by whichever is more (W9.27).
+// An OOM kill counts as more memory than was used, by the larger of these (W9.27).
 const (
 	oomRatio = 1.2
 	oomLeast = 100 << 20 // bytes
 )
 
-// most is the largest amount that is recommended, milli-cores or bytes (W9.29).
+// most is the largest recommended amount, milli-cores or bytes (W9.29).
 const most = 1e14
 
-// amount cuts fractions off and keeps the number within what can be recommended.
+// amount rounds down, and limits the number to the range of recommendations.
 func amount(x float64) int64 {
 	switch {
 	case x > most:
@@ -32,7 +32,7 @@ func amount(x float64) int64 {
 	return 0
 }
 
-// usage is what containers of one name used.
+// usage is the usage of containers of one name.
 type usage struct {
 	cpu, memory *histogram
 	first, last time.Time // samples of processor time
@@ -55,7 +55,7 @@ func (u *usage) addCPU(milli int64, at time.Time) {
 	u.samples++
 }
 
-// merge adds what other containers used.
+// merge adds the usage of other containers.
 func (u *usage) merge(o *usage) {
 	u.cpu.merge(o.cpu)
 	u.memory.merge(o.memory)
@@ -68,7 +68,7 @@ func (u *usage) merge(o *usage) {
 	u.samples += o.samples
 }
 
-// expired reports whether nothing has come for so long that it says nothing about today.
+// expired reports whether there have been no samples for the time kept.
 func (u *usage) expired(now time.Time) bool {
 	if u.samples == 0 {
 		return now.Sub(u.made) >= kept
@@ -76,7 +76,7 @@ func (u *usage) expired(now time.Time) bool {
 	return now.Sub(u.last) >= kept
 }
 
-// container is one container of a pod: what was taken up of it last.
+// container is one container of a pod, with its last samples.
 type container struct {
 	request int64 // memory, bytes
 	cpuAt   time.Time
@@ -91,13 +91,13 @@ type peaks struct {
 	OOM    int64     `json:"oom,omitempty"`   // highest after an OOM kill, bytes
 	Last   time.Time `json:"last,omitzero"`   // newest sample
 	Killed time.Time `json:"killed,omitzero"` // newest OOM kill
-	// Counted says, in a checkpoint, that the window has ended and its peak is in the histogram.
+	// Counted marks, in a checkpoint, that the window has ended and its peak is in the histogram.
 	Counted bool `json:"counted,omitempty"`
 }
 
 func (p *peaks) highest() int64 { return max(p.Usage, p.OOM) }
 
-// addCPU takes a sample up, unless it is no newer than the last (W9.24).
+// addCPU adds a sample if it is newer than the last one (W9.24).
 func (c *container) addCPU(to *usage, milli int64, at time.Time) bool {
 	if milli < 0 || !at.After(c.cpuAt) {
 		return false
@@ -107,7 +107,7 @@ func (c *container) addCPU(to *usage, milli int64, at time.Time) bool {
 	return true
 }
 
-// addMemory takes a sample up: a higher one replaces the peak of the window (W9.25).
+// addMemory adds a sample: a higher one replaces the peak of the window (W9.25).
 func (c *container) addMemory(to *usage, bytes int64, at time.Time, killed bool) bool {
 	p := &c.peaks
 	if bytes < 0 || !killed && at.Before(p.Last) {
@@ -136,13 +136,12 @@ func (c *container) addMemory(to *usage, bytes int64, at time.Time, killed bool)
 	return true
 }
 
-// addOOM takes up that the container was killed for its memory, requested being what it asked for
-// then (W9.27).
+// addOOM records that the container was OOM-killed; requested is its request at that time (W9.27).
 func (c *container) addOOM(to *usage, requested int64, at time.Time) {
 	if !c.peaks.Last.IsZero() && at.Before(c.peaks.Last.Add(-window)) {
 		return
 	}
-	// The peak of an earlier kill is left out, or kill after kill would drive it up.
+	// The peak of an earlier kill is ignored, so that repeated kills do not raise it without limit.
 	had := max(requested, c.peaks.Usage)
 	c.addMemory(to, max(had+oomLeast, amount(float64(had)*oomRatio)), at, true)
 }

@@ -14,8 +14,8 @@ func modes() []UpdateMode {
 	return []UpdateMode{ModeAuto, ModeInPlace, ModeInPlaceOrRecreate, ModeInitial, ModeOff, ModeRecreate}
 }
 
-// Validate says what is wrong with an autoscaler, and what is only advised against; old is nil for a
-// new one. What is alpha stays allowed where it was (W9.4, W9.10).
+// Validate returns the errors and warnings of an autoscaler; old is nil for a new one. Alpha fields
+// stay allowed in objects that have them (W9.4, W9.10).
 func Validate(v, old *VerticalPodAutoscaler) (warnings []string, errs field.ErrorList) {
 	if old == nil {
 		old = &VerticalPodAutoscaler{}
@@ -51,7 +51,7 @@ func gate(what, feature string) string {
 		feature)
 }
 
-// alpha is what a stored autoscaler has of what new ones must not have.
+// alpha lists the alpha fields that a stored autoscaler has and that new ones must not have.
 type alpha struct {
 	inPlace, boost, perVPA bool
 	resources              map[corev1.ResourceName]bool
@@ -167,7 +167,7 @@ func (p *ContainerPolicy) validate(path *field.Path, had alpha) (warnings []stri
 	return warnings, errs
 }
 
-// whole says that an amount must be one of milli-cores or bytes.
+// whole returns an error if an amount is not a whole number of milli-cores or bytes.
 func whole(path *field.Path, name corev1.ResourceName, q resource.Quantity) field.ErrorList {
 	unit, text := resource.Scale(0), "must be a whole number of bytes"
 	switch name {

@@ -11,8 +11,8 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// Seeds runs seeds of a simulator, each of which returns the first broken invariant: as many as the
-// environment variable says, or few.
+// Seeds runs seeds of a simulator, each of which returns the first broken invariant: the number in
+// the environment variable, or a few.
 func Seeds(t *testing.T, variable string, few uint64, run func(seed uint64) error) {
 	t.Helper()
 	seeds := few
@@ -26,7 +26,7 @@ func Seeds(t *testing.T, variable string, few uint64, run func(seed uint64) erro
 	}
 }
 
-// searched is how many seeds are tried until one breaks an invariant.
+// searched is the number of seeds that are tried until one breaks an invariant.
 const searched = 400
 
 // Breaks runs each sabotage until its invariant is reported as broken; another one does not count.
