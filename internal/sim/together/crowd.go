@@ -7,6 +7,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -40,6 +41,9 @@ func (w *world) daemonSet(name string) *appsv1.DaemonSet {
 		r.MaxUnavailable, r.MaxSurge = new(intstr.FromInt(0)), new(intstr.FromInt(1))
 	}
 	d.Spec.Template.Spec.Priority = new(int32(important))
+	// Of any size, two pods would not fit beside each other on the smallest node, and an update with surge never ends.
+	d.Spec.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] =
+		*resource.NewMilliQuantity(unit, resource.DecimalSI)
 	return d
 }
 
