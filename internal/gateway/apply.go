@@ -103,6 +103,7 @@ func (g *Gateway) pool(ref httproute.Ref, s *snapshot) *pool {
 	p := g.known(ref)
 	if p == nil {
 		p = newPool()
+		p.infers = ref.Pool != ""
 	}
 	g.traffic.set(p, g.endpointsOf(s, g.plan, ref))
 	of := serviceOf(ref)

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"mime"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +18,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
@@ -75,6 +74,9 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 		now.client = client
 	}
 	p.served.Store(now)
+	if before != nil && !ptr.Equal(before.plan.Drain, plan.Drain) {
+		g.traffic.redrain(p)
+	}
 	before.close(now)
 }
 
@@ -201,18 +203,10 @@ type inferring struct {
 
 var errTooLarge = errors.New("the body is too large for an inference request")
 
-// passes reports whether a body is passed through: it is not JSON, such as that of gRPC, or of an audio file.
-func passes(h http.Header) bool {
-	kind := h.Get("Content-Type")
-	media, _, err := mime.ParseMediaType(kind)
-	return kind != "" && (err != nil || media != "application/json" && !strings.HasSuffix(media, "+json") &&
-		media != "text/plain" && media != "application/x-www-form-urlencoded") // curl's --data sets the last one
-}
-
 // readBody reads the body, up to a limit, and the facts in it.
 func (q *inferring) readBody() (status int, reason string, err error) {
 	in := q.in
-	if in.Body == nil || in.Body == http.NoBody || passes(in.Header) {
+	if in.Body == nil || in.Body == http.NoBody || inference.Passes(in.Header) {
 		return 0, "", nil
 	}
 	if in.ContentLength > inferenceBody {
@@ -365,38 +359,8 @@ func (q *inferring) pickOwn(ctx context.Context) error {
 
 // request is the input of carob's picker.
 func (s *served) request(h http.Header, facts *modelbody.Facts, body []byte) *routing.Request {
-	to := s.plan.Models.Resolve(facts.Model, header(h, "X-Llm-D-Inference-Objective",
-		"X-Gateway-Inference-Objective"), rand.Uint64())
-	r := &routing.Request{Model: facts.Model, Target: to.Target, Priority: to.Priority, Bytes: len(body),
-		FairnessID: header(h, "X-Llm-D-Inference-Fairness-Id", "X-Gateway-Inference-Fairness-Id"),
-		Session:    h.Get("X-Session-Token"), Streaming: facts.Stream,
-		TTFT: milliseconds(header(h, "X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms")),
-		TPOT: milliseconds(header(h, "X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"))}
-	if !facts.Prompt[2].Empty() {
-		var prompt [3][]byte
-		for i, s := range facts.Prompt {
-			prompt[i] = s.Of(body)
-		}
-		r.Prefix = s.own.Hasher().Hash(nil, to.Target, facts.Salt, prompt[:]...)
-	}
-	return r
-}
-
-func header(h http.Header, names ...string) string {
-	for _, n := range names {
-		if v := h.Get(n); v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
-func milliseconds(text string) time.Duration {
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(n > 0 && n < 1e9) {
-		return 0
-	}
-	return time.Duration(n * float64(time.Millisecond))
+	to := s.plan.Models.Resolve(facts.Model, inference.Objective(h), rand.Uint64())
+	return s.own.Request(h, facts, body, to.Target, to.Priority)
 }
 
 // ask calls the pool's own picker by ext-proc. If it does not respond, the pool's failure mode applies.

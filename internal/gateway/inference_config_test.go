@@ -1,15 +1,19 @@
 package gateway
 
 import (
+	"context"
+	"net/http"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
+	"carob/internal/core/podlife"
 )
 
 // A ConfigMap that a pool names configures its picker, also later and again; one that cannot be used changes nothing.
@@ -68,4 +72,80 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
 	if gone := pool(); gone.own != first.own || gone.config != nil {
 		t.Errorf("after the ConfigMap is gone: %+v", gone)
 	}
+}
+
+// How long a deleted pod may be waited for is what its pool says now, also when the pod has left the pool and a request
+// is still with it (D4).
+func TestDrainTimeout(t *testing.T) {
+	l := newInferenceLab(t)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	l.server(1, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			entered <- struct{}{}
+			<-leave
+		}
+		answering(w, r)
+	})
+	l.serveNow()
+	pod := l.pods[0].UID
+	says := func(want string) {
+		t.Helper()
+		got := "nothing"
+		if d := l.DrainTimeout(pod); d != nil {
+			got = d.String()
+		}
+		if got != want {
+			t.Errorf("%s, not %s", got, want)
+		}
+	}
+	annotate := func(text string) {
+		l.pool = l.pool.DeepCopy()
+		l.pool.Annotations = map[string]string{podlife.DrainAnnotation: text}
+		l.world.Inference.OldPools = []*inferenceapi.OldPool{l.pool}
+		l.serveNow()
+	}
+	says("nothing")
+	annotate("5m")
+	says("5m0s")
+	annotate("long")
+	says("nothing")
+	if s := l.PoolStates("")[0]; !strings.Contains(s.DrainProblem, podlife.DrainAnnotation) {
+		t.Errorf("%+v", s)
+	}
+	annotate("5m")
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _, _ = l.get("POST", "x", "/v1/completions", strings.NewReader(`{"model":"m"}`))
+	}()
+	<-entered
+	l.pods = nil
+	l.serveNow()
+	if !l.Routed(pod) {
+		t.Error("the pod has a request, and is not waited for")
+	}
+	says("5m0s")
+	released := make(chan types.UID)
+	ctx, cancel := context.WithCancel(t.Context())
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		l.Follow(ctx, func(of types.UID) {
+			select {
+			case released <- of:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	annotate("1m")
+	if <-released != pod { // the change is announced
+		t.Error("another pod")
+	}
+	says("1m0s")
+	close(leave)
+	for l.Routed(<-released) { // a change may be announced twice
+	}
+	<-over
+	cancel()
+	<-followed
 }

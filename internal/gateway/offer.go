@@ -117,7 +117,7 @@ type asking struct {
 }
 
 // Whole implements extproc.Request.
-func (a *asking) Whole() bool { return !passes(a.header) }
+func (a *asking) Whole() bool { return !inference.Passes(a.header) }
 
 func refusing(status int, reason, text string) error {
 	return &extproc.Refused{Status: status, Name: routing.ReasonHeader, Reason: reason, Text: text}

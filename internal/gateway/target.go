@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -37,7 +38,8 @@ type Target struct {
 
 	gone     atomic.Bool // removed from all pools: no new request may begin
 	requests atomic.Int64
-	pools    int // that have it; guarded by traffic.mu
+	pools    int     // that have it; guarded by traffic.mu
+	of       []*pool // InferencePools that have it, or had it; guarded by traffic.mu
 
 	mu         sync.Mutex
 	transports map[mode]transport
@@ -248,6 +250,7 @@ func (r *roundRobin) Pick(_ context.Context, _ *Facts, endpoints []*Target) ([]*
 type pool struct {
 	endpoints atomic.Pointer[[]*Target]
 	pick      Picker
+	infers    bool                   // it is an InferencePool
 	served    atomic.Pointer[served] // of an InferencePool; nil: a Service
 }
 
@@ -262,7 +265,7 @@ type traffic struct {
 	mu      sync.Mutex
 	targets map[gatewayplan.Endpoint]*Target // by address and pod
 	pods    map[types.UID]map[*Target]bool
-	gone    map[types.UID]bool // not reported to Follow yet
+	gone    map[types.UID]bool // not reported to Follow yet; true: also while it is routed
 	wake    chan struct{}      // capacity 1
 }
 
@@ -277,7 +280,11 @@ func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
 	defer t.mu.Unlock()
 	now := make([]*Target, 0, len(all))
 	for _, e := range all {
-		now = append(now, t.join(e))
+		target := t.join(e)
+		if p.infers && !slices.Contains(target.of, p) {
+			target.of = append(target.of, p)
+		}
+		now = append(now, target)
 	}
 	before := *p.endpoints.Swap(&now)
 	for _, target := range before {
@@ -306,7 +313,7 @@ func (t *traffic) leave(target *Target) {
 	}
 	target.gone.Store(true)
 	delete(t.targets, target.Endpoint)
-	t.gone[target.Pod] = true
+	t.gone[target.Pod] = t.gone[target.Pod]
 	if target.requests.Load() == 0 {
 		t.forget(target)
 		go target.closeIdle() // it may wait for a transport's lock
@@ -329,7 +336,7 @@ func (t *traffic) left(pod types.UID) {
 			t.forget(target)
 		}
 	}
-	t.gone[pod] = true
+	t.gone[pod] = t.gone[pod]
 	poke(t.wake)
 }
 
@@ -346,7 +353,7 @@ func (t *traffic) routed(pod types.UID) bool {
 	return false
 }
 
-// follow calls released for each pod for which routed becomes false, until ctx ends.
+// follow calls released for each pod of which routed becomes false, or drainTimeout changes, until ctx ends.
 func (t *traffic) follow(ctx context.Context, released func(types.UID)) {
 	for {
 		select {
@@ -355,14 +362,11 @@ func (t *traffic) follow(ctx context.Context, released func(types.UID)) {
 		case <-t.wake:
 		}
 		t.mu.Lock()
-		all := make([]types.UID, 0, len(t.gone))
-		for pod := range t.gone {
-			all = append(all, pod)
-		}
+		all := maps.Clone(t.gone)
 		clear(t.gone)
 		t.mu.Unlock()
-		for _, pod := range all {
-			if pod != "" && !t.routed(pod) {
+		for pod, always := range all {
+			if pod != "" && (always || !t.routed(pod)) {
 				released(pod)
 			}
 		}

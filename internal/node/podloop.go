@@ -102,7 +102,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Observer: l.observer,
 		Executor: m.meter.Executor(executor), Status: m.meter.Statuses(l.statics), Event: m.events.Pod,
 		Admit: m.countRejections(admission.admit), Pin: m.pin, Infeasible: m.pinning.AllowsResize,
-		Routed: routed(cfg.Traffic, cfg.Queues), Journal: cfg.Journal,
+		Routed: routed(cfg.Traffic, cfg.Queues), DrainTimeout: drainTimeout(cfg.Traffic), Journal: cfg.Journal,
 	})
 	l.watcher = &observe.Watcher{
 		Observer: l.observer, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,6 +18,34 @@ type Traffic interface {
 	Routed(pod types.UID) bool
 	// Follow calls released for each pod for which Routed becomes false, until ctx ends. Additional calls are harmless.
 	Follow(ctx context.Context, released func(pod types.UID))
+}
+
+// DrainTimeouts is a part of the data plane that knows how long pods may be waited for: a gateway with InferencePools.
+type DrainTimeouts interface {
+	// DrainTimeout is the longest wait for a pod when it is deleted; nil: this part sets none. It must not block.
+	// Follow calls released when it changes for a pod that has left.
+	DrainTimeout(pod types.UID) *time.Duration
+}
+
+// drainTimeout returns what the parts of the data plane set for a pod: the longest; nil if no part can set one.
+func drainTimeout(parts []Traffic) func(types.UID) *time.Duration {
+	var all []DrainTimeouts
+	for _, p := range parts {
+		if d, ok := p.(DrainTimeouts); ok {
+			all = append(all, d)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return func(pod types.UID) (out *time.Duration) {
+		for _, d := range all {
+			if t := d.DrainTimeout(pod); t != nil && (out == nil || *t > *out) {
+				out = t
+			}
+		}
+		return out
+	}
 }
 
 // drained checks whether the parts of the data plane have released pods, and then whether the connections that had been

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -50,5 +51,34 @@ func TestRouted(t *testing.T) {
 	}
 	if routed(nil, queues) != nil {
 		t.Error("without a data plane nobody needs to ask")
+	}
+}
+
+type bounding struct {
+	part
+	bounds map[types.UID]time.Duration
+}
+
+func (b *bounding) DrainTimeout(pod types.UID) *time.Duration {
+	if d, ok := b.bounds[pod]; ok {
+		return &d
+	}
+	return nil
+}
+
+// The longest time that a part sets for a pod counts; most parts set none.
+func TestDrainTimeout(t *testing.T) {
+	if drainTimeout([]Traffic{&part{}}) != nil {
+		t.Error("no part can set a time, and one is looked for")
+	}
+	get := drainTimeout([]Traffic{&part{}, &bounding{bounds: map[types.UID]time.Duration{"a": time.Minute, "z": 0}},
+		&bounding{bounds: map[types.UID]time.Duration{"a": time.Second, "b": time.Hour}}})
+	for pod, want := range map[types.UID]time.Duration{"a": time.Minute, "b": time.Hour, "z": 0} {
+		if got := get(pod); got == nil || *got != want {
+			t.Errorf("%s: %v", pod, got)
+		}
+	}
+	if got := get("c"); got != nil {
+		t.Error(*got)
 	}
 }

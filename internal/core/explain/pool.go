@@ -22,8 +22,9 @@ type PoolState struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Picker is the Service that is asked, NAMESPACE/NAME:PORT; empty: carob's own picker.
-	Picker   string `json:"picker,omitempty"`
-	FailOpen bool   `json:"failOpen,omitempty"`
+	Picker       string `json:"picker,omitempty"`
+	FailOpen     bool   `json:"failOpen,omitempty"`
+	DrainProblem string `json:"drainProblem,omitempty"` // why the annotation for deleted pods has no effect
 	// Models are the names that InferenceModels and rewrites know; nil: any name is passed on.
 	Models []string `json:"models,omitempty"`
 	// Shed: there are InferenceModels, and requests for other names can be shed.
@@ -114,6 +115,9 @@ func (l *Lines) parents(p *Pool) {
 }
 
 func (l *Lines) pool(s *PoolState) {
+	if s.DrainProblem != "" {
+		l.warn("%s", s.DrainProblem)
+	}
 	if s.Picker != "" {
 		instead := "get 503"
 		if s.FailOpen {

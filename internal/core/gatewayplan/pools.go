@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,6 +16,7 @@ import (
 
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
+	"carob/internal/core/podlife"
 	"carob/internal/core/routing"
 )
 
@@ -65,6 +67,11 @@ type Pool struct {
 	Config *routing.Config
 	Broken bool // the configuration cannot be used
 
+	// Drain is how long the pool's pods wait for their requests at most when they are deleted (podlife.DrainAnnotation);
+	// nil: the pool says nothing, or what DrainProblem complains about.
+	Drain        *time.Duration
+	DrainProblem string
+
 	// Asked is the Service by which other gateways ask carob's picker; empty: the pool names none.
 	Asked Name
 
@@ -107,6 +114,7 @@ func (p *planner) readPools() {
 			}
 			p.picker(pool, ref.Group, ref.Kind, ref.Name, port, ref.FailureMode)
 		}
+		pool.readDrain(in.Annotations)
 		p.pools[pool.Ref] = pool
 	}
 	for _, in := range p.Inference.OldPools {
@@ -115,9 +123,21 @@ func (p *planner) readPools() {
 		if ref := in.Spec.ExtensionRef; ref != nil {
 			p.picker(pool, ref.Group, ref.Kind, ref.Name, or(ref.PortNumber, pickerPort), ref.FailureMode)
 		}
+		pool.readDrain(in.Annotations)
 		p.pools[pool.Ref] = pool
 	}
 	p.readModels()
+}
+
+// readDrain reads how long the pool's pods wait for their requests.
+func (p *Pool) readDrain(annotations map[string]string) {
+	d, ok, err := podlife.DrainTimeout(annotations)
+	switch {
+	case err != nil:
+		p.DrainProblem = fmt.Sprintf("the annotation %s has no effect: %v", podlife.DrainAnnotation, err)
+	case ok:
+		p.Drain = &d
+	}
 }
 
 func poolRef(group string, o metav1.Object) httproute.Ref {

@@ -20,11 +20,14 @@ type Input struct {
 	// to a pod that is not being deleted (N8.14). It is false as soon as each part has applied
 	// the deletion, even if the pod stays the last resort (N8.16). It is not used before the
 	// deletion.
-	Routed   bool
-	Node     Node          // facts about the machine
-	Observed Observed      // the runtime as a whole, not what changed in it
-	Probes   []ProbeResult // probes finished since the last Step
-	Done     []Outcome     // actions finished since the last Step
+	Routed bool
+	// DrainTimeout is the longest wait for the data plane that the pod's InferencePools set, instead of
+	// Node.DrainTimeout; nil: none sets one.
+	DrainTimeout *time.Duration
+	Node         Node          // facts about the machine
+	Observed     Observed      // the runtime as a whole, not what changed in it
+	Probes       []ProbeResult // probes finished since the last Step
+	Done         []Outcome     // actions finished since the last Step
 }
 
 // Node is what Step may know about its machine.

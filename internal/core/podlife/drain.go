@@ -14,9 +14,9 @@ const settleTime = 100 * time.Millisecond
 // awaitDrain has the end of a deleted pod wait for the data plane: until no part of it opens
 // new connections to the pod as to one that goes on, neither preStop hook nor signal reaches a container
 // (N8.13, N8.14). So a program that stops at once on SIGTERM drops no request. The wait is part of the
-// grace: it takes half of it at most, and never longer than Node.DrainTimeout, or what the pod says instead
-// (DrainAnnotation). A pod that no data plane knows does not wait (N8.15), nor one that something else than its
-// deletion ends.
+// grace: it takes half of it at most, and never longer than Node.DrainTimeout, or what the pod's
+// InferencePools or the pod itself say instead (DrainAnnotation), which may change during the wait. A pod that
+// no data plane knows does not wait (N8.15), nor one that something else than its deletion ends.
 //
 //	deleted ──routed──▶ routed ──no longer routed──▶ settling ──settleTime──▶ drained
 //	   │                   └────────── time is up ──────┴──────────────────────▲
@@ -27,6 +27,9 @@ func (m *machine) awaitDrain() (waits bool) {
 		return false
 	}
 	bound := m.in.Node.DrainTimeout
+	if pools := m.in.DrainTimeout; pools != nil {
+		bound = *pools
+	}
 	if own, ok, err := DrainTimeout(m.pod.Annotations); ok && err == nil {
 		bound = own
 	}
@@ -51,10 +54,11 @@ func (m *machine) awaitDrain() (waits bool) {
 }
 
 // DrainAnnotation of a pod is how long it waits for the data plane at most when it is deleted, instead of
-// Node.DrainTimeout: a duration such as 5m, for answers that take long; 0s: it does not wait.
+// Node.DrainTimeout: a duration such as 5m, for answers that take long; 0s: it does not wait. That of an InferencePool
+// holds for its pods that have none.
 const DrainAnnotation = "carob.dev/deletion-drain-timeout"
 
-// DrainTimeout reads DrainAnnotation; false: the pod has none. With an error, the pod is treated as if it had none.
+// DrainTimeout reads DrainAnnotation; false: the object has none. With an error, it is treated as if it had none.
 func DrainTimeout(annotations map[string]string) (time.Duration, bool, error) {
 	text, ok := annotations[DrainAnnotation]
 	if !ok {

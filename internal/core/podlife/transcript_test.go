@@ -99,6 +99,8 @@ func (w *world) command(d *datadriven.TestData) string {
 		w.apply(d.Input)
 	case "up":
 		return w.up(d.Input)
+	case "pools": // of the pod set how long it may wait
+		w.in.DrainTimeout = new(w.duration(strings.TrimSpace(d.Input)))
 	case "watch":
 		w.watch = true
 		return ""

@@ -251,6 +251,9 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	if o.cfg.Routed != nil && o.pod.DeletionTimestamp != nil { // for others it is unused; it may block
 		in.Routed = o.cfg.Routed(o.pod.UID)
 	}
+	if o.cfg.DrainTimeout != nil && o.pod.DeletionTimestamp != nil {
+		in.DrainTimeout = o.cfg.DrainTimeout(o.pod.UID)
+	}
 	before := &o.state.Last
 	next, out := o.cfg.Machine.Step(o.state, in)
 	changed := !o.sent || !podstatus.Equal(before, &out.Status)

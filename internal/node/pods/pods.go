@@ -27,6 +27,7 @@ package pods
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -105,6 +106,9 @@ type Config struct {
 	// Routed reports whether the data plane may open new connections to the pod as to one that goes on
 	// (podlife.Input.Routed); nil: there is none. Manager.Released announces when it becomes false. It is called only
 	// for pods that are being deleted.
-	Routed  func(types.UID) bool
-	Journal journal.Recorder
+	Routed func(types.UID) bool
+	// DrainTimeout is podlife.Input.DrainTimeout of a pod that is being deleted; nil: there is none. Manager.Released
+	// announces a change.
+	DrainTimeout func(types.UID) *time.Duration
+	Journal      journal.Recorder
 }

@@ -223,22 +223,16 @@ func streams(ctx context.Context, l *lab) ([]line, error) {
 	text := strings.Replace(body("stream", 4<<10), `"max_tokens":1`, `"max_tokens":2,"stream":true`, 1)
 	req := []byte(strings.Replace(string(request("/fast", text)), "/v1/completions", "/v1/completions?pause=10m", 1))
 	before := memory(pid)
-	conns := make([]*conn, n)
-	defer func() {
-		for _, c := range conns {
-			if c != nil {
-				c.close()
-			}
-		}
-	}()
-	for i := range conns {
+	for i := range n {
 		c := &conn{at: gatewayAt}
-		conns[i] = c
 		res, err := c.send(req)
 		if err != nil {
 			return nil, fmt.Errorf("stream %d: %w", i, err)
 		}
-		defer func() { _ = res.Body.Close() }() // they stay open until all are measured
+		defer func() { // they stay open until all are measured
+			c.close() // first: to close the body is to read it to its end
+			_ = res.Body.Close()
+		}()
 		if res.StatusCode != http.StatusOK {
 			return nil, fmt.Errorf("stream %d: %s", i, res.Status)
 		}
