@@ -33,7 +33,9 @@ func modelServer(t testing.TB, at string, h http.HandlerFunc) *corev1.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &httptest.Server{Listener: ln, Config: &http.Server{Handler: h}}
+	s := &httptest.Server{Listener: ln, Config: &http.Server{Handler: h, Protocols: &http.Protocols{}}}
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	t.Cleanup(s.Close)
 	ip := netip.MustParseAddrPort(at).Addr().String()
