@@ -30,8 +30,8 @@ func (l *inferenceLab) h2cPool() {
 }
 
 // Many streams of tokens are open at once (STREAMS is how many, 10000 in hack/nightly), over few connections, because a
-// process has few descriptors: others are served, each takes bounded memory, and nothing is left of them. The memory is that of client,
-// gateway, and server, which are all in this process.
+// process has few descriptors: others are served, each takes bounded memory, and nothing is left of them. The memory is
+// that of client, gateway, and server, which are all in this process.
 func TestOpenStreams(t *testing.T) {
 	n := 1_000
 	if more, err := strconv.Atoi(os.Getenv("STREAMS")); err == nil {
@@ -61,8 +61,9 @@ func TestOpenStreams(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	client := &http.Client{Transport: tr}
 	begin := func() (*http.Response, error) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.http+"/v1/completions?stream=1",
-			strings.NewReader(`{"model":"m","stream":true,"prompt":"`+strings.Repeat("word ", 800)+`"}`))
+		body := `{"model":"m","stream":true,"prompt":"` + strings.Repeat("word ", 800) + `"}`
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+l.http+"/v1/completions?stream=1", strings.NewReader(body))
 		if err != nil {
 			return nil, err
 		}

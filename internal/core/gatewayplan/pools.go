@@ -67,8 +67,8 @@ type Pool struct {
 	Config *routing.Config
 	Broken bool // the configuration cannot be used
 
-	// Drain is how long the pool's pods wait for their requests at most when they are deleted (podlife.DrainAnnotation);
-	// nil: the pool says nothing, or what DrainProblem complains about.
+	// Drain is how long the pool's pods wait for their requests at most when they are deleted
+	// (podlife.DrainAnnotation); nil: the pool says nothing, or what DrainProblem complains about.
 	Drain        *time.Duration
 	DrainProblem string
 
