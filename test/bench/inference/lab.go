@@ -138,20 +138,22 @@ func (l *lab) pools(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, path := range []string{"/fast", "/slow"} {
-		c := &conn{at: gatewayAt}
-		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-			res, err := c.ask(request(path, body("warm", 100)))
-			if err == nil && res.status == 200 {
-				break
-			}
-			if time.Now().After(end) {
-				return fmt.Errorf("the gateway does not serve %s: %d %w", path, res.status, err)
-			}
+	return errors.Join(l.warm(ctx, "/fast"), l.warm(ctx, "/slow"))
+}
+
+// warm waits until the gateway serves a path.
+func (l *lab) warm(ctx context.Context, path string) error {
+	c := &conn{at: gatewayAt}
+	defer c.close()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		res, err := c.ask(request(path, body("warm", 100)))
+		if err == nil && res.status == 200 {
+			return nil
 		}
-		c.close()
+		if time.Now().After(end) || ctx.Err() != nil {
+			return fmt.Errorf("the gateway does not serve %s: %d %w", path, res.status, err)
+		}
 	}
-	return nil
 }
 
 // servers are the addresses of a deployment's pods.

@@ -2,7 +2,7 @@
 // The model servers are twins (test/images/build/modelserver) in pods behind an InferencePool of a carob of its own,
 // which is removed at the end.
 //
-//	go run ./test/bench/inference -carob bin/carob -images .cache/images [-only latency,rate]
+//	go run ./test/bench/inference -carob bin/carob -images .cache/images [-only latency,rate] [-llmd DIR]
 package main
 
 import (
@@ -20,6 +20,7 @@ import (
 
 type options struct {
 	carob, images string
+	llmd          string
 	scale         float64
 }
 
@@ -40,6 +41,7 @@ var steps = []step{
 	{"latency", true, latency},
 	{"rate", true, rate},
 	{"prefixes", true, prefixes},
+	{"pickers", true, pickers},
 }
 
 func main() {
@@ -56,6 +58,7 @@ func run(ctx context.Context) (err error) {
 	var o options
 	flag.StringVar(&o.carob, "carob", "bin/carob", "carob to measure")
 	flag.StringVar(&o.images, "images", ".cache/images", "directory with the test images")
+	flag.StringVar(&o.llmd, "llmd", "", "directory with llm-d's endpoint picker (hack/reference-inference), to compare")
 	flag.Float64Var(&o.scale, "scale", 1, "how much longer each measurement takes")
 	only := flag.String("only", "", "what to measure, by comma (default: all)")
 	flag.Parse()

@@ -269,16 +269,16 @@ func prefixes(ctx context.Context, l *lab) (out []line, err error) {
 	for _, s := range servers {
 		all = append(all, s.String())
 	}
-	robin, err := l.shared(ctx, "", all)
+	robin, err := l.send(ctx, &workloads[0], "", all)
 	if err != nil {
 		return nil, err
 	}
-	picked, err := l.shared(ctx, "/slow", []string{gatewayAt})
+	picked, err := l.send(ctx, &workloads[0], "/slow", []string{gatewayAt})
 	if err != nil {
 		return nil, err
 	}
 	for _, q := range []float64{0.5, 0.9} {
-		a, b := quantile(robin, q), quantile(picked, q)
+		a, b := quantile(robin.first, q), quantile(picked.first, q)
 		target := ""
 		if q == 0.5 {
 			target = "≥ 90 % below"
@@ -287,52 +287,4 @@ func prefixes(ctx context.Context, l *lab) (out []line, err error) {
 			fmt.Sprintf("%s, %.1f %% below", ms(b), 100*(1-float64(b)/float64(a))), target})
 	}
 	return out, nil
-}
-
-// shared sends the load of the field's benchmarks (docs/spec/inference-gateway.md, 4), in a tenth of its time: 70
-// tenants with 6,000 tokens each, 1,200 for each question, 50 requests in a second, to the addresses in turn.
-func (l *lab) shared(ctx context.Context, prefix string, at []string) ([]time.Duration, error) {
-	const tenants, each = 70, 50
-	warm, long := 6*time.Second, time.Duration(l.scale*float64(12*time.Second))
-	r := rand.New(rand.NewPCG(16, 16)) //nolint:gosec // a measurement
-	beginnings := make([]string, tenants)
-	for i := range beginnings {
-		beginnings[i] = strings.Repeat(fmt.Sprintf("tenant %02d asks %s ", i, prefix), 6000)[:6000*4]
-	}
-	var mu sync.Mutex
-	var took []time.Duration
-	var failed error
-	var flying sync.WaitGroup
-	began := time.Now()
-	next := began
-	for i := 0; ; i++ {
-		next = next.Add(time.Duration(r.ExpFloat64() / each * float64(time.Second)))
-		if next.Sub(began) > warm+long {
-			break
-		}
-		question := strings.Repeat(fmt.Sprintf("question %06d ", i), 1200)[:1200*4]
-		req := request(prefix, fmt.Sprintf(`{"model":"m","stream":true,"max_tokens":10,"prompt":"%s%s"}`,
-			beginnings[r.IntN(tenants)], question))
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(time.Until(next)):
-		}
-		counts := next.Sub(began) > warm
-		flying.Go(func() {
-			c := &conn{at: at[i%len(at)]}
-			defer c.close()
-			got, err := c.ask(req)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil || got.status != 200 {
-				failed = fmt.Errorf("%d: %w", got.status, err)
-			}
-			if counts {
-				took = append(took, got.first)
-			}
-		})
-	}
-	flying.Wait()
-	return took, failed
 }

@@ -104,7 +104,7 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(time.Duration(tokens) * s.each)
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"model": model,
-			"usage": map[string]int{"prompt_tokens": 1, "completion_tokens": tokens}})
+			"usage": map[string]int{"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": 1 + tokens}})
 		return
 	}
 	pause, _ := time.ParseDuration(r.FormValue("pause")) // after the first token; else none

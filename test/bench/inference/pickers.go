@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+//go:embed llmd.yaml
+var llmdObjects string
+
+// The configuration that llm-d recommends for the approximate prefix index, which is also carob's default.
+const llmdConfig = `apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: max-score-picker
+- type: single-profile-handler
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: max-score-picker}
+`
+
+// pickers compares round robin, carob's picker, and llm-d's picker behind carob's gateway, on the same servers.
+func pickers(ctx context.Context, l *lab) (out []line, err error) {
+	if l.llmd == "" {
+		return []line{{"llm-d's picker", "not measured (-llmd)", ""}}, nil
+	}
+	if err := l.pools(ctx); err != nil {
+		return nil, err
+	}
+	stop, err := l.startPicker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := l.warm(ctx, "/llmd"); err != nil {
+		return nil, err
+	}
+	servers, err := l.servers(ctx, "slow")
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.String())
+	}
+	for i := range workloads {
+		for _, way := range []struct {
+			name, prefix string
+			at           []string
+		}{{"round robin, direct", "", all}, {"carob", "/slow", []string{gatewayAt}},
+			{"llm-d's picker behind carob's gateway", "/llmd", []string{gatewayAt}}} {
+			got, err := l.send(ctx, &workloads[i], way.prefix, way.at)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", workloads[i].name, way.name, err)
+			}
+			out = append(out, line{fmt.Sprintf("%s, %s: first token p50, p90; answers", workloads[i].name, way.name),
+				fmt.Sprintf("%s, %s; %.0f/s", ms(quantile(got.first, 0.5)), ms(quantile(got.first, 0.9)),
+					got.rate), ""})
+		}
+	}
+	return out, nil
+}
+
+// startPicker starts llm-d's picker beside the cluster, and makes a pool that names it.
+func (l *lab) startPicker(ctx context.Context) (stop func() error, err error) {
+	nodes, err := l.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	host := ""
+	for _, a := range nodes.Items[0].Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && ip.Is4() && host == "" {
+			host = a.Address
+		}
+	}
+	if host == "" {
+		return nil, errors.New("the node has no IPv4 address for llm-d's picker")
+	}
+	var ports []string
+	var held []net.Listener
+	for range 3 {
+		ln, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, ln) // until the picker starts
+		_, port, _ := net.SplitHostPort(ln.Addr().String())
+		ports = append(ports, port)
+	}
+	objects := strings.NewReplacer("HOST", host, "PORT", ports[0]).Replace(llmdObjects)
+	if _, err := l.kubectl(ctx, objects, "apply", "-f", "-"); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(l.dir, "llmd.log"))
+	if err != nil {
+		return nil, err
+	}
+	//nolint:gosec // the program that the user names
+	cmd := exec.Command(filepath.Join(l.llmd, "epp"), "--pool-name", "llmd", "--pool-namespace", "default",
+		"--grpc-port", ports[0], "--grpc-health-port", ports[1], "--metrics-port", ports[2], "--secure-serving=false",
+		"--metrics-endpoint-auth=false", "--config-text", llmdConfig, "--v", "0")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.in.Kubeconfig)
+	cmd.Stdout, cmd.Stderr = log, log
+	for _, free := range held {
+		_ = free.Close()
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return func() error {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+		return log.Close()
+	}, nil
+}
