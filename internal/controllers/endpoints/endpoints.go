@@ -37,6 +37,10 @@ type Controller struct {
 	gone map[string]bool // Services deleted while this ran: their Endpoints are deleted, whoever created them
 }
 
+// afterSlices is the wait after a change of a Service or of its pods. The EndpointSlices, which traffic depends on, are
+// written first: the store syncs one write after the other to the disk. Nothing in carob waits for Endpoints.
+const afterSlices = 20 * time.Millisecond
+
 // New returns a controller; services and pods are indexed by namespace.
 func New(client kubernetes.Interface, events record.EventRecorder, services, pods,
 	stored *source.Watch) (*Controller, error) {
@@ -58,7 +62,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, services, pod
 	}); err != nil {
 		return nil, fmt.Errorf("endpoints: watch services: %w", err)
 	}
-	if c.behind, err = servicepods.New(services, pods, c.Add); err != nil {
+	if c.behind, err = servicepods.New(services, pods, func(key string) { c.AddAfter(key, afterSlices) }); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
 	// Endpoints of Services that were deleted while this controller did not run, and Endpoints that others

@@ -91,7 +91,7 @@ func TestRejectedWriteIsRetried(t *testing.T) {
 			return nil
 		}
 		events := start(t, api)
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(30 * time.Millisecond)
 		controllertest.Equal(t, "events", controllertest.Events(events),
 			"Warning FailedToCreateEndpoint Failed to create endpoint for service ns/web: no")
 		refused = false

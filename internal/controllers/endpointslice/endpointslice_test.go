@@ -72,7 +72,7 @@ func start(t *testing.T, api *controllertest.API) (stop func()) {
 	return func() { cancel(); all.Wait() }
 }
 
-// want compares the ready addresses in the slices and in the Endpoints.
+// want compares the ready addresses in the slices now, and in the Endpoints a moment later.
 func want(t *testing.T, api *controllertest.API, what string) {
 	t.Helper()
 	ready, all := map[string]bool{}, map[string]bool{}
@@ -92,6 +92,8 @@ func want(t *testing.T, api *controllertest.API, what string) {
 			seen[name] = true
 		}
 	}
+	time.Sleep(20 * time.Millisecond)
+	synctest.Wait()
 	listed := 0
 	for _, e := range controllertest.All[*corev1.Endpoints](api) {
 		for _, s := range e.Subsets {
@@ -118,7 +120,10 @@ func TestLife(t *testing.T) {
 		api.Put(foreign)
 		defer start(t, api)()
 		synctest.Wait()
-		controllertest.Equal(t, "without pods", sorted(api), "create endpoints web", "create endpointslices ")
+		controllertest.Equal(t, "without pods, at once", sorted(api), "", "create endpointslices ")
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+		controllertest.Equal(t, "without pods, then", sorted(api), "create endpoints web", "")
 		api.Put(pod(1))
 		synctest.Wait()
 		want(t, api, "a pod")
@@ -144,6 +149,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("%d slices", n)
 		}
 		api.Remove(controllertest.All[*corev1.Service](api)[0])
+		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
 		if all := controllertest.All[*corev1.Endpoints](api); len(all) != 1 || all[0].Name != foreign.Name {
 			t.Errorf("Endpoints after the Service was deleted: %v", all)
