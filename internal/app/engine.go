@@ -17,6 +17,7 @@ import (
 	"carob/internal/network"
 	"carob/internal/network/bridge"
 	"carob/internal/network/cni"
+	"carob/internal/network/cniserver"
 	"carob/internal/network/policy"
 	"carob/internal/node"
 	"carob/internal/runtime"
@@ -40,11 +41,29 @@ type engine struct {
 	// if the network does not watch them.
 	onRulesChanged func(func())
 	// queues are the connections that wait in pods; nil if the network cannot check them.
-	queues   node.Traffic
-	policies *policy.Enforcer // nil if the pod network is not carob's: then it enforces policies itself
+	queues node.Traffic
+	// handlers are the RuntimeClass handlers of other runtimes.
+	handlers []string
+	// plug is the network that pods of other runtimes are attached to; nil: theirs is not ours.
+	plug cniserver.Network
+	// attachOthers serves their CNI plugin; nil: there are no others.
+	attachOthers func(context.Context) error
+	policies     *policy.Enforcer // nil if the pod network is not carob's: then it enforces policies itself
 }
 
 func openEngine(ctx context.Context, in instance.Instance, version string) (*engine, error) {
+	e, err := openMain(ctx, in, version)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.addHandlers(in); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return e, nil
+}
+
+// openMain opens the runtime of all pods whose RuntimeClass does not name another.
+func openMain(ctx context.Context, in instance.Instance, version string) (*engine, error) {
 	if in.RuntimeEndpoint != "" {
 		return openRemote(ctx, in)
 	}
@@ -104,7 +123,7 @@ func openNative(ctx context.Context, in instance.Instance, version string) (_ *e
 		e.onRulesChanged = w.OnRulesChanged
 	}
 	if n, ok := net.(*bridge.Network); ok {
-		e.queues = n.Queues()
+		e.queues, e.plug = n.Queues(), n
 	}
 	rt, err := native.New(ctx, native.Config{
 		RootDir: dir, StateDir: filepath.Join(in.RunDir, "runtime"), CgroupRoot: in.CgroupRoot,

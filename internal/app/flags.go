@@ -16,6 +16,7 @@ import (
 
 	"carob/internal/base/atomicfile"
 	"carob/internal/base/instance"
+	"carob/internal/runtime/router"
 )
 
 // flagsFile records how an instance was started, for the next start and for `carob down --pods`
@@ -70,8 +71,12 @@ func sameAsBefore(in instance.Instance) error {
 	if err != nil || last.DataDir == "" || in.Force {
 		return err
 	}
+	elsewhere, err := router.Endpoints(handlersDir(in))
+	if err != nil {
+		return err
+	}
 	if refused := instance.Change(last.Flags, in.Flags,
-		instance.Facts{Pods: mayHavePods(in.DataDir, last)}); len(refused) > 0 {
+		instance.Facts{Pods: mayHavePods(in.DataDir, last), PodsAt: elsewhere}); len(refused) > 0 {
 		return fmt.Errorf("this data directory was started with other flags: %w", instance.ChangeError(refused))
 	}
 	return nil
@@ -88,7 +93,11 @@ func mayHavePods(dataDir string, last lastStart) bool {
 		dir = filepath.Join(dataDir, "node", "pods")
 	}
 	entries, err := os.ReadDir(dir)
-	return err == nil && len(entries) > 0
+	if err == nil && len(entries) > 0 {
+		return true
+	}
+	elsewhere, err := router.Endpoints(filepath.Join(dataDir, runtimeDir, handlersName))
+	return err == nil && len(elsewhere) > 0
 }
 
 // clusterFile contains the UID of the cluster that this node's pods belong to.

@@ -24,6 +24,7 @@ import (
 	"carob/internal/node/logs"
 	"carob/internal/runtime"
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/router"
 )
 
 // podUIDLabel is set on every sandbox that a node agent creates (L3.164).
@@ -81,10 +82,14 @@ func removeTraces(ctx context.Context, in instance.Instance) error {
 	return errors.Join(errs...)
 }
 
-// hasPods reports whether the native runtime has records of sandboxes.
+// hasPods reports whether there are records of sandboxes of the native runtime, or of pods in others.
 func hasPods(in instance.Instance) bool {
 	entries, err := os.ReadDir(filepath.Join(in.DataDir, runtimeDir, "sandboxes"))
-	return err == nil && len(entries) > 0
+	if err == nil && len(entries) > 0 {
+		return true
+	}
+	elsewhere, err := router.Endpoints(handlersDir(in))
+	return err != nil || len(elsewhere) > 0
 }
 
 // endSandboxes stops and removes every sandbox of this instance, in parallel.
@@ -94,12 +99,16 @@ func endSandboxes(ctx context.Context, in instance.Instance, version string) (er
 		return fmt.Errorf("open container runtime: %w", err)
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
+	return e.whileAttaching(ctx, func(ctx context.Context) error { return e.endSandboxes(ctx, in) })
+}
+
+func (e *engine) endSandboxes(ctx context.Context, in instance.Instance) error {
 	list, err := e.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
 	}
 	own := ownPods(in)
-	g, ctx := errgroup.WithContext(ctx)
+	var g errgroup.Group // one that cannot be ended does not keep the others
 	g.SetLimit(16)
 	for _, s := range list.Items {
 		// A runtime behind a socket may have sandboxes of others.
@@ -108,7 +117,11 @@ func endSandboxes(ctx context.Context, in instance.Instance, version string) (er
 		}
 		g.Go(func() error { return endSandbox(ctx, e, s.Id) })
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	_, err = e.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{}) // removes the records of pods that have ended
+	return err
 }
 
 func endSandbox(ctx context.Context, rt runtime.Sandboxes, id string) error {

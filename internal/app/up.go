@@ -501,6 +501,7 @@ func (c *carob) agent() (*node.Agent, error) {
 		DrainTimeout:     c.in.DrainTimeout,
 		Journal:          c.timeline,
 		Credentials:      c.credentials,
+		RuntimeHandlers:  c.engine.handlers,
 	}
 	if c.gateway != nil {
 		cfg.Handlers["GET /"+routeapi.Path] = http.HandlerFunc(c.gateway.ServeRoutes)

@@ -76,6 +76,7 @@ func sampleValues(t *testing.T) map[string][2]string {
 			file + " --audit-policy-file=" + file},
 		"profiling":        same("true"),
 		"runtime-endpoint": same("unix:///run/other.sock"),
+		"runtime-handler":  {"[a=unix:///run/a.sock]", "a=unix:///run/a.sock"},
 		"cgroup-driver":    same("systemd"),
 		"image-credential-provider-config": {file + "\nimage-credential-provider-bin-dir: " + dir,
 			file + " --image-credential-provider-bin-dir=" + dir},

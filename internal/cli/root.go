@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"carob/internal/base/instance"
+	"carob/internal/cli/cniplugin"
 )
 
 // Engine is the product, as far as the command line needs it.
@@ -103,7 +104,7 @@ argument, or flag. ` + "`carob kubectl`" + ` has the exit codes of kubectl.`,
 		r.upCommand(), r.downCommand(), r.statusCommand(), r.lsCommand(),
 		r.kubectlCommand(), r.kubeconfigCommand(),
 		r.imageCommand(), r.demoCommand(), r.timelineCommand(), r.bundleCommand(),
-		r.addonCommand(), r.routesCommand(), r.explainCommand(), r.simCommand(), r.versionCommand(),
+		r.addonCommand(), r.routesCommand(), r.explainCommand(), r.cniCommand(), r.simCommand(), r.versionCommand(),
 	)
 	cmd.SetHelpCommand(helpCommand())
 	cmd.InitDefaultHelpCmd()
@@ -184,8 +185,11 @@ func completionExamples(cmd *cobra.Command) {
 func Main(ctx context.Context, engine Engine, version Version) int {
 	cmd := New(engine, version, os.Stdin, os.Stdout, os.Stderr)
 	args := os.Args[1:]
-	if filepath.Base(os.Args[0]) == "kubectl" {
+	switch filepath.Base(os.Args[0]) {
+	case "kubectl":
 		args = append([]string{"kubectl"}, args...)
+	case cniplugin.Type:
+		args = append([]string{"cni"}, args...)
 	}
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)

@@ -58,7 +58,10 @@ Pods that kept running while carob was stopped are taken over.`,
   carob up --config /etc/carob.yaml
 
   # Use an installed containerd
-  carob up --runtime-endpoint unix:///run/containerd/containerd.sock`,
+  carob up --runtime-endpoint unix:///run/containerd/containerd.sock
+
+  # Run the pods of RuntimeClasses with the handler gvisor in containerd's runtime runsc
+  carob up --runtime-handler gvisor=unix:///run/containerd/containerd.sock#runsc`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if config != "" {
@@ -128,6 +131,8 @@ Pods that kept running while carob was stopped are taken over.`,
 		"serve profiles of carob at /debug/pprof of the API server, for administrators")
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "",
 		"CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own runtime)")
+	fl.StringArrayVar(&f.RuntimeHandlers, "runtime-handler", nil,
+		"container runtime for the pods of a RuntimeClass handler, as NAME=unix:///SOCKET, or NAME=unix:///SOCKET#HANDLER if that runtime calls the handler otherwise; repeatable")
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "",
 		"directory with a CNI configuration (default: carob's own bridge network)")
 	addChoice(cmd, &f.CgroupDriver, "cgroup-driver", "",
@@ -255,7 +260,7 @@ func flagValues(cmd *cobra.Command) map[string]string {
 		}
 		shown := list.GetSlice()
 		for i, s := range shown {
-			if u, err := url.Parse(s); err != nil || u.User != nil {
+			if u, err := url.Parse(s); (err != nil || u.User != nil) && f.Name != "runtime-handler" {
 				shown[i] = "REDACTED"
 			}
 		}

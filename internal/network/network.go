@@ -20,6 +20,9 @@ type Pod struct {
 	// NetNS is the path of the network namespace to attach. The caller creates it for a pod whose
 	// user namespace must own it; if empty, Attach creates one.
 	NetNS string
+	// External: the namespace belongs to another container runtime, which removes it. Sweep does not
+	// take such a pod for dead while the namespace is at NetNS.
+	External bool
 }
 
 // PortMapping publishes a port of the pod on the host.
@@ -34,6 +37,13 @@ type PortMapping struct {
 type Attachment struct {
 	NetNS string       // path of the pinned network namespace
 	IPs   []netip.Addr // primary first
+}
+
+// Device is a pod's device on a network.
+type Device struct {
+	IPs      []netip.Addr // primary first
+	Gateways []netip.Addr // one of each family of the network
+	MAC      string
 }
 
 // PodNetwork attaches sandboxes to the pod network.

@@ -38,6 +38,9 @@ type Config struct {
 	Runtime    runtime.Runtime // where the containers run
 	// RuntimeName is the prefix of a containerID ("carob", "containerd"); empty: the runtime's own name.
 	RuntimeName string
+	// RuntimeHandlers are RuntimeClass handlers with images of their own in Runtime; requests about images
+	// name them.
+	RuntimeHandlers []string
 
 	RootDir         string // pods/UID/… live here; mode 0750
 	PodLogDir       string // default RootDir/logs; L3.155's /var/log/pods

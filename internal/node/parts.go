@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -203,7 +204,9 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 	if err := p.pulls.Listed(resp.Images); err != nil {
 		klog.FromContext(ctx).Error(err, "Records of images that are gone stay")
 	}
-	return object.ImageList(resp.Images)
+	own := slices.DeleteFunc(slices.Clone(resp.Images),
+		func(im *cri.Image) bool { return im.GetSpec().GetRuntimeHandler() != "" })
+	return object.ImageList(own)
 }
 
 // metricsFacts are the values of the metrics that are computed when they are read.

@@ -13,6 +13,7 @@ import (
 
 	"carob/internal/core/podlife"
 	"carob/internal/node/execute"
+	"carob/internal/node/handler"
 	"carob/internal/node/image"
 	"carob/internal/node/logs"
 	"carob/internal/node/observe"
@@ -60,9 +61,11 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Persistent: l.refs, Object: m.reporter.Node,
 		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent,
 	})
+	found := handler.New(m.client.NodeV1().RuntimeClasses())
 	var err error
 	if l.pulls, err = image.New(image.Config{
-		Runtime: cfg.Runtime, Secrets: l.refs, MaxPulls: cfg.MaxPulls, Limit: cfg.Pulls,
+		Runtime: cfg.Runtime, Handler: ofImages(cfg.RuntimeHandlers, found),
+		Secrets: l.refs, MaxPulls: cfg.MaxPulls, Limit: cfg.Pulls,
 		Plugins: m.credentialPlugins(cfg, l.refs), NodeConfig: nodeCredentials(cfg.KubeletDir),
 		Records: filepath.Join(cfg.RootDir, "pulled"),
 		Pulled:  func() { notify(l.images) }, Event: m.podEvent,
@@ -82,8 +85,8 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Devices: given, Pinning: m.pinning,
 		Runtime: cfg.Runtime, Images: l.pulls, Volumes: l.volumes, Cgroups: m.meter.Cgroups(m.cgroups), UserNS: ids,
 		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core,
-		Classes: m.client.NodeV1().RuntimeClasses(),
-		Node:    m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
+		Handlers: found,
+		Node:     m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
 		Reject: func(uid types.UID, stop podlife.Stop) {
 			m.meter.Refused(stop.Reason)
 			_ = l.pods.Stop(uid, stop) // a pod that is gone need not be ended
@@ -109,6 +112,20 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Changed: l.pods.Changed, Known: l.pods.Known, Orphan: l.pods.Orphan, Relisted: m.meter.Relisted,
 	}
 	return l, nil
+}
+
+// ofImages finds the handlers that requests about images name.
+func ofImages(handlers []string, found *handler.Finder) func(context.Context, *corev1.Pod) (string, error) {
+	if len(handlers) == 0 {
+		return nil
+	}
+	return func(ctx context.Context, pod *corev1.Pod) (string, error) {
+		h, err := found.Of(ctx, pod)
+		if !slices.Contains(handlers, h) {
+			h = "" // the images are those of all pods
+		}
+		return h, err
+	}
 }
 
 // readManifests makes the sources of static pods. Their pods are combined once each has delivered its first list.

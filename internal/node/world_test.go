@@ -20,6 +20,7 @@ import (
 	"carob/internal/base/journal"
 	"carob/internal/core/podlife"
 	"carob/internal/node/execute"
+	"carob/internal/node/handler"
 	"carob/internal/node/image"
 	"carob/internal/node/logs"
 	"carob/internal/node/observe"
@@ -116,7 +117,8 @@ func (w *world) start() {
 	executor := execute.New(execute.Config{
 		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer,
 		Status: status, Objects: noObjects{},
-		Client: w.api, Classes: classes{}, Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner",
+		Client: w.api, Handlers: handler.New(classes{}),
+		Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner",
 		OwnerValue: "me",
 		Links:      &logs.Links{},
 		Reject:     func(uid types.UID, stop podlife.Stop) { _ = w.pods.Stop(uid, stop) },

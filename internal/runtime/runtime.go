@@ -8,6 +8,8 @@ import (
 	"io"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 )
@@ -73,6 +75,30 @@ type Attacher interface {
 		ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
 		resize <-chan remotecommand.TerminalSize,
 	) error
+}
+
+// SomeAttacher is an Attacher for some of its containers.
+type SomeAttacher interface {
+	Attacher
+	// Attaches reports whether AttachContainer works for the container.
+	Attaches(containerID string) bool
+}
+
+// Checkpointer is the part of CRI that only some runtimes have.
+type Checkpointer interface {
+	// CheckpointContainer writes the state of a running container to the archive that the request
+	// names. The code is Unimplemented if the runtime cannot do that.
+	CheckpointContainer(context.Context, *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error)
+}
+
+// Checkpoint has rt checkpoint a container. The code is Unimplemented if it is not a Checkpointer.
+func Checkpoint(ctx context.Context, rt Runtime,
+	req *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error) {
+	c, ok := rt.(Checkpointer)
+	if !ok {
+		return nil, status.Error(codes.Unimplemented, "this container runtime cannot checkpoint containers")
+	}
+	return c.CheckpointContainer(ctx, req)
 }
 
 // Counter is an optional extension of CRI: figures that cAdvisor has and CRI's statistics do not.

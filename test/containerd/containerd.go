@@ -46,7 +46,7 @@ state = "%[1]s/state"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "%[3]s"
-    conf_dir = "%[1]s/cni"
+    conf_dir = "%[5]s"
   [plugins."io.containerd.grpc.v1.cri".registry]
     config_path = "%[2]s"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
@@ -71,6 +71,9 @@ type Options struct {
 	// Programs is a directory with containerd, containerd-shim-runc-v2, ctr and
 	// cni/; empty for Debian's. OCIRuntime is the path or name of runc or crun.
 	Programs, OCIRuntime string
+	// CNIConf and CNIBin are directories with a CNI configuration and its plugins, the loopback plugin among them;
+	// empty: the bridge.
+	CNIConf, CNIBin string
 	// Join are cgroup.procs files that the daemon's process joins.
 	Join []string
 }
@@ -111,7 +114,14 @@ func StartWith(ctx context.Context, o Options, archives ...string) (*Daemon, err
 		head, _, _ := strings.Cut(network, ",\n {\"type\":\"portmap\"")
 		network = head + "]}\n"
 	}
-	for name, text := range map[string]string{"config.toml": fmt.Sprintf(configTOML, d.dir, o.RegistryConfig, cni, oci),
+	conf := o.CNIConf
+	if conf == "" {
+		conf = d.dir + "/cni"
+	} else {
+		cni = o.CNIBin
+	}
+	for name, text := range map[string]string{
+		"config.toml":         fmt.Sprintf(configTOML, d.dir, o.RegistryConfig, cni, oci, conf),
 		"cni/10-net.conflist": network} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(d.dir, name)), 0o755); err != nil {
 			return nil, err

@@ -10,6 +10,8 @@ import (
 type Facts struct {
 	// Pods: pods of the last start may still run on this host.
 	Pods bool
+	// PodsAt counts the pods in other runtimes, by socket.
+	PodsAt map[string]int
 }
 
 // Refusal is the reason why a flag must not change.
@@ -88,6 +90,7 @@ func changeRules() map[string]changeRule {
 		"Encryption":  {"--encryption-provider-config", withoutKeys},
 		"RuntimeEndpoint": {"--runtime-endpoint", whilePods(func(f Flags) string { return f.RuntimeEndpoint },
 			"the containers in the other runtime would keep running beside new ones")},
+		"RuntimeHandlers": {"--runtime-handler", lessHandlers},
 		"CNIConfDir": {"--cni-conf-dir", whilePods(func(f Flags) string { return f.CNIConfDir },
 			"they would keep addresses that the other network does not have")},
 		"CgroupDriver": {"--cgroup-driver",

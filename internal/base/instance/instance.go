@@ -33,6 +33,9 @@ type Flags struct {
 	EtcdCert        string   // file with the client certificate for etcd
 	EtcdKey         string   // file with the key of the client certificate
 	RuntimeEndpoint string   // CRI socket of another runtime; empty: native
+	// RuntimeHandlers are RuntimeClass handlers that other container runtimes serve, each
+	// NAME=unix:///SOCKET[#HANDLER].
+	RuntimeHandlers []string `json:",omitempty"`
 	CNIConfDir      string   // external CNI configuration; empty: the built-in bridge
 	CgroupDriver    string   // of the native runtime: "cgroupfs" or empty, or "systemd"
 	RegistryConfig  string   // directory of hosts.toml files
@@ -148,8 +151,10 @@ type Instance struct {
 	CgroupRoot   string         // in each hierarchy: "/carob"
 	NFTable      string
 	PodLogDir    string
-	RunDir       string // sockets and other state that a reboot may remove
-	SocketCRI    string // unix socket for CRI
+	RunDir       string           // sockets and other state that a reboot may remove
+	SocketCRI    string           // unix socket for CRI
+	SocketCNI    string           // unix socket for the CNI plugin, `carob cni`
+	Handlers     []RuntimeHandler // RuntimeHandlers, parsed
 	LockFile     string
 	LogFile      string   // of a detached carob
 	Kubeconfig   string   // of the administrator
@@ -224,6 +229,7 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 	in.NFTable = in.ID
 	in.RunDir = filepath.Join("/run", in.ID)
 	in.SocketCRI = filepath.Join(in.RunDir, "cri.sock")
+	in.SocketCNI = filepath.Join(in.RunDir, "cni.sock")
 	in.LockFile = filepath.Join(dir, "carob.lock")
 	in.LogFile = filepath.Join(dir, "carob.log")
 	in.Kubeconfig = filepath.Join(dir, "admin.kubeconfig")
@@ -326,6 +332,9 @@ func Recorded(f Flags, hostname string) (Instance, error) {
 			fmt.Errorf("%w --runtime-endpoint: %q is not a socket, such as unix:///run/containerd/containerd.sock",
 				ErrFlag, e)
 	}
+	if err := in.deriveHandlers(); err != nil {
+		return Instance{}, err
+	}
 	if in.PodManifestDir == "" {
 		in.PodManifestDir = filepath.Join(dir, "manifests")
 	}
@@ -347,7 +356,7 @@ func (in *Instance) checkStandalone() error {
 		{"--authentication-config", in.Authentication != ""}, {"--scheduler-config", in.Scheduler != ""},
 		{"--gateway-http", in.GatewayHTTP != ""}, {"--gateway-https", in.GatewayHTTPS != ""},
 		{"--gateway-addresses", in.GatewayAddresses != ""}, {"--endpoint-picker-listen", in.EndpointPicker != ""},
-		{"--load-balancer-pool", in.LoadBalancerPool != ""},
+		{"--load-balancer-pool", in.LoadBalancerPool != ""}, {"--runtime-handler", len(in.RuntimeHandlers) > 0},
 		{"--service-proxy-healthz-bind-address", in.ServiceProxyHealthz != ""},
 	} {
 		if f.set {

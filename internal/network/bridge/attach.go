@@ -32,8 +32,7 @@ func (n *Network) Attach(ctx context.Context, pod network.Pod) (network.Attachme
 	n.mu.Lock()
 	at := n.attached[pod.SandboxID]
 	n.mu.Unlock()
-	if at != nil && !netns.Pinned(at.NetNS) {
-		// The namespace was removed from outside.
+	if at != nil && at.lost(pod) {
 		if err := n.drop(at); err != nil {
 			return network.Attachment{}, err
 		}
@@ -136,6 +135,9 @@ func (n *Network) reserve(pod network.Pod, p *place) (_ *attachment, err error) 
 	}
 	at := &attachment{Sandbox: pod.SandboxID, UID: pod.UID, Pod: pod.Namespace + "/" + pod.Name, NetNS: p.path,
 		Port: p.port, MAC: p.mac.String(), Ports: pod.Ports}
+	if pod.External {
+		at.Path = pod.NetNS
+	}
 	if len(p.ips) > 0 {
 		at.IPs = p.ips
 		for _, ip := range p.ips {
@@ -185,6 +187,11 @@ func (n *Network) finish(ctx context.Context, pod network.Pod, at *attachment) e
 
 // Detach implements network.PodNetwork.
 func (n *Network) Detach(ctx context.Context, sandboxID string) error {
+	return n.detachIf(ctx, sandboxID, func(*attachment) bool { return true })
+}
+
+// detachIf detaches a sandbox if that is still wanted when no other call is at work on it.
+func (n *Network) detachIf(ctx context.Context, sandboxID string, wanted func(*attachment) bool) error {
 	done, err := n.lock(ctx, sandboxID)
 	if err != nil {
 		return err
@@ -193,7 +200,7 @@ func (n *Network) Detach(ctx context.Context, sandboxID string) error {
 	n.mu.Lock()
 	at := n.attached[sandboxID]
 	n.mu.Unlock()
-	if at == nil {
+	if at == nil || !wanted(at) {
 		return nil
 	}
 	return explain(n.drop(at))
@@ -206,6 +213,9 @@ func (n *Network) drop(at *attachment) error {
 	n.mu.Unlock()
 	if err := n.rules.unpublish(at.published(), at.pin()); err != nil {
 		return fmt.Errorf("remove host ports of pod %s: %w", at.Pod, err)
+	}
+	if err := n.unplug(at); err != nil {
+		return err
 	}
 	if err := netns.Unpin(at.NetNS); err != nil {
 		return fmt.Errorf("detach pod %s from the network: %w", at.Pod, err)
@@ -257,10 +267,17 @@ func (n *Network) Ready(context.Context) error {
 
 // Sweep implements network.PodNetwork.
 func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
+	return n.free(ctx, func(at *attachment) bool {
+		return at.Path == "" && !live[at.Sandbox] || at.abandoned()
+	})
+}
+
+// free detaches the sandboxes that are dead.
+func (n *Network) free(ctx context.Context, isDead func(*attachment) bool) error {
 	n.mu.Lock()
 	var dead []string
-	for id := range n.attached {
-		if !live[id] {
+	for id, at := range n.attached {
+		if isDead(at) {
 			dead = append(dead, id)
 		}
 	}
@@ -269,7 +286,7 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 	var errs []error
 	for _, id := range dead {
 		klog.FromContext(ctx).V(2).Info("Freeing the network of a sandbox that no longer exists", "sandbox", id)
-		errs = append(errs, n.Detach(ctx, id))
+		errs = append(errs, n.detachIf(ctx, id, isDead))
 	}
 	return errors.Join(errs...)
 }

@@ -24,8 +24,9 @@ type attachment struct {
 	UID     string                `json:"uid"`
 	Pod     string                `json:"pod"` // namespace/name, for messages
 	NetNS   string                `json:"netns"`
-	Port    int                   `json:"port"`          // index of the veth on the bridge
-	MAC     string                `json:"mac,omitempty"` // of eth0; older versions derived it
+	Path    string                `json:"path,omitempty"` // of a namespace that another runtime made
+	Port    int                   `json:"port"`           // index of the veth on the bridge
+	MAC     string                `json:"mac,omitempty"`  // of eth0; older versions derived it
 	IPs     []netip.Addr          `json:"ips"`
 	Ports   []network.PortMapping `json:"ports,omitempty"`
 

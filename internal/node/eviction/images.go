@@ -113,6 +113,9 @@ func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
 	known := make(map[string]eviction.Image, len(images.Images))
 	var list []eviction.Image
 	for _, im := range images.Images {
+		if im.GetSpec().GetRuntimeHandler() != "" {
+			continue // of another runtime, which others may use
+		}
 		known[im.Id] = m.seen(im, used, now)
 		list = append(list, known[im.Id])
 	}

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,7 +93,7 @@ type Pinning interface {
 type Images interface {
 	Pull(ctx context.Context, pod *corev1.Pod, image string, sandbox *cri.PodSandboxConfig) (*podlife.Pulled,
 		*podlife.Failure)
-	Image(ctx context.Context, image string) (*cri.Image, error)
+	Image(ctx context.Context, pod *corev1.Pod, image string) (*cri.Image, error)
 }
 
 // Observer is the part of the observer's cache that actions need.
@@ -117,9 +116,10 @@ type Links interface {
 	Forget(pod *corev1.Pod)
 }
 
-// RuntimeClasses reads the runtime classes of the cluster.
-type RuntimeClasses interface {
-	Get(ctx context.Context, name string, options metav1.GetOptions) (*nodev1.RuntimeClass, error)
+// Handlers finds the runtime handlers of pods.
+type Handlers interface {
+	Of(ctx context.Context, pod *corev1.Pod) (string, error)
+	Forget(uid types.UID)
 }
 
 // Config is what an Executor works with. All fields but Devices and Pinning are required.
@@ -135,7 +135,7 @@ type Config struct {
 	Status   Status
 	Objects  spec.Fetcher
 	Client   corev1client.PodsGetter
-	Classes  RuntimeClasses
+	Handlers Handlers
 	Node     func() *spec.Node
 	Event    func(*corev1.Pod, podlife.Event)
 	// Reject ends a pod that cannot run on this node and has never run.
@@ -242,6 +242,7 @@ func gone(err error) bool { return status.Code(err) == codes.NotFound }
 
 // Forget implements pods.Executor: the pod is gone, and its logs are removed (L3.156).
 func (e *Executor) Forget(pod *corev1.Pod) {
+	e.cfg.Handlers.Forget(pod.UID)
 	if pod.Namespace == "" || pod.Name == "" {
 		return
 	}
@@ -316,26 +317,12 @@ func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife
 	if err := e.cfg.Devices.Allocate(ctx, pod); err != nil {
 		return failure("CreatePodSandboxError", fmt.Errorf("allocate devices: %w", err))
 	}
-	handler, err := e.handler(ctx, pod)
+	handler, err := e.cfg.Handlers.Of(ctx, pod)
 	if err != nil {
 		return failure("CreatePodSandboxError", err)
 	}
 	_, err = e.cfg.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: cfg, RuntimeHandler: handler})
 	return failure("CreatePodSandboxError", err)
-}
-
-// handler is the runtime handler of the pod's runtime class, empty for the default
-// one. A pod that requests another handler must never run on the default one.
-func (e *Executor) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
-	name := pod.Spec.RuntimeClassName
-	if name == nil || *name == "" {
-		return "", nil
-	}
-	class, err := e.cfg.Classes.Get(ctx, *name, metav1.GetOptions{})
-	if err != nil {
-		return "", fmt.Errorf("get the runtime class of the pod: %w", err)
-	}
-	return class.Handler, nil
 }
 
 func (e *Executor) pullImage(ctx context.Context, pod *corev1.Pod, a podlife.PullImage) pods.Result {

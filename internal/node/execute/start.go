@@ -24,7 +24,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		return &podlife.Failure{Reason: "CreateContainerConfigError",
 			Message: fmt.Sprintf("container %q is not in the pod any more", a.Container)}
 	}
-	image, err := e.image(ctx, a.ImageRef)
+	image, err := e.image(ctx, pod, a.ImageRef)
 	if err != nil {
 		return failure("CreateContainerConfigError", err)
 	}
@@ -87,8 +87,8 @@ func (e *Executor) undo(ctx context.Context, id string) {
 }
 
 // image is the part of the resolved image that a container's configuration needs.
-func (e *Executor) image(ctx context.Context, ref string) (spec.Image, error) {
-	found, err := e.cfg.Images.Image(ctx, ref)
+func (e *Executor) image(ctx context.Context, pod *corev1.Pod, ref string) (spec.Image, error) {
+	found, err := e.cfg.Images.Image(ctx, pod, ref)
 	if err != nil {
 		return spec.Image{}, fmt.Errorf("inspect image %s: %w", ref, err)
 	}

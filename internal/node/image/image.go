@@ -39,6 +39,9 @@ type Secrets interface {
 type Config struct {
 	Runtime Runtime
 	Secrets Secrets
+	// Handler is the runtime handler of a pod, for whose runtime images are asked and pulled; nil: there is one
+	// runtime for all.
+	Handler func(context.Context, *corev1.Pod) (string, error)
 	// MaxPulls bounds the pulls at one time; 1 is upstream's serial pulling.
 	MaxPulls int
 	// Plugins provide credentials that are tried after the secrets of the pod; nil: there are none (S13.8).
@@ -114,7 +117,7 @@ func Normalize(name string) (string, error) {
 // (L3.114).
 func (m *Manager) State(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState {
 	st := podlife.ImageState{Image: image}
-	found, err := m.lookup(ctx, image)
+	found, err := m.lookup(ctx, pod, image)
 	var invalid *InvalidNameError
 	switch {
 	case errors.As(err, &invalid):
@@ -159,12 +162,20 @@ func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string)
 // Listed gets the list of existing images: records of others are removed.
 func (m *Manager) Listed(images []*cri.Image) error { return m.records.prune(images) }
 
-// Image returns the runtime's image with this name; nil if it has none.
-func (m *Manager) Image(ctx context.Context, image string) (*cri.Image, error) {
-	return m.lookup(ctx, image)
+// Image returns the image with this name in the runtime of the pod; nil if it has none.
+func (m *Manager) Image(ctx context.Context, pod *corev1.Pod, image string) (*cri.Image, error) {
+	return m.lookup(ctx, pod, image)
 }
 
-func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) {
+// handler is the runtime handler that requests about images of the pod name.
+func (m *Manager) handler(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if m.cfg.Handler == nil {
+		return "", nil
+	}
+	return m.cfg.Handler(ctx, pod)
+}
+
+func (m *Manager) lookup(ctx context.Context, pod *corev1.Pod, image string) (*cri.Image, error) {
 	name := image
 	// An image ID is used as it is: as a name it would be a tag of an image called sha256.
 	if !strings.HasPrefix(image, "sha256:") {
@@ -173,8 +184,12 @@ func (m *Manager) lookup(ctx context.Context, image string) (*cri.Image, error) 
 			return nil, err
 		}
 	}
-	resp, err := m.cfg.Runtime.ImageStatus(ctx,
-		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}})
+	handler, err := m.handler(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := m.cfg.Runtime.ImageStatus(ctx, &cri.ImageStatusRequest{
+		Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image, RuntimeHandler: handler}})
 	if err != nil {
 		return nil, err
 	}
@@ -202,6 +217,11 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 		return nil, &podlife.Failure{Reason: "InvalidImageName",
 			Message: fmt.Sprintf("Failed to apply default image tag %q: %v", image, err), Permanent: true}
 	}
+	handler, err := m.handler(ctx, pod)
+	if err != nil {
+		return nil, failureOf(image, err)
+	}
+	spec := &cri.ImageSpec{Image: name, UserSpecifiedImage: image, RuntimeHandler: handler}
 	keys, missing := m.keys(ctx, pod, name)
 	var ref string
 	var took time.Duration
@@ -214,12 +234,12 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 		}
 	}
 	for _, opened = range keys {
-		if ref, took, err = m.share(ctx, name, image, opened.auth, sandbox); err == nil || ctx.Err() != nil {
+		if ref, took, err = m.share(ctx, spec, opened.auth, sandbox); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
 	if len(keys) == 0 { // anonymous only without credentials
-		ref, took, err = m.share(ctx, name, image, nil, sandbox)
+		ref, took, err = m.share(ctx, spec, nil, sandbox)
 	}
 	if err != nil {
 		if guarded {
@@ -234,9 +254,9 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	}
 	pulled := &podlife.Pulled{Ref: ref, Took: took, Waited: time.Since(asked)}
 	id := ref
-	found, err := m.lookup(ctx, ref)
+	found, err := m.lookup(ctx, pod, ref)
 	if err != nil || found == nil {
-		found, err = m.lookup(ctx, image)
+		found, err = m.lookup(ctx, pod, image)
 	}
 	if err == nil && found != nil {
 		pulled.Size, id = int64(found.Size), found.Id
@@ -256,9 +276,9 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 }
 
 // share joins the pull of this image with these credentials, or begins it.
-func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthConfig,
+func (m *Manager) share(ctx context.Context, spec *cri.ImageSpec, auth *cri.AuthConfig,
 	sandbox *cri.PodSandboxConfig) (string, time.Duration, error) {
-	key := name
+	key := spec.Image + "\x00" + spec.RuntimeHandler
 	if auth != nil {
 		key += "\x00" + auth.String()
 	}
@@ -270,7 +290,7 @@ func (m *Manager) share(ctx context.Context, name, image string, auth *cri.AuthC
 		m.pulls[key] = p
 		go func() {
 			m.run(pullCtx, p, &cri.PullImageRequest{
-				Image: &cri.ImageSpec{Image: name, UserSpecifiedImage: image}, Auth: auth, SandboxConfig: sandbox,
+				Image: spec, Auth: auth, SandboxConfig: sandbox,
 			})
 			m.mu.Lock()
 			if m.pulls[key] == p {

@@ -109,7 +109,7 @@ func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, fmt.Sprintf("container not found (%q)", name), http.StatusInternalServerError)
 	case !running:
 		s.serveAttach(w, req, id, o, s.attachEnded)
-	case s.cfg.Attacher != nil:
+	case s.attaches(id):
 		s.serveAttach(w, req, id, o, s.attachLive(pod.UID))
 	default:
 		res, err := s.cfg.Runtime.Attach(req.Context(), &cri.AttachRequest{
@@ -122,6 +122,14 @@ func (s *Server) attach(w http.ResponseWriter, req *http.Request) {
 		s.shown.forget(id) // the client gets the rest from the runtime
 		s.passOn(w, req, res.GetUrl(), err)
 	}
+}
+
+// attaches reports whether the runtime attaches to the container without a streaming server.
+func (s *Server) attaches(id string) bool {
+	if some, ok := s.cfg.Attacher.(runtime.SomeAttacher); ok {
+		return some.Attaches(id)
+	}
+	return s.cfg.Attacher != nil
 }
 
 // streamTimeout is how long a stream may be idle (cri-streaming's default).

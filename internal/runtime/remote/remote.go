@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -39,17 +40,41 @@ const maxMessage = 16 << 20
 // Runtime is a connection to a runtime; it reconnects by itself. Methods are safe
 // for concurrent use.
 type Runtime struct {
+	path    string
 	conn    *grpc.ClientConn
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 }
 
-var _ runtime.Runtime = (*Runtime)(nil)
+var (
+	_ runtime.Runtime      = (*Runtime)(nil)
+	_ runtime.Checkpointer = (*Runtime)(nil)
+)
 
 // Dial connects to a CRI endpoint, "unix:///run/containerd/containerd.sock" or the path alone, and
 // requests its version once. Kinds: Invalid for another kind of endpoint, Unavailable if there is
 // no answer, Unsupported if the server does not speak CRI v1.
 func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
+	r, err := New(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.Version(ctx, &cri.VersionRequest{}); err != nil {
+		_ = r.Close()
+		switch status.Code(err) {
+		case codes.Unimplemented:
+			return nil, errkind.Errorf(errkind.Unsupported, "the runtime at %s does not speak CRI v1: %w", r.path, err)
+		case codes.Unavailable:
+			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", r.path,
+				silence(r.path, err))
+		}
+		return nil, fmt.Errorf("get the version of the runtime at %s: %w", r.path, err)
+	}
+	return r, nil
+}
+
+// New is Dial without the request: the runtime need not run yet. Kinds: Invalid for another kind of endpoint.
+func New(endpoint string) (*Runtime, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok && strings.Contains(endpoint, "://") || !strings.HasPrefix(path, "/") {
 		return nil, errkind.Errorf(errkind.Invalid,
@@ -67,19 +92,24 @@ func Dial(ctx context.Context, endpoint string) (*Runtime, error) {
 	if err != nil {
 		return nil, errkind.Errorf(errkind.Invalid, "runtime endpoint %q: %w", endpoint, err)
 	}
-	r := &Runtime{conn: conn, runtime: cri.NewRuntimeServiceClient(conn), images: cri.NewImageServiceClient(conn)}
-	if _, err := r.Version(ctx, &cri.VersionRequest{}); err != nil {
-		_ = conn.Close()
-		switch status.Code(err) {
-		case codes.Unimplemented:
-			return nil, errkind.Errorf(errkind.Unsupported, "the runtime at %s does not speak CRI v1: %w", path, err)
-		case codes.Unavailable:
-			return nil, errkind.Errorf(errkind.Unavailable, "no container runtime answers at %s: %w", path,
-				silence(path, err))
+	return &Runtime{path: path, conn: conn, runtime: cri.NewRuntimeServiceClient(conn),
+		images: cri.NewImageServiceClient(conn)}, nil
+}
+
+// Connected returns when there is a connection to the socket, or the error of ctx.
+func (r *Runtime) Connected(ctx context.Context) error {
+	for {
+		st := r.conn.GetState()
+		if st == connectivity.Ready {
+			return nil
 		}
-		return nil, fmt.Errorf("get the version of the runtime at %s: %w", path, err)
+		if st == connectivity.Idle {
+			r.conn.Connect()
+		}
+		if !r.conn.WaitForStateChange(ctx, st) {
+			return ctx.Err()
+		}
 	}
-	return r, nil
 }
 
 // silence returns why a socket does not respond, with the text of the operating system, which gRPC wraps in its own
@@ -178,4 +208,14 @@ func (r *Runtime) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cr
 func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse,
 	error) {
 	return call(ctx, sandboxTimeout, r.runtime.RunPodSandbox, req)
+}
+
+// CheckpointContainer waits for the time limit of the request and two minutes more; 0 means no limit.
+func (r *Runtime) CheckpointContainer(ctx context.Context,
+	req *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error) {
+	limit := time.Duration(0)
+	if req.GetTimeout() > 0 {
+		limit = time.Duration(req.GetTimeout())*time.Second + callTimeout
+	}
+	return call(ctx, limit, r.runtime.CheckpointContainer, req)
 }
