@@ -54,12 +54,15 @@ func (d *dirImages) ImageStatus(context.Context, *cri.ImageStatusRequest) (*cri.
 }
 
 func (d *dirImages) Prepare(_ context.Context, key, _ string, ids IDMap, points []string) ([]mount.Mount, error) {
+	if _, err := os.Stat(filepath.Join(d.dir, key)); err == nil {
+		points = nil // only a new layer is mounted ahead
+	}
 	for _, n := range []string{"u", "w"} {
 		if err := os.MkdirAll(filepath.Join(d.dir, key, n), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	o := []string{"lowerdir=" + d.root, "upperdir=" + filepath.Join(d.dir, key, "u"),
+	o := []string{"volatile", "lowerdir=" + d.root, "upperdir=" + filepath.Join(d.dir, key, "u"),
 		"workdir=" + filepath.Join(d.dir, key, "w")}
 	if !ids.Empty() {
 		if err := os.Chown(filepath.Join(d.dir, key, "u"), int(ids.UIDs[0].HostId),
@@ -102,6 +105,11 @@ func (d *dirImages) Mounted(key string) *os.File {
 		return d.instead()
 	}
 	return f
+}
+
+func (d *dirImages) Unmounted(key string) error {
+	d.Mounted(key).Close() // nil for none; Close accepts that
+	return os.RemoveAll(filepath.Join(d.dir, key, "w", "work", "incompat"))
 }
 
 func (d *dirImages) View(_ context.Context, key, _ string) ([]mount.Mount, error) {

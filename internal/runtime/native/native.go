@@ -46,6 +46,9 @@ type Images interface {
 	// nowhere, once: the caller attaches it instead of the mounts of Prepare, and closes it. nil
 	// means that there is none.
 	Mounted(key string) *os.File
+	// Unmounted ends a mount that Mounted would return, and prepares the snapshot for being mounted with the mounts of
+	// Prepare, also after it was mounted before.
+	Unmounted(key string) error
 	// View is Prepare for a read-only snapshot (image volumes).
 	View(ctx context.Context, key, imageID string) ([]mount.Mount, error)
 	// Release removes the snapshot; an unknown key is not an error.

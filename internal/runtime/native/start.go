@@ -145,15 +145,23 @@ func (r *Runtime) confine(ctx context.Context, c *container, pl *plan.Container)
 
 // programOf returns the program of a container's helper, and its root if that was mounted ahead.
 func (r *Runtime) programOf(pl *plan.Container) (*plan.Program, *os.File, error) {
-	root := r.cfg.Images.Mounted(pl.ID)
-	with := *pl
-	with.Mounted = root != nil && pl.FileLabel == "" // a label is an option of the mount
-	p, err := with.Program()
-	if err != nil || !with.Mounted {
-		root.Close() // nil for none; Close accepts that
-		root = nil
+	var root *os.File
+	if pl.FileLabel == "" { // a label is an option of the mount
+		root = r.cfg.Images.Mounted(pl.ID)
 	}
-	return p, root, err
+	if root == nil {
+		if err := r.cfg.Images.Unmounted(pl.ID); err != nil {
+			return nil, nil, err
+		}
+	}
+	with := *pl
+	with.Mounted = root != nil
+	p, err := with.Program()
+	if err != nil {
+		root.Close() // nil for none; Close accepts that
+		return nil, nil, err
+	}
+	return p, root, nil
 }
 
 // launch makes the cgroup, has the monitor start the helper and waits until it became the user's

@@ -47,6 +47,9 @@ func Mount(o Overlay) (*os.File, error) {
 			return nil, fmt.Errorf("option %s of an overlay: %w", opt[0], err)
 		}
 	}
+	if err := unix.FsconfigSetFlag(fs, "volatile"); err != nil { // see images.mounts
+		return nil, fmt.Errorf("option volatile of an overlay: %w", err)
+	}
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return nil, fmt.Errorf("making an overlay: %w", err)
 	}

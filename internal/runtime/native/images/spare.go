@@ -1,6 +1,7 @@
 package images
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,6 +79,19 @@ func (s *Store) Mounted(key string) *os.File {
 	return f
 }
 
+// Unmounted implements native.Images.
+func (s *Store) Unmounted(key string) error {
+	if f := s.Mounted(key); f != nil {
+		f.Close()
+	}
+	// The kernel leaves this in the layer of a mount with "volatile", and refuses a second mount while it is there:
+	// after a power failure files may be missing. Then another container has taken the place of this one.
+	if err := os.RemoveAll(filepath.Join(s.layerDir(key), "work", "work", "incompat")); err != nil {
+		return fmt.Errorf("prepare layer %s for its mount: %w", key, err)
+	}
+	return nil
+}
+
 // wantSpare has a spare layer made, some time after the last call. s.mu is held.
 func (s *Store) wantSpare(k kind) {
 	sp := &s.spares
@@ -129,11 +143,10 @@ func (s *Store) dropMount(key string) {
 	delete(s.spares.taken, key)
 }
 
-// unmount ends a mount that was made ahead; nil is none. The kernel writes what is in memory to the disk then:
-// nobody waits for it.
+// unmount ends a mount that was made ahead; nil is none.
 func unmount(f *os.File) {
 	if f != nil {
-		go f.Close()
+		f.Close()
 	}
 }
 

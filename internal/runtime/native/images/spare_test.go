@@ -183,3 +183,21 @@ func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
+
+// TestMountedAgain: a layer does not cost a sync of the disk when its mount ends, and can be mounted again.
+func TestMountedAgain(t *testing.T) {
+	s := openStore(t, Config{})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))
+	id := imageStatus(t, s, "app").Id
+	write := func() {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(mounted(t, s, "c", id, false), "two"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	if _, err := os.Stat(filepath.Join(s.layerDir("c"), "work", "work", "incompat", "volatile")); err != nil {
+		t.Error("the end of a mount writes the whole file system to the disk:", err)
+	}
+	write()
+}

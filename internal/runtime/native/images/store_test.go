@@ -193,6 +193,9 @@ func mounted(t *testing.T, s *Store, key, id string, readOnly bool) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Unmounted(key); err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	for _, m := range ms {
 		if err := m.Mount(dir); err != nil {
