@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"time"
 
@@ -83,13 +84,38 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 		}
 		seen.Tried(b, t.Address.String())
 		conn, err := dial(ctx, network, t.Address.String())
-		if err == nil {
+		if err == nil && b.TLS == nil {
 			return t, conn
+		}
+		if err == nil {
+			if conn, err = encrypt(ctx, conn, b.TLS); err == nil {
+				return t, conn
+			}
+			t.end()
+			seen.Problem("TLS to the backend: " + accesslog.Text(err.Error()))
+			return nil, nil
 		}
 		t.end()
 	}
 	seen.Problem("no endpoint can be connected to")
 	return nil, nil
+}
+
+// encrypt begins TLS on a connection to a backend. It closes the connection when this fails.
+func encrypt(ctx context.Context, c net.Conn, by *httproute.BackendTLS) (net.Conn, error) {
+	cfg, err := clientTLS(*by)
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	secure := tls.Client(c, cfg)
+	timed, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := secure.HandshakeContext(timed); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("verify the backend: %w", err)
+	}
+	return secure, nil
 }
 
 // lead sets the streams of a site.

@@ -142,6 +142,22 @@ func (p *planner) policyFor(service Name, port string) *policy {
 	return p.holder(policyTarget{service: service})
 }
 
+// encrypt has a backend asked by TLS if its Service has a policy, which it adds to those used. With a policy that is not
+// valid the backend is not, either: it must not be asked without TLS.
+func (p *planner) encrypt(b *httproute.Backend, service Name, port string, used map[*policy]bool) {
+	pol := p.policyFor(service, port)
+	if pol == nil {
+		return
+	}
+	used[pol] = true
+	if pol.problem != "" {
+		b.Invalid = pol.problem
+		return
+	}
+	tls := pol.tls
+	b.TLS = &tls
+}
+
 // policyStatus plans the status of a policy: for each Gateway whose routes use a target of it, whether it is in effect.
 func (p *planner) policyStatus(pol *policy) {
 	conflicted := p.conflicted(pol)

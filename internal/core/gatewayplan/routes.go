@@ -3,6 +3,7 @@ package gatewayplan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,11 @@ type route struct {
 	refs       []httproute.Ref // the backends that it leads to
 	services   []Name          // that it names, also those that are not there
 	foreign    []string        // other namespaces in which it names a backend, also if it may not
+
+	// encrypted are the rules where carob has the bytes of connections: by TLS to backends with a policy. encrypting are
+	// these policies.
+	encrypted  []httproute.Rule
+	encrypting map[*policy]bool
 
 	joined  []joined
 	through map[Name]bool // the Gateways that serve it
@@ -258,6 +264,9 @@ func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference,
 func joinedAt(l *listener, r *route, hosts []string) joined {
 	from := source(string(r.kind), r.meta)
 	if l.streamed() {
+		if !passthrough(l.Listener) {
+			maps.Copy(r.policies, r.encrypting)
+		}
 		return joined{listener: l, served: httproute.Route{Source: from}, streams: streams(l, r, hosts, from)}
 	}
 	served := httproute.Route{Source: from, Rules: l.of.identity.show(r.rules)}
@@ -504,16 +513,12 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	if r.kind == "GRPCRoute" {
 		out.Protocol = httproute.H2C
 	}
-	if !r.streams() {
-		if pol := p.policyFor(name, port.Name); pol != nil {
-			r.policies[pol] = true
-			if pol.problem != "" {
-				out.Invalid = pol.problem // it must not be asked without TLS
-				return out
-			}
-			tls := pol.tls
-			tls.H2 = r.kind == "GRPCRoute"
-			out.TLS = &tls
+	if !r.streams() { // connections that are passed on have both kinds of backends
+		if p.encrypt(&out, name, port.Name, r.policies); out.Invalid != "" {
+			return out
+		}
+		if out.TLS != nil {
+			out.TLS.H2 = r.kind == "GRPCRoute"
 		}
 	}
 	r.refs = append(r.refs, out.Ref)

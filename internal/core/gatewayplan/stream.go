@@ -40,7 +40,8 @@ func (p *planner) plannedUDP(in *gatewayv1.UDPRoute) *route {
 }
 
 func streamRoute(kind gatewayv1.Kind, in metav1.Object, hosts []string) *route {
-	return &route{kind: kind, meta: in, generation: in.GetGeneration(), hosts: hosts, policies: map[*policy]bool{}}
+	return &route{kind: kind, meta: in, generation: in.GetGeneration(), hosts: hosts, policies: map[*policy]bool{},
+		encrypting: map[*policy]bool{}}
 }
 
 func (p *planner) streamRule(r *route, name *gatewayv1.SectionName, refs []gatewayv1.BackendRef) {
@@ -49,6 +50,17 @@ func (p *planner) streamRule(r *route, name *gatewayv1.SectionName, refs []gatew
 		rule.Backends = append(rule.Backends, p.backend(r, &refs[i].BackendObjectReference, or(refs[i].Weight, 1)))
 	}
 	r.rules = append(r.rules, rule)
+	if r.kind == "UDPRoute" {
+		return
+	}
+	rule.Backends = slices.Clone(rule.Backends)
+	for i := range rule.Backends {
+		if b := &rule.Backends[i]; b.Invalid == "" {
+			of := Name{Namespace: b.Ref.Namespace, Name: b.Ref.Name}
+			p.encrypt(b, of, portOf(p.Services[of], b.Ref.Port, false).Name, r.encrypting)
+		}
+	}
+	r.encrypted = append(r.encrypted, rule)
 }
 
 // streams returns the streams of a route at a listener that forwards connections. Only its first rule can
@@ -61,8 +73,12 @@ func streams(l *listener, r *route, hosts []string, from httproute.Source) (out 
 		hosts = []string{l.host}
 	}
 	end := l.Protocol == gatewayv1.TLSProtocolType && !passthrough(l.Listener)
+	rules := r.rules
+	if len(r.encrypted) > 0 && !passthrough(l.Listener) {
+		rules = l.of.identity.show(r.encrypted)
+	}
 	for _, h := range hosts {
-		out = append(out, Stream{Host: h, Rule: &r.rules[0], Source: from, Terminate: end})
+		out = append(out, Stream{Host: h, Rule: &rules[0], Source: from, Terminate: end})
 	}
 	return out
 }

@@ -199,3 +199,62 @@ func TestEndpointsOfProtocols(t *testing.T) {
 		}
 	}
 }
+
+// Where carob has the bytes of a connection, a BackendTLSPolicy holds; where it passes TLS through, it does not. With a
+// policy that is not valid nobody is asked without TLS.
+func TestPoliciesOfStreams(t *testing.T) {
+	pass, end := rawListener("pass", gatewayv1.TLSProtocolType, 8443), secure("end", "cert", "")
+	pass.TLS = &gatewayv1.ListenerTLSConfig{Mode: new(gatewayv1.TLSModePassthrough)}
+	end.Protocol = gatewayv1.TLSProtocolType
+	for what, problem := range map[string]bool{"a valid policy": false, "a policy that is not valid": true} {
+		w := withDNS(world())
+		w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
+		w.Gateways = []*gatewayv1.Gateway{gatewayOf("through", 0, pass), gatewayOf("g", 1, end,
+			rawListener("tcp", gatewayv1.TCPProtocolType, 53), rawListener("udp", gatewayv1.UDPProtocolType, 53))}
+		policy := policyOf("a", "p", 0, "dns", "tcp")
+		policy.Spec.Validation.WellKnownCACertificates = new(gatewayv1.WellKnownCACertificatesSystem)
+		if problem {
+			policy.Spec.Validation.WellKnownCACertificates = new(gatewayv1.WellKnownCACertificatesType("other"))
+		}
+		w.Policies = []*gatewayv1.BackendTLSPolicy{policy}
+		dns := streamBackend("dns", "", 53)
+		tls := &gatewayv1.TLSRoute{ObjectMeta: meta("a", "r", 0)}
+		tls.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "through"}}
+		tls.Spec.Hostnames = []gatewayv1.Hostname{"h.example"}
+		tls.Spec.Rules = []gatewayv1.TLSRouteRule{{BackendRefs: []gatewayv1.BackendRef{dns}}}
+		w.TLSRoutes = []*gatewayv1.TLSRoute{tls}
+		if p := NewLive(w).Plan; len(p.Policies[nameOf(policy)]) > 0 {
+			t.Errorf("%s: a Gateway that passes TLS through is an ancestor", what)
+		}
+		parents := []gatewayv1.ParentReference{{Name: "g"}}
+		tls.Spec.ParentRefs = append(tls.Spec.ParentRefs, parents...)
+		w.TCPRoutes = []*gatewayv1.TCPRoute{tcpRouteOf("a", "r", 0, parents, dns)}
+		w.UDPRoutes = []*gatewayv1.UDPRoute{udpRouteOf("a", "r", 0, parents, dns)}
+		p := NewLive(w).Plan
+		first := func(ports map[netip.AddrPort]*Port, number uint16) *httproute.Backend {
+			for at, port := range ports {
+				if at.Port() == number && len(port.Streams) == 1 {
+					return &port.Streams[0].Rule.Backends[0]
+				}
+			}
+			t.Fatalf("%s: port %d is not served", what, number)
+			return nil
+		}
+		for _, c := range []struct {
+			port      uint16
+			backend   *httproute.Backend
+			encrypted bool
+		}{{8443, first(p.Ports, 8443), false}, {443, first(p.Ports, 443), true}, {53, first(p.Ports, 53), true},
+			{53, first(p.UDP, 53), false}} {
+			if got := c.backend.TLS != nil; got != (c.encrypted && !problem) {
+				t.Errorf("%s: port %d: TLS %v", what, c.port, got)
+			}
+			if got := c.backend.Invalid != ""; got != (c.encrypted && problem) {
+				t.Errorf("%s: port %d: %q", what, c.port, c.backend.Invalid)
+			}
+		}
+		if got := p.Policies[nameOf(policy)]; len(got) == 0 {
+			t.Errorf("%s: the policy has no ancestor", what)
+		}
+	}
+}

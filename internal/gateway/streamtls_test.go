@@ -1,0 +1,132 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
+	"carob/internal/gateway/certs"
+)
+
+// A backend of a TCPRoute whose Service has a BackendTLSPolicy gets TLS, and is verified: one that shows another
+// certificate than the policy wants, and one that does not speak TLS, get nothing of a client.
+func TestTCPBackendWithPolicy(t *testing.T) {
+	cert, err := certs.SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := certs.SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{*cert}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { secure.Close() })
+	go func() {
+		for {
+			c, err := secure.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				fmt.Fprintln(c, "encrypted")
+				text, _ := io.ReadAll(c)
+				_, _ = c.Write(text)
+			}()
+		}
+	}()
+	for what, c := range map[string]struct {
+		ca       *tls.Certificate
+		host     string
+		endpoint string
+		served   bool
+	}{
+		"verified":         {cert, "gateway.invalid", secure.Addr().String(), true},
+		"another CA":       {other, "gateway.invalid", secure.Addr().String(), false},
+		"another name":     {cert, "other.invalid", secure.Addr().String(), false},
+		"it is not TLS":    {cert, "gateway.invalid", tcpEcho(t, "plain"), false},
+		"it does not talk": {cert, "gateway.invalid", closes(t), false},
+	} {
+		at80 := freePort(t)
+		l := newStreamLab(t, gatewayv1.TCPProtocolType, at80)
+		l.service("a", "", at(c.endpoint, "pa"))
+		l.world.TCPRoutes = []*gatewayv1.TCPRoute{tcpRoute("r", toService("a", 1))}
+		policy := &gatewayv1.BackendTLSPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}}
+		policy.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{}}
+		policy.Spec.TargetRefs[0].Kind, policy.Spec.TargetRefs[0].Name = "Service", "a"
+		policy.Spec.Validation.Hostname = gatewayv1.PreciseHostname(c.host)
+		policy.Spec.Validation.CACertificateRefs = []gatewayv1.LocalObjectReference{{Kind: "ConfigMap", Name: "ca"}}
+		l.world.Policies = []*gatewayv1.BackendTLSPolicy{policy}
+		l.world.CAs = map[name]gatewayplan.Material{{Namespace: "default", Name: "ca"}: {
+			PEM: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.ca.Certificate[0]}))}}
+		l.update()
+		conn, r, who := greeted(t, at80)
+		if !c.served {
+			if !strings.HasPrefix(who, "error: ") {
+				t.Errorf("%s: %s", what, who)
+			}
+			continue
+		}
+		if who != "encrypted" {
+			t.Fatalf("%s: %s", what, who)
+		}
+		_, _ = io.WriteString(conn, "and back")
+		_ = conn.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(r); err != nil || string(got) != "and back" {
+			t.Errorf("%s: %q %v", what, got, err)
+		}
+	}
+}
+
+// closes accepts connections and closes them.
+func closes(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+// A backend that takes the first message of TLS and never answers holds a client for the time of a connection attempt.
+func TestSilentBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		began := time.Now()
+		if _, err := encrypt(t.Context(), near, &httproute.BackendTLS{Name: "x"}); err == nil {
+			t.Error("verified by silence")
+		}
+		if took := time.Since(began); took != connectTimeout {
+			t.Errorf("waited %v, want %v", took, connectTimeout)
+		}
+		if _, err := near.Write(nil); err == nil {
+			t.Error("the connection is left open")
+		}
+		_ = far.Close()
+	})
+}
