@@ -303,6 +303,36 @@ func TestLateCancel(t *testing.T) {
 	})
 }
 
+// A connection whose request was cancelled when its answer had been read, but not been taken, is closed: it must not be
+// used again, because the next request on it would fail.
+func TestCancelWithAnswerInBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(fine), says(fine)}}
+		c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
+		ctx, cancel := context.WithCancel(t.Context())
+		res, err := c.RoundTrip(request(ctx, "GET", "/", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		synctest.Wait()
+		if body, err := io.ReadAll(res.Body); err != nil || string(body) != "ok" {
+			t.Errorf("%q %v", body, err)
+		}
+		_ = res.Body.Close()
+		c.mu.Lock()
+		idle := len(c.idle)
+		c.mu.Unlock()
+		if idle != 0 {
+			t.Error("the closed connection is kept")
+		}
+		if got := asked(c, request(t.Context(), "POST", "/", "text")); got != "200 ok" || b.dials != 2 {
+			t.Errorf("the next request: %q on connection %d", got, b.dials)
+		}
+		c.CloseIdleConnections()
+	})
+}
+
 type badReader struct{ err error }
 
 func (b badReader) Read([]byte) (int, error) { return 0, b.err }

@@ -55,9 +55,10 @@ type Writer struct {
 	pool map[string]rest.Interface // clients of the inference extension, by group
 	wake chan struct{}             // capacity 1
 
-	mu    sync.Mutex
-	queue []objectKey // each once
-	jobs  map[objectKey]job
+	mu     sync.Mutex
+	queue  []objectKey // each once
+	jobs   map[objectKey]job
+	failed map[objectKey]job // to be repeated; none of an object that is in jobs
 
 	reported map[types.UID]string // problems of the Ingresses of the last plan for which there are events
 }
@@ -73,7 +74,8 @@ type job func(ctx context.Context, now metav1.Time) bool
 
 // New returns a writer that does nothing before Run.
 func New(cfg Config) *Writer {
-	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, reported: map[types.UID]string{}}
+	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, failed: map[objectKey]job{},
+		reported: map[types.UID]string{}}
 }
 
 // All stores the statuses of all objects, and no others.
@@ -82,6 +84,7 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	defer w.mu.Unlock()
 	w.queue = nil
 	clear(w.jobs)
+	clear(w.failed)
 	for _, c := range world.GatewayClasses {
 		w.class(c, plan)
 	}
@@ -122,6 +125,7 @@ func (w *Writer) add(resource string, o metav1.Object, do job) {
 		w.queue = append(w.queue, key)
 	}
 	w.jobs[key] = do
+	delete(w.failed, key)
 }
 
 // next removes a job from the queue and returns it.
@@ -148,44 +152,60 @@ func (w *Writer) Run(ctx context.Context) {
 		w.rest, _ = GatewayClient(w.cfg.REST) // the feed has logged the error
 		w.pool, _ = PoolClients(w.cfg.REST)
 	}
-	retry := time.NewTimer(0)
-	defer retry.Stop()
+	retry := time.NewTimer(again)
 	retry.Stop()
+	defer retry.Stop()
+	waiting := false // for retry
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
 		case <-retry.C:
+			waiting = false
+			w.repeat()
 		}
-		if !w.store(ctx) {
+		if failed := w.store(ctx); failed && !waiting {
+			waiting = true
 			retry.Reset(again)
 		}
 	}
 }
 
-// store runs the jobs in the queue. Failed jobs are queued again, unless there is a newer one.
-func (w *Writer) store(ctx context.Context) (ok bool) {
-	failed := map[objectKey]job{}
+// store runs the jobs in the queue, and reports whether some have to be repeated.
+func (w *Writer) store(ctx context.Context) (failed bool) {
 	for ctx.Err() == nil {
 		key, do := w.next()
 		if do == nil {
 			break
 		}
-		delete(failed, key)
 		if !do(ctx, metav1.NewTime(w.cfg.Now().Truncate(time.Second))) {
-			failed[key] = do
+			w.fail(key, do)
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for key, do := range failed { // any order: each for itself
-		if _, newer := w.jobs[key]; !newer {
-			w.queue = append(w.queue, key)
-			w.jobs[key] = do
-		}
+	return len(w.failed) > 0
+}
+
+// fail notes a job that has to be repeated, unless there is a newer one for its object.
+func (w *Writer) fail(key objectKey, do job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, newer := w.jobs[key]; !newer {
+		w.failed[key] = do
 	}
-	return len(failed) == 0
+}
+
+// repeat puts what has failed into the queue.
+func (w *Writer) repeat() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, do := range w.failed { // any order: each for itself
+		w.queue = append(w.queue, key)
+		w.jobs[key] = do
+	}
+	clear(w.failed)
 }
 
 // put stores the status of an object of the Gateway API.

@@ -79,6 +79,13 @@ func start(t *testing.T, s *server, client *fake.Clientset, events record.EventR
 	t.Helper()
 	w := New(Config{Client: client, REST: &rest.Config{Host: "http://server", Transport: s, QPS: -1}, Events: events,
 		Now: time.Now})
+	runs(t, w)
+	return w
+}
+
+// runs runs a writer until the test ends.
+func runs(t *testing.T, w *Writer) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -89,7 +96,6 @@ func start(t *testing.T, s *server, client *fake.Clientset, events record.EventR
 		cancel()
 		<-ended
 	})
-	return w
 }
 
 func routes(names ...string) *gatewayplan.World {
@@ -164,6 +170,9 @@ func TestStoresWhatDiffers(t *testing.T) {
 		if got := s.wrote(); !slices.Equal(got, want) {
 			t.Fatalf("wrote\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
+		if len(world.GatewayClasses[0].Status.Conditions) > 0 || len(world.Gateways[0].Status.Conditions) > 0 {
+			t.Error("the objects of the watches were changed")
+		}
 		// The objects come back with what was stored.
 		for i, o := range []runtime.Object{world.GatewayClasses[0], world.Gateways[0], world.ListenerSets[0],
 			world.HTTPRoutes[0], world.GRPCRoutes[0], world.TLSRoutes[0], world.TCPRoutes[0],
@@ -174,6 +183,15 @@ func TestStoresWhatDiffers(t *testing.T) {
 		}
 		if w.All(world, plan); len(s.wrote()) > 0 {
 			t.Error("statuses that are stored already are written again")
+		}
+		plan.Classes["c"] = []metav1.Condition{{Type: "Accepted", Status: "False"}}
+		if w.All(world, plan); !slices.Equal(s.wrote(), want[:1]) {
+			t.Error("a class with another condition is not written")
+		}
+		world.GatewayClasses[0].Status.Conditions = plan.Classes["c"]
+		world.GatewayClasses[0].Status.SupportedFeatures = nil
+		if w.All(world, plan); !slices.Equal(s.wrote(), want[:1]) {
+			t.Error("a class without features is not written")
 		}
 	})
 }
@@ -261,6 +279,62 @@ func TestNewestWinsDuringWrite(t *testing.T) {
 		s.wrote()
 		if len(s.bodies) != 2 || !strings.Contains(s.bodies[1], `"new"`) {
 			t.Errorf("wrote %q", s.bodies)
+		}
+	})
+}
+
+// What is queued twice is written once, and does not keep what follows in the queue from being written; nor does what a
+// later plan does not contain.
+func TestQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		w := New(Config{REST: &rest.Config{Host: "http://server", Transport: s, QPS: -1}, Now: time.Now})
+		w.All(routes("a", "b", "c"), accepted("old", "a", "b", "c"))
+		world := routes("b", "c", "d")
+		w.All(world, accepted("new", "b", "c", "d"))
+		for _, one := range world.HTTPRoutes[:2] {
+			for range 2 {
+				w.Some(&gatewayplan.Touched{HTTPRoutes: []*gatewayv1.HTTPRoute{one}},
+					&gatewayplan.Live{Plan: accepted("newest", "b", "c")})
+			}
+		}
+		runs(t, w)
+		if got := s.wrote(); !slices.Equal(got, paths("b", "c", "d")) {
+			t.Errorf("wrote %q", got)
+		}
+		for i, want := range []string{`"newest"`, `"newest"`, `"new"`} {
+			if !strings.Contains(s.bodies[i], want) {
+				t.Errorf("%s: %s", want, s.bodies[i])
+			}
+		}
+	})
+}
+
+// Statuses that come all the time do not put the repetition off, and do not bring it forward.
+func TestRepeatsMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(path string, _ int) int {
+			if strings.Contains(path, "/fails/") {
+				return http.StatusInternalServerError
+			}
+			return http.StatusOK
+		}}
+		w := start(t, s, fake.NewClientset(), nil)
+		w.All(routes("fails"), accepted("yes", "fails"))
+		for range 30 {
+			time.Sleep(again / 10)
+			w.Some(&gatewayplan.Touched{HTTPRoutes: routes("works").HTTPRoutes},
+				&gatewayplan.Live{Plan: accepted("yes", "works")})
+		}
+		count := map[string]int{}
+		for _, path := range s.wrote() {
+			count[path]++
+		}
+		if got := count[paths("fails")[0]]; got != 4 {
+			t.Errorf("written %d times in %v", got, 3*again)
+		}
+		if got := count[paths("works")[0]]; got != 30 {
+			t.Errorf("the others were written %d times", got)
 		}
 	})
 }
@@ -354,7 +428,8 @@ func TestPools(t *testing.T) {
 		conditions := map[gatewayplan.Name][]metav1.Condition{{Namespace: "ns", Name: "x"}: {{Type: "Accepted",
 			Status: "True"}}}
 		parents := []inferenceapi.Parent{{ControllerName: string(gatewayplan.GatewayController),
-			Conditions: []metav1.Condition{{Type: "Accepted", Status: "True"}}}}
+			Conditions: []metav1.Condition{{Type: "Accepted", Status: "True",
+				Message: "yes (" + string(gatewayplan.GatewayController) + ")"}}}}
 		world := &gatewayplan.World{Inference: &gatewayplan.Inference{
 			Pools: []*inferenceapi.Pool{{ObjectMeta: meta}}, OldPools: []*inferenceapi.OldPool{{ObjectMeta: meta}},
 			Models: []*inferenceapi.Model{{ObjectMeta: meta},
@@ -364,11 +439,12 @@ func TestPools(t *testing.T) {
 
 			RouterObjectives: []*inferenceapi.Objective{{ObjectMeta: meta}},
 			RouterRewrites:   []*inferenceapi.Rewrite{{ObjectMeta: meta}}}}
-		w.All(world, &gatewayplan.Plan{Models: conditions, Objectives: conditions, Rewrites: conditions,
+		plan := &gatewayplan.Plan{Models: conditions, Objectives: conditions, Rewrites: conditions,
 			RouterObjectives: conditions, RouterRewrites: conditions,
 			PoolStatus: map[httproute.Ref][]inferenceapi.Parent{
 				{Namespace: "ns", Name: "x", Pool: inferenceapi.Group}:    parents,
-				{Namespace: "ns", Name: "x", Pool: inferenceapi.OldGroup}: parents}})
+				{Namespace: "ns", Name: "x", Pool: inferenceapi.OldGroup}: parents}}
+		w.All(world, plan)
 		var want []string
 		for _, p := range []string{inferenceapi.Group + "/v1|inferencepools", inferenceapi.OldGroup +
 			"/v1alpha2|inferencepools", inferenceapi.OldGroup + "/v1alpha2|inferencemodels", inferenceapi.OldGroup +
@@ -383,6 +459,18 @@ func TestPools(t *testing.T) {
 				t.Errorf("%s: wrote\n%s\nwant\n%s", when, strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 			time.Sleep(again)
+		}
+		// They come back with what was stored. About one without a pool nothing is said, whatever it says itself.
+		in := world.Inference
+		in.Models[1].Status.Conditions = []metav1.Condition{{Type: "Accepted", Status: "False"}}
+		for i, o := range []runtime.Object{in.Pools[0], in.OldPools[0], in.Models[0], in.Objectives[0],
+			in.RouterObjectives[0], in.Rewrites[0], in.RouterRewrites[0]} {
+			if err := json.Unmarshal([]byte(s.bodies[i]), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w.All(world, plan); len(s.wrote()) > 0 {
+			t.Error("statuses that are stored already are written again")
 		}
 	})
 }
