@@ -24,6 +24,7 @@ import (
 	"carob/internal/core/httproute"
 	"carob/internal/core/modelbody"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/certs"
 	"carob/internal/gateway/extproc"
 	"carob/internal/gateway/proxy"
 	"carob/internal/inference"
@@ -129,7 +130,7 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, er
 	var secure *tls.Config
 	switch {
 	case p.TLS != nil:
-		cfg, err := clientTLS(*p.TLS)
+		cfg, err := certs.Backend(p.TLS)
 		if err != nil {
 			return nil, err
 		}

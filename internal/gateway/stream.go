@@ -10,6 +10,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/accesslog"
+	"carob/internal/gateway/certs"
 	"carob/internal/gateway/forward"
 )
 
@@ -103,7 +104,7 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 
 // encrypt begins TLS on a connection to a backend. It closes the connection when this fails.
 func encrypt(ctx context.Context, c net.Conn, by *httproute.BackendTLS) (net.Conn, error) {
-	cfg, err := clientTLS(*by)
+	cfg, err := certs.Backend(by)
 	if err != nil {
 		_ = c.Close()
 		return nil, err

@@ -36,8 +36,8 @@ type route struct {
 	services   []Name          // that it names, also those that are not there
 	foreign    []string        // other namespaces in which it names a backend, also if it may not
 
-	// encrypted are the rules where carob has the bytes of connections: by TLS to backends with a policy. encrypting are
-	// these policies.
+	// encrypted are the rules where carob has the bytes of connections: by TLS to backends with a policy.
+	// encrypting are these policies.
 	encrypted  []httproute.Rule
 	encrypting map[*policy]bool
 

@@ -261,6 +261,28 @@ func TestNewerStatusReplacesFailedWrite(t *testing.T) {
 	})
 }
 
+// A newer status of one object is stored instead of the one that waits to be repeated.
+func TestNewestOfOneWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func(_ string, n int) int {
+			if n == 1 {
+				return http.StatusInternalServerError
+			}
+			return http.StatusOK
+		}}
+		w := start(t, s, fake.NewClientset(), nil)
+		w.All(routes("a"), accepted("old", "a"))
+		s.wrote()
+		w.Some(&gatewayplan.Touched{HTTPRoutes: routes("a").HTTPRoutes}, &gatewayplan.Live{Plan: accepted("new", "a")})
+		s.wrote()
+		time.Sleep(time.Hour)
+		s.wrote()
+		if len(s.bodies) != 2 || !strings.Contains(s.bodies[1], `"new"`) {
+			t.Errorf("wrote %q", s.bodies)
+		}
+	})
+}
+
 // A newer status that arrives while the older one is being written, in vain, is the one that is repeated.
 func TestNewestWinsDuringWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -290,19 +312,16 @@ func TestQueue(t *testing.T) {
 		s := &server{}
 		w := New(Config{REST: &rest.Config{Host: "http://server", Transport: s, QPS: -1}, Now: time.Now})
 		w.All(routes("a", "b", "c"), accepted("old", "a", "b", "c"))
-		world := routes("b", "c", "d")
-		w.All(world, accepted("new", "b", "c", "d"))
-		for _, one := range world.HTTPRoutes[:2] {
-			for range 2 {
-				w.Some(&gatewayplan.Touched{HTTPRoutes: []*gatewayv1.HTTPRoute{one}},
-					&gatewayplan.Live{Plan: accepted("newest", "b", "c")})
-			}
+		w.All(routes("b", "c"), accepted("new", "b", "c"))
+		for _, of := range []string{"b", "d", "d", "e"} {
+			w.Some(&gatewayplan.Touched{HTTPRoutes: routes(of).HTTPRoutes},
+				&gatewayplan.Live{Plan: accepted("newest", of)})
 		}
 		runs(t, w)
-		if got := s.wrote(); !slices.Equal(got, paths("b", "c", "d")) {
+		if got := s.wrote(); !slices.Equal(got, paths("b", "c", "d", "e")) {
 			t.Errorf("wrote %q", got)
 		}
-		for i, want := range []string{`"newest"`, `"newest"`, `"new"`} {
+		for i, want := range []string{`"newest"`, `"new"`, `"newest"`, `"newest"`} {
 			if !strings.Contains(s.bodies[i], want) {
 				t.Errorf("%s: %s", want, s.bodies[i])
 			}
