@@ -91,8 +91,8 @@ type Checkpointer interface {
 	CheckpointContainer(context.Context, *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error)
 }
 
-// Checkpoint has rt checkpoint a container. The code is Unimplemented if it is not a Checkpointer.
-func Checkpoint(ctx context.Context, rt Runtime,
+// Checkpoint calls the runtime's CheckpointContainer. The code is Unimplemented if rt is not a Checkpointer.
+func Checkpoint(ctx context.Context, rt any,
 	req *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error) {
 	c, ok := rt.(Checkpointer)
 	if !ok {

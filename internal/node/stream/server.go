@@ -218,6 +218,7 @@ func (s *Server) routes() http.Handler {
 			mux.HandleFunc(method+" /portForward/{namespace}/{pod}"+uid, s.portForward)
 		}
 	}
+	mux.HandleFunc("POST /checkpoint/{namespace}/{pod}/{container}", s.checkpoint)
 	mux.HandleFunc("GET /pods", s.pods)
 	mux.HandleFunc("GET /runningpods/", s.runningPods)
 	mux.HandleFunc("GET /logs/", s.nodeLogs)
