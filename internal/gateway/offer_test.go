@@ -79,7 +79,8 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 	if _, all := p.served.Load().own.Statuses(); all[0].InFlight != 1 || target.requests.Load() != 1 {
 		t.Errorf("%+v, the pod has %d requests", all, target.requests.Load())
 	}
-	if err := stream.Answered(t.Context(), &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody},
+	res := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody}
+	if err := stream.Answered(t.Context(), res,
 		extproc.Following{Served: to, Reserve: func(int64) bool { return true }}); err != nil {
 		t.Error(err)
 	}

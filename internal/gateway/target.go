@@ -252,7 +252,7 @@ func (t *traffic) leave(target *Target) {
 	}
 	target.gone.Store(true)
 	delete(t.targets, target.Endpoint)
-	t.gone[target.Pod] = t.gone[target.Pod]
+	t.report(target.Pod)
 	if target.requests.Load() == 0 {
 		t.forget(target)
 		go target.closeIdle() // it may wait for a transport's lock
@@ -275,8 +275,15 @@ func (t *traffic) left(pod types.UID) {
 			t.forget(target)
 		}
 	}
-	t.gone[pod] = t.gone[pod]
+	t.report(pod)
 	poke(t.wake)
+}
+
+// report adds a pod to those that Follow reports next. t.mu is held.
+func (t *traffic) report(pod types.UID) {
+	if _, ok := t.gone[pod]; !ok {
+		t.gone[pod] = false
+	}
 }
 
 // routed reports whether a pod gets new requests although it is being deleted, or has requests

@@ -249,7 +249,7 @@ func through(t *testing.T, client *Client, open bool, end error, memory int64) (
 	}
 	var held atomic.Int64
 	body := &tokensOf{parts: []string{"one ", "two ", "three"}, end: end}
-	res := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}},
+	res := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}},
 		ContentLength: -1, Body: body}
 	err = stream.Answered(t.Context(), res, Following{FailOpen: open, Cancel: func() {}, Reserve: func(n int64) bool {
 		if memory > 0 && held.Load()+n > memory {
@@ -285,7 +285,7 @@ func TestClientGoes(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = stream.Answered(ctx, &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody},
+	err = stream.Answered(ctx, &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody},
 		Following{Cancel: cancel, Reserve: func(int64) bool { return true }})
 	if !errors.Is(err, ErrPicker) {
 		t.Error(err)

@@ -120,7 +120,7 @@ func responseBody(text string, end bool) *extprocv3.ProcessingRequest {
 // answered shows an answer to the picker, and reads it.
 func answered(t *testing.T, s *Stream, by netip.AddrPort) {
 	t.Helper()
-	res := &http.Response{StatusCode: 200, Header: http.Header{}, ContentLength: 5,
+	res := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, ContentLength: 5,
 		Body: io.NopCloser(strings.NewReader("token"))}
 	if err := s.Answered(t.Context(), res, Following{Served: by, Cancel: func() {},
 		Reserve: func(int64) bool { return true }}); err != nil {

@@ -160,10 +160,11 @@ func TestUnreadConnections(t *testing.T) {
 			t.Helper()
 			testwait.Until(t, when, func() error {
 				return netns.Do(at.NetNS, func() error {
-					if have, err := pending(); err != nil || have != want {
-						return fmt.Errorf("%s: %d connections wait, want %d: %v", address, have, want, err)
+					have, err := pending()
+					if err == nil && have != want {
+						err = fmt.Errorf("%s: %d connections wait, want %d", address, have, want)
 					}
-					return nil
+					return err
 				})
 			})
 		}

@@ -82,7 +82,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	if h.Shutdown(stopping) != nil { // requests that wait
 		_ = h.Close()
 	}
-	<-done
+	<-done //nolint:errcheck // it was shut down
 	return nil
 }
 
@@ -159,6 +159,7 @@ func failed(err error) cniapi.Reply {
 		code = cniapi.CodeTryAgain
 	case errkind.Invalid:
 		code = cniapi.CodeBadConfig
+	default:
 	}
 	return cniapi.Reply{Error: &cniapi.Error{Code: code, Msg: err.Error()}}
 }

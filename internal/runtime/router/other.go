@@ -139,7 +139,7 @@ func (o *other) sameCgroups(ctx context.Context) error {
 	}
 	ours, err := o.main.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
 	if err != nil {
-		return nil // it does not say, either
+		return nil //nolint:nilerr // it does not say, either
 	}
 	if a, b := theirs.GetLinux().GetCgroupDriver(), ours.GetLinux().GetCgroupDriver(); a != b {
 		return status.Errorf(codes.FailedPrecondition, "%s uses the cgroup driver %s, and this node %s: configure one for both",
