@@ -190,6 +190,8 @@ func TestHostileOrder(t *testing.T) {
 	type list = []*extprocv3.ProcessingRequest
 	buffered := requestHeaders(false)
 	buffered.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_BUFFERED}
+	large := requestHeaders(false)
+	large.GetRequestHeaders().Headers.Headers = []*corev3.HeaderValue{{Key: "x", RawValue: make([]byte, mostHeaders)}}
 	for what, c := range map[string]struct {
 		send  list
 		begun bool
@@ -204,7 +206,8 @@ func TestHostileOrder(t *testing.T) {
 		"answer's body first": {list{requestHeaders(true), responseBody("x", false)}, true, codes.InvalidArgument},
 		"answered twice": {list{requestHeaders(true), responseHeaders(false), responseHeaders(false)}, true,
 			codes.InvalidArgument},
-		"buffered": {list{buffered}, false, codes.InvalidArgument},
+		"buffered":      {list{buffered}, false, codes.InvalidArgument},
+		"large headers": {list{large}, false, codes.ResourceExhausted},
 		"large message": {list{requestHeaders(false), requestBody(string(make([]byte, mostMessage)), false)}, true,
 			codes.ResourceExhausted},
 	} {
