@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -33,7 +34,7 @@ func measure(ctx context.Context, o options, name string) (map[string]float64, e
 	}
 	defer n.stop()
 	values := map[string]float64{}
-	for _, step := range []func(context.Context, map[string]float64) error{n.lifecycle, n.paths, n.changes,
+	for _, step := range []func(context.Context, map[string]float64) error{n.disk, n.lifecycle, n.paths, n.changes,
 		n.questions} {
 		if err := step(ctx, values); err != nil {
 			return nil, err
@@ -356,12 +357,13 @@ func (n *node) changes(ctx context.Context, values map[string]float64) error {
 			return err
 		}
 		made = n.services[i]
-		took, err := n.flip(ctx, addresses)
+		took, after, err := n.flip(ctx, addresses)
 		if err != nil {
 			return err
 		}
 		values[fmt.Sprint("change_p50_", made)] = ms(quantile(took, 0.5))
 		values[fmt.Sprint("change_p99_", made)] = ms(quantile(took, 0.99))
+		values[fmt.Sprint("change_after_", made)] = ms(quantile(after, 0.5))
 	}
 	values["memory_services"], err = n.memory(ctx)
 	return err
@@ -379,32 +381,34 @@ func (n *node) fill(ctx context.Context, i int, address string) error {
 }
 
 // flip changes the endpoint of the first Service; each time is from the request to the API to the beginning of the
-// first connection that reaches the other pod. Connections are tried from the request on, not from its answer: the
-// packets of clients do not wait for that.
-func (n *node) flip(ctx context.Context, addresses map[string]string) (took []time.Duration, err error) {
+// first connection that reaches the other pod, and from the API's answer to the same moment. Connections are tried from
+// the request on, not from its answer: the packets of clients do not wait for that.
+func (n *node) flip(ctx context.Context, addresses map[string]string) (took, after []time.Duration, err error) {
 	s, err := n.c.CoreV1().Services(namespace).Get(ctx, serviceName(0), metav1.GetOptions{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	to := net.JoinHostPort(s.Spec.ClusterIP, "80")
 	const before = 2 // everybody has what the others wrote
 	for i := range n.flips + before {
-		passed, err := n.change(ctx, to, []string{"one", "other"}[i%2], addresses)
+		whole, rest, err := n.change(ctx, to, []string{"one", "other"}[i%2], addresses)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if i >= before {
-			took = append(took, passed)
+			took, after = append(took, whole), append(after, rest)
 		}
 	}
-	return took, nil
+	return took, after, nil
 }
 
-// change leads the first Service to a pod.
-func (n *node) change(ctx context.Context, to, pod string, addresses map[string]string) (time.Duration, error) {
+// change leads the first Service to a pod; it returns how long after the request and after its answer the first
+// connection began that reached the pod.
+func (n *node) change(ctx context.Context, to, pod string, addresses map[string]string) (took, after time.Duration,
+	err error) {
 	patch, err := json.Marshal(map[string]any{"endpoints": slice("", addresses[pod]).Endpoints})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -420,8 +424,41 @@ func (n *node) change(ctx context.Context, to, pod string, addresses map[string]
 	}()
 	if _, err := n.c.DiscoveryV1().EndpointSlices(namespace).Patch(ctx, serviceName(0), types.MergePatchType, patch,
 		metav1.PatchOptions{}); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	answered := time.Now()
 	r := <-reached
-	return r.at.Sub(sent), r.err
+	return r.at.Sub(sent), max(0, r.at.Sub(answered)), r.err
+}
+
+// disk measures what each write to the API waits for at least: a small write that is synced, beside which the disk has
+// nothing to do for carob.
+func (n *node) disk(ctx context.Context, values map[string]float64) error {
+	f, err := os.Create(filepath.Join(n.dir, "sync"))
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	block := make([]byte, 1<<10)
+	took := make([]time.Duration, n.n)
+	for i := range took {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		began := time.Now()
+		if _, err := f.Write(block); err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil {
+			return err
+		}
+		took[i] = time.Since(began)
+	}
+	values["sync_p50"], values["sync_p99"] = ms(quantile(took, 0.5)), ms(quantile(took, 0.99))
+	return nil
 }
