@@ -31,7 +31,7 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 	}
 	if s.List {
 		for _, i := range sim.Invariants {
-			if _, err := fmt.Fprintf(out, "%-18s %s (%s)\n", i.Name, i.Promise, i.Clause); err != nil {
+			if _, err := fmt.Fprintf(out, "%-18s %s (%s)\n", i.Name, i.Text, i.Clause); err != nil {
 				return false, err
 			}
 		}
@@ -59,7 +59,7 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 		return simFailed(ctx, err, true, out)
 	}
 	_, err = fmt.Fprintf(out,
-		"%d seeds: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time; %d promises kept\n",
+		"%d seeds: %d pods, %d steps, %d actions, %d starts, %d crashes, %d reboots in %v of virtual time; %d invariants held\n",
 		t.Runs, t.Pods, t.Steps, t.Actions, t.Starts, t.Crashes, t.Reboots, t.Virtual, len(sim.Invariants))
 	return true, err
 }

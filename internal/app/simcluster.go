@@ -20,10 +20,10 @@ import (
 
 // simulateClusters runs package together.
 func simulateClusters(ctx context.Context, s cli.Simulation, out, progress io.Writer) (bool, error) {
-	promises := together.Promises()
+	invariants := together.Invariants()
 	if s.List {
-		for _, p := range promises {
-			if err := tellPromise(out, p.Name, p.Promise); err != nil {
+		for _, p := range invariants {
+			if err := printInvariant(out, p.Name, p.Invariant); err != nil {
 				return false, err
 			}
 		}
@@ -36,7 +36,7 @@ func simulateClusters(ctx context.Context, s cli.Simulation, out, progress io.Wr
 			o.Log = out
 		}
 		if s.Break != "" { // each run has its own: a way to break something may count its calls
-			for _, p := range together.Promises() {
+			for _, p := range together.Invariants() {
 				if p.Name == s.Break {
 					o.Sabotage = p.Sabotage
 				}
@@ -50,8 +50,8 @@ func simulateClusters(ctx context.Context, s cli.Simulation, out, progress io.Wr
 		})
 		return err
 	}
-	names := make([]string, 0, len(promises))
-	for _, p := range promises {
+	names := make([]string, 0, len(invariants))
+	for _, p := range invariants {
 		names = append(names, p.Name)
 	}
 	ok, err := simulateSeeds(ctx, s, names, out, progress, run)
@@ -59,8 +59,8 @@ func simulateClusters(ctx context.Context, s cli.Simulation, out, progress io.Wr
 		return ok, err
 	}
 	_, err = fmt.Fprintf(out, "%d seeds: %d pods, %d starts, %d writes, %d crashes in %v of virtual time; all was as "+
-		"wanted at most %v after the last fault; %d promises kept, and %d of pods\n", s.Seeds, total.Pods, total.Starts, total.Writes,
-		total.Crashes, total.Virtual.Round(time.Second), total.Settled, len(promises), len(sim.Invariants))
+		"wanted at most %v after the last fault; %d invariants held, and %d of pods\n", s.Seeds, total.Pods, total.Starts, total.Writes,
+		total.Crashes, total.Virtual.Round(time.Second), total.Settled, len(invariants), len(sim.Invariants))
 	return true, err
 }
 
@@ -69,12 +69,12 @@ const autoscalerStep = 5 * time.Second
 
 // simulateAutoscalers runs package autoscalers.
 func simulateAutoscalers(ctx context.Context, s cli.Simulation, out, progress io.Writer) (bool, error) {
-	promises := autoscalers.Promises()
-	names := make([]string, 0, len(promises))
-	for _, p := range promises {
+	invariants := autoscalers.Invariants()
+	names := make([]string, 0, len(invariants))
+	for _, p := range invariants {
 		names = append(names, p.Name)
 		if s.List {
-			if err := tellPromise(out, p.Name, p.Promise); err != nil {
+			if err := printInvariant(out, p.Name, p.Invariant); err != nil {
 				return false, err
 			}
 		}
@@ -85,7 +85,7 @@ func simulateAutoscalers(ctx context.Context, s cli.Simulation, out, progress io
 	var total autoscalers.Result
 	ok, err := simulateSeeds(ctx, s, names, out, progress, func(seed uint64, add func(func())) error {
 		var sabotage autoscalers.Sabotage
-		for _, p := range autoscalers.Promises() {
+		for _, p := range autoscalers.Invariants() {
 			if p.Name == s.Break {
 				sabotage = p.Sabotage
 			}
@@ -100,12 +100,12 @@ func simulateAutoscalers(ctx context.Context, s cli.Simulation, out, progress io
 	if err != nil || !ok {
 		return ok, err
 	}
-	_, err = fmt.Fprintf(out, "%d seeds: %d passes, %d changes of a size in %v of virtual time; %d promises kept\n",
-		s.Seeds, total.Passes, total.Rescales, total.Virtual.Round(time.Second), len(promises))
+	_, err = fmt.Fprintf(out, "%d seeds: %d passes, %d changes of a size in %v of virtual time; %d invariants held\n",
+		s.Seeds, total.Passes, total.Rescales, total.Virtual.Round(time.Second), len(invariants))
 	return true, err
 }
 
-func tellPromise(out io.Writer, name string, p cluster.Promise) error {
+func printInvariant(out io.Writer, name string, p cluster.Invariant) error {
 	_, err := fmt.Fprintf(out, "%-18s %s\n", name, p)
 	return err
 }
@@ -115,7 +115,7 @@ func tellPromise(out io.Writer, name string, p cluster.Promise) error {
 func simulateSeeds(ctx context.Context, s cli.Simulation, names []string, out, progress io.Writer,
 	run func(seed uint64, add func(func())) error) (bool, error) {
 	if s.Break != "" && !slices.Contains(names, s.Break) {
-		return false, fmt.Errorf("there is no promise %q; carob sim --of %s --promises lists them", s.Break, s.Of)
+		return false, fmt.Errorf("there is no invariant %q; carob sim --of %s --invariants lists them", s.Break, s.Of)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(simGC))
 	var (

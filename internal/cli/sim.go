@@ -42,7 +42,7 @@ watches are late, answers get lost, carob ends between any two writes, nodes com
 are drained, and go. With --of autoscaler, run a HorizontalPodAutoscaler and its
 Deployment, with metrics that are late, missing, or wrong.
 
-If an invariant ("promise") is violated, the command prints the shortest violating
+If an invariant is violated, the command prints the shortest violating
 run it found (of pods; otherwise the seed), the steps that led to it, and the command
 that repeats it, and exits with 1. The simulation does not affect this machine.`,
 		Example: `  # Run many seeds on all processors
@@ -55,7 +55,7 @@ that repeats it, and exits with 1. The simulation does not affect this machine.`
   carob sim --seeds 10000 --all
 
   # List the invariants, and show what a violation looks like
-  carob sim --promises
+  carob sim --invariants
   carob sim --seeds 100 --break back-off-kept
 
   # Run whole clusters, and autoscalers
@@ -93,7 +93,7 @@ that repeats it, and exits with 1. The simulation does not affect this machine.`
 	fl.BoolVar(&s.Log, "log", false, "print everything that happens")
 	fl.BoolVar(&s.All, "all", false, "continue after a violated invariant, and report how often each was violated")
 	fl.StringVar(&s.Break, "break", "", "violate this invariant on purpose, to see that it is detected")
-	fl.BoolVar(&s.List, "promises", false, "only list the invariants and their clauses")
+	fl.BoolVar(&s.List, "invariants", false, "only list the invariants and their clauses")
 	return cmd
 }
 

@@ -2,14 +2,14 @@ package sim
 
 import "fmt"
 
-// Invariant is an invariant of the pod lifecycle ("promise") that every run checks.
+// Invariant is an invariant of the pod lifecycle that every run checks.
 type Invariant struct {
-	Name    string
-	Promise string
-	Clause  string // clauses of the specification, or the section of the design
+	Name   string
+	Text   string
+	Clause string // clauses of the specification, or the section of the design
 }
 
-func (i Invariant) String() string { return fmt.Sprintf("%s: %s (%s)", i.Name, i.Promise, i.Clause) }
+func (i Invariant) String() string { return fmt.Sprintf("%s: %s (%s)", i.Name, i.Text, i.Clause) }
 
 // Invariants about time hold only in runs without faults.
 var (

@@ -45,7 +45,7 @@ func (w *world) sabotage(name string) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("there is no promise %q; carob sim --promises lists them", name)
+	return fmt.Errorf("there is no invariant %q; carob sim --invariants lists them", name)
 }
 
 func withoutDeadline(_ *owner, s podlife.State, in podlife.Input) (podlife.State, podlife.Output) {

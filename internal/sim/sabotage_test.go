@@ -8,12 +8,12 @@ import (
 // Each invariant can fail: with a sabotaged Step, some seed reports it.
 func TestChecksNoticeSabotage(t *testing.T) {
 	if len(Invariants) != len(saboteurs)+2 {
-		t.Errorf("%d promises, %d ways to break them", len(Invariants), len(saboteurs)+2)
+		t.Errorf("%d invariants, %d ways to break them", len(Invariants), len(saboteurs)+2)
 	}
 	for _, i := range Invariants {
 		t.Run(i.Name, func(t *testing.T) {
 			t.Parallel()
-			if i.Clause == "" || i.Promise == "" {
+			if i.Clause == "" || i.Text == "" {
 				t.Errorf("%+v has no clause", i)
 			}
 			for seed := range uint64(300) {

@@ -5,7 +5,7 @@
 //
 // One seed is one run, and the same run each time: a run reads no clock, starts no goroutine,
 // ranges over no map, and uses no other random source than the seed. Every invariant of the pod
-// lifecycle ("promise") has its clause (invariants.go). A broken one ends the run with the command
+// lifecycle has its clause (invariants.go). A broken one ends the run with the command
 // that repeats it, and each can be broken on purpose (sabotage.go).
 //
 // Tests and the command "carob sim" drive it. It must never touch the host.

@@ -26,10 +26,10 @@ import (
 
 // The invariants.
 const (
-	Bounds  cluster.Promise = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
-	Rates   cluster.Promise = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
-	Blind   cluster.Promise = "without any metric the size stays (W7.26)"
-	Settles cluster.Promise = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
+	Bounds  cluster.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
+	Rates   cluster.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
+	Blind   cluster.Invariant = "without any metric the size stays (W7.26)"
+	Settles cluster.Invariant = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -40,13 +40,13 @@ type Sabotage struct {
 
 // Named is an invariant with a short name, and a way to break it.
 type Named struct {
-	Name     string
-	Promise  cluster.Promise
-	Sabotage Sabotage
+	Name      string
+	Invariant cluster.Invariant
+	Sabotage  Sabotage
 }
 
-// Promises returns the invariants.
-func Promises() []Named {
+// Invariants returns the invariants.
+func Invariants() []Named {
 	passes := 0
 	return []Named{
 		{"bounds", Bounds, Sabotage{Out: func(in *autoscaler.Input, out *autoscaler.Output) {
@@ -91,7 +91,7 @@ type world struct {
 	deployments *rollout.Deployments
 	sets        *rollout.ReplicaSets
 	controller  *controller
-	judge       judge
+	checker     checker
 	load        float64 // of all pods together, in thousandths
 	mood        mood
 	rescales    int
@@ -118,7 +118,7 @@ type Result struct {
 // none.
 func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
 	w := &world{API: cluster.New(seed, begin), sabotage: sabotage, load: 3 * target}
-	w.judge.w = w
+	w.checker.w = w
 	err = cluster.Catch(func() {
 		w.Ended = func(o cluster.Object) bool {
 			p, ok := o.(*corev1.Pod)
@@ -132,7 +132,7 @@ func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
 		}
 		w.rest()
 	})
-	return Result{Passes: w.judge.passes, Rescales: w.rescales, Writes: w.Writes(), Virtual: w.Now.Sub(begin)}, err
+	return Result{Passes: w.checker.passes, Rescales: w.rescales, Writes: w.Writes(), Virtual: w.Now.Sub(begin)}, err
 }
 
 func (w *world) number(from, to int) int32 { return int32(from + w.IntN(to-from+1)) } //nolint:gosec // small
@@ -214,7 +214,7 @@ func (w *world) restart() {
 	w.deployments = rollout.NewDeployments(w.API, client, w.caches, rollout.Hooks{})
 	w.sets = rollout.NewReplicaSets(w.API, client, w.caches, rollout.Hooks{})
 	w.controller = newController(w, client)
-	w.judge.changes = nil // a new process has no earlier ones (W7.13)
+	w.checker.changes = nil // a new process has no earlier ones (W7.13)
 }
 
 // turn lets the controllers process their events.
@@ -229,7 +229,7 @@ func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(1+w.IntN(9)) * time.Second)
 	for _, watch := range w.caches.Watches() {
 		if !w.One(4) {
-			watch.Tell()
+			watch.Deliver()
 		}
 	}
 	w.change()
@@ -268,7 +268,7 @@ func (w *world) user() {
 				d.Spec.Replicas, d.Generation = new(w.number(1, 20)), d.Generation+1
 			}
 		})
-		w.judge.changes = nil // changes by others do not count for the autoscaler
+		w.checker.changes = nil // changes by others do not count for the autoscaler
 		w.controller.forget()
 		return
 	}
@@ -324,7 +324,7 @@ func (w *world) rest() {
 	for w.Now.Before(end) {
 		w.quietStep()
 	}
-	size := w.judge.end()
+	size := w.checker.end()
 	for end := w.Now.Add(time.Hour); w.Now.Before(end); {
 		w.quietStep()
 		if d, ok := w.Get(w.deployment).(*appsv1.Deployment); !ok || *d.Spec.Replicas != size {

@@ -21,9 +21,9 @@ func TestSeeds(t *testing.T) {
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	sabotages := map[cluster.Promise]Sabotage{}
-	for _, p := range Promises() {
-		sabotages[p.Promise] = p.Sabotage
+	sabotages := map[cluster.Invariant]Sabotage{}
+	for _, p := range Invariants() {
+		sabotages[p.Invariant] = p.Sabotage
 	}
 	clustertest.Breaks(t, sabotages, run)
 }

@@ -43,7 +43,7 @@ func (c *controller) turn() bool {
 	}
 	if !equality.Semantic.DeepEqual(hpa.Spec.Behavior, c.behavior) {
 		// With other policies, the history is not guaranteed: the checks treat it as another autoscaler.
-		c.history, c.w.judge.changes, c.behavior = autoscaler.History{}, nil, hpa.Spec.Behavior
+		c.history, c.w.checker.changes, c.behavior = autoscaler.History{}, nil, hpa.Spec.Behavior
 	}
 	c.next, c.generation = c.w.Now.Add(autoscaler.Period), hpa.Generation
 	return !errors.Is(c.pass(hpa), cluster.ErrCrash)
@@ -73,7 +73,7 @@ func (c *controller) pass(hpa *autoscalingv2.HorizontalPodAutoscaler) error {
 	if w.sabotage.Out != nil {
 		w.sabotage.Out(&spoiled, &out)
 	}
-	w.judge.pass(in, &out)
+	w.checker.pass(in, &out)
 	if out.Rescale != nil {
 		size := *out.Rescale
 		_, err := c.client.Patch(w.deployment, func(o cluster.Object) {
@@ -86,7 +86,7 @@ func (c *controller) pass(hpa *autoscalingv2.HorizontalPodAutoscaler) error {
 			return err
 		}
 		if err == nil {
-			w.judge.rescaled(in.Scale.Wanted, size)
+			w.checker.rescaled(in.Scale.Wanted, size)
 		}
 		out = autoscaler.Rescaled(spoiled, out, err)
 	}

@@ -19,19 +19,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Promise is the name of an invariant, with its clause.
-type Promise string
+// Invariant is the name of an invariant, with its clause.
+type Invariant string
 
 // Broken is an invariant that was broken, and how.
 type Broken struct {
-	Promise Promise
-	How     string
+	Invariant Invariant
+	How       string
 }
 
-func (b *Broken) Error() string { return string(b.Promise) + ": " + b.How }
+func (b *Broken) Error() string { return string(b.Invariant) + ": " + b.How }
 
 // Break ends a run; Catch returns its argument.
-func Break(p Promise, format string, args ...any) { panic(&Broken{p, fmt.Sprintf(format, args...)}) }
+func Break(p Invariant, format string, args ...any) { panic(&Broken{p, fmt.Sprintf(format, args...)}) }
 
 // Catch runs a simulation and returns the first broken invariant, nil for none.
 func Catch(run func()) (err error) {

@@ -12,8 +12,8 @@ import (
 // Watch is the cache of a controller for the objects of one type. Each watch has its own delay: two
 // watches may show different times.
 type Watch struct {
-	// Heard is called for each event of the watch, also for repeated ones.
-	Heard   func()
+	// OnEvent is called for each event of the watch, repeated ones included.
+	OnEvent func()
 	api     *API
 	of      func(Object) bool
 	objects map[types.UID]Entry
@@ -23,7 +23,7 @@ type Watch struct {
 
 // NewWatch returns a watch of the objects of a type, after its first list.
 func NewWatch[T Object](a *API) *Watch {
-	w := &Watch{api: a, Heard: func() {}, of: func(o Object) bool {
+	w := &Watch{api: a, OnEvent: func() {}, of: func(o Object) bool {
 		_, ok := o.(T)
 		return ok
 	}}
@@ -45,18 +45,18 @@ func NewCaches(a *API) *Caches { return &Caches{api: a, byType: map[reflect.Type
 // Watches returns all watches, in the order in which they began.
 func (c *Caches) Watches() []*Watch { return c.watches }
 
-// Shared returns the watch of a type, and calls heard for each of its later events.
-func Shared[T Object](c *Caches, heard func()) *Watch {
+// Shared returns the watch of a type, and calls changed for each later event.
+func Shared[T Object](c *Caches, changed func()) *Watch {
 	t := reflect.TypeFor[T]()
 	w := c.byType[t]
 	if w == nil {
 		w = NewWatch[T](c.api)
 		c.byType[t], c.watches = w, append(c.watches, w)
 	}
-	others := w.Heard
-	w.Heard = func() {
-		others()
-		heard()
+	earlier := w.OnEvent
+	w.OnEvent = func() {
+		earlier()
+		changed()
 	}
 	return w
 }
@@ -80,11 +80,11 @@ func (w *Watch) List() {
 	w.objects = maps.Clone(w.api.objects)
 	maps.DeleteFunc(w.objects, func(_ types.UID, e Entry) bool { return !w.of(e.Object) })
 	w.at, w.version = len(w.api.history), len(w.api.history)
-	w.Heard()
+	w.OnEvent()
 }
 
-// Tell delivers some events, an event twice, or loses some and lists.
-func (w *Watch) Tell() {
+// Deliver delivers some events, an event twice, or loses some and lists.
+func (w *Watch) Deliver() {
 	if w.api.One(25) {
 		w.List()
 		return
@@ -124,9 +124,9 @@ func (w *Watch) next() bool {
 		} else {
 			w.objects[e.Object.GetUID()] = e
 		}
-		w.Heard()
+		w.OnEvent()
 		if w.api.One(10) {
-			w.Heard()
+			w.OnEvent()
 		}
 		return true
 	}
@@ -150,8 +150,8 @@ func (t *Tracker) Wrote(w *Watch, answer Entry) {
 	t.versions[w] = max(t.versions[w], answer.Version)
 }
 
-// Unclear records what is stored after a write to an object that got no answer, as children.Keeper.Behind
-// does: that may be the write.
+// Unclear records the stored version of an object after a write without a response, as children.Keeper.Behind
+// does: it may be the version of that write.
 func (t *Tracker) Unclear(w *Watch, uid types.UID) {
 	if e, ok := w.api.Read(uid); ok {
 		t.Wrote(w, e)

@@ -17,8 +17,9 @@ import (
 // Hooks are what a simulator adds to the controller; each may be nil.
 type Hooks struct {
 	Sabotage
-	// Created sees each new Job, by the CronJob that the controller knew, also if its creation got no answer.
-	Created func(known *batchv1.CronJob, j cluster.Object, answered bool)
+	// Created is called for each new Job, even if the response to its creation was lost. read is the version of
+	// the CronJob that the controller acted on.
+	Created func(read *batchv1.CronJob, j cluster.Object, answered bool)
 }
 
 // Controller simulates controllers/cronjob: the same writes in the same order for the same plan.
@@ -28,29 +29,29 @@ type Controller struct {
 	client         *cluster.Client
 	cronJobs, jobs *cluster.Watch
 	fresh          *cluster.Tracker
-	dirty          bool      // something woke it
-	due            time.Time // when it asked to be called again; zero for never
+	dirty          bool      // a watch has delivered something since the last turn
+	due            time.Time // when to call it again; zero for never
 }
 
-// NewController starts a process: it lists, and knows of no earlier writes.
+// NewController starts a process: it lists, and has no record of earlier writes.
 func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
-	heard := func() { c.dirty = true }
-	c.cronJobs, c.jobs = cluster.Shared[*batchv1.CronJob](caches, heard), cluster.Shared[*batchv1.Job](caches, heard)
+	changed := func() { c.dirty = true }
+	c.cronJobs = cluster.Shared[*batchv1.CronJob](caches, changed)
+	c.jobs = cluster.Shared[*batchv1.Job](caches, changed)
 	return c
 }
 
-// Due returns whether the controller has something to do now, and when it asked to be called;
-// zero for never.
+// Due returns whether the controller has something to do now, and when to call it again; zero for never.
 func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// Turn handles the CronJobs if something woke the controller. It returns false if its process has ended.
+// Turn handles the CronJobs if something has changed. It returns false if the process has ended.
 func (c *Controller) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() {
-		return true // woken when it is delivered
+		return true // the watch that is behind starts the next turn
 	}
 	c.due = time.Time{}
 	for _, cj := range cluster.Seen[*batchv1.CronJob](c.cronJobs) {
@@ -75,7 +76,7 @@ type turn struct {
 	in cronjob.Input
 }
 
-// all does everything that is possible now, and records the effects in the input.
+// all executes plans until there is nothing left to do now, and records the effects in the input.
 func (t *turn) all() error {
 	for range 100 {
 		t.in.Now = t.api.Now
@@ -92,11 +93,11 @@ func (t *turn) all() error {
 			return err
 		}
 	}
-	cluster.Break(Ends, "a turn has no end")
+	cluster.Break(Ends, "a turn does not end")
 	return nil
 }
 
-// act executes the plan; over ends the turn.
+// act executes the plan. over means that the turn has ended.
 func (t *turn) act(out cronjob.Output) (over bool, err error) {
 	if out.Status != nil {
 		e, err := t.client.Update(t.in.CronJob, func(o cluster.Object) {
@@ -106,7 +107,7 @@ func (t *turn) act(out cronjob.Output) (over bool, err error) {
 		})
 		switch {
 		case cluster.Stale(err):
-			return true, nil // a newer version is on its way and wakes the controller
+			return true, nil // the watch will deliver a newer version
 		case err != nil:
 			return true, err
 		}

@@ -21,12 +21,12 @@ import (
 
 // The invariants.
 const (
-	Once      cluster.Promise = "no two Jobs are made for one time (W6.15, W6.22)"
-	Latest    cluster.Promise = "a Job is made for a time that has come, not before the last one (W6.12)"
-	Alone     cluster.Promise = "Forbid and Replace make no Job while another one runs (W6.16, W6.17)"
-	Suspended cluster.Promise = "a suspended CronJob makes no Job (W6.18)"
-	Forward   cluster.Promise = "the last schedule and success times never go back (W6.24)"
-	Ends      cluster.Promise = "when trouble ends, status and history are right, and none writes between runs (W6.24, W6.26)"
+	Once      cluster.Invariant = "no two Jobs are made for one time (W6.15, W6.22)"
+	Latest    cluster.Invariant = "a Job is made for a time that has come, not before the last one (W6.12)"
+	Alone     cluster.Invariant = "Forbid and Replace make no Job while another one runs (W6.16, W6.17)"
+	Suspended cluster.Invariant = "a suspended CronJob makes no Job (W6.18)"
+	Forward   cluster.Invariant = "the last schedule and success times never go back (W6.24)"
+	Ends      cluster.Invariant = "after the last fault, status and history are right, and nothing is written between runs (W6.24, W6.26)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -37,7 +37,7 @@ type Sabotage struct {
 
 var begin = time.Date(2026, 11, 22, 12, 0, 20, 0, time.UTC)
 
-// every returns a schedule for every so many minutes.
+// every is a schedule: every so many minutes.
 type every int
 
 func (e every) Next(t time.Time) time.Time {
@@ -55,11 +55,11 @@ func schedule(cj *batchv1.CronJob) every {
 
 type world struct {
 	*cluster.API
-	sabotage Sabotage
-	c        *Controller
-	uid      types.UID
-	unheard  map[types.UID]bool   // Jobs whose creation got no answer in this process
-	made     map[string]types.UID // the Job created under each name
+	sabotage   Sabotage
+	c          *Controller
+	uid        types.UID
+	unanswered map[types.UID]bool   // Jobs whose creation got no response in this process
+	made       map[string]types.UID // the Job created under each name
 }
 
 // Run runs so many steps of a seed and returns the first broken invariant, nil for none.
@@ -78,10 +78,10 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 
 // start starts a process with the controller.
 func (w *world) start() {
-	w.unheard = map[types.UID]bool{}
-	created := func(known *batchv1.CronJob, j cluster.Object, answered bool) {
-		w.unheard[j.GetUID()] = !answered
-		w.created(known, j)
+	w.unanswered = map[types.UID]bool{}
+	created := func(read *batchv1.CronJob, j cluster.Object, answered bool) {
+		w.unanswered[j.GetUID()] = !answered
+		w.created(read, j)
 	}
 	w.c = NewController(w.API, w.Client(), cluster.NewCaches(w.API), Hooks{Sabotage: w.sabotage, Created: created})
 }
@@ -116,9 +116,9 @@ func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
 	case n < 20:
-		w.c.cronJobs.Tell()
+		w.c.cronJobs.Deliver()
 	case n < 45:
-		w.c.jobs.Tell()
+		w.c.jobs.Deliver()
 	case n < 75:
 		w.turn()
 	case n < 90:
@@ -137,7 +137,7 @@ func (w *world) user() {
 	what := w.IntN(10)
 	if what < 2 {
 		if len(jobs) > 0 {
-			w.vanish(jobs[w.IntN(len(jobs))])
+			w.deleteJob(jobs[w.IntN(len(jobs))])
 		}
 		return
 	}
@@ -155,9 +155,9 @@ func (w *world) user() {
 	})
 }
 
-// vanish is a user who deletes a Job. If no status that the controller has seen lists the Job, the
-// controller may never learn of it.
-func (w *world) vanish(j *batchv1.Job) {
+// deleteJob is a user who deletes a Job. If no status that the controller has read lists the Job, the
+// controller may never read it.
+func (w *world) deleteJob(j *batchv1.Job) {
 	cj, ok := w.c.cronJobs.Get(w.uid).(*batchv1.CronJob)
 	last := (*metav1.Time)(nil)
 	if ok {
@@ -198,8 +198,8 @@ func (w *world) run() {
 	}
 }
 
-// rest ends all faults, lets Jobs end, and checks the state between two runs. Only its watches and
-// the time that it asked for wake the controller.
+// rest ends all faults, lets Jobs end, and checks the state between two runs. The controller is called only after
+// an event of its watches, and at the time that it returned.
 func (w *world) rest() {
 	w.Calm = true
 	w.Change(w.uid, func(o cluster.Object) {
@@ -225,13 +225,13 @@ func (w *world) rest() {
 		case w.Writes() > before:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
-			cluster.Break(Ends, "nobody waits for the next run")
+			cluster.Break(Ends, "the controller does not wait for the next run")
 		case runs == 4:
-			w.judgeEnd()
+			w.checkEnd()
 			return
 		default:
 			if !w.c.due.After(w.Now) {
-				cluster.Break(Ends, "it looks again at once, without an end")
+				cluster.Break(Ends, "the controller is called again at once, without an end")
 			}
 			runs++
 			w.Now = w.c.due
@@ -239,11 +239,11 @@ func (w *world) rest() {
 	}
 }
 
-// judgeEnd checks the state shortly before a run.
-func (w *world) judgeEnd() {
+// checkEnd checks the state shortly before a run.
+func (w *world) checkEnd() {
 	cj, ok := w.Get(w.uid).(*batchv1.CronJob)
 	if !ok {
-		cluster.Break(Ends, "the CronJob is gone")
+		cluster.Break(Ends, "the CronJob does not exist")
 	}
 	of := map[batchv1.JobConditionType]int32{}
 	for _, j := range cluster.All[*batchv1.Job](w.API) {
@@ -277,27 +277,27 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 	}
 }
 
-// created checks a Job that the controller created, by the CronJob that the controller knew.
-func (w *world) created(known *batchv1.CronJob, j cluster.Object) {
+// created checks a Job that the controller created for the version of the CronJob that it had read.
+func (w *world) created(read *batchv1.CronJob, j cluster.Object) {
 	if other, ok := w.made[j.GetName()]; ok {
 		cluster.Break(Once, "%s is made again, was %s", j.GetName(), other)
 	}
 	w.made[j.GetName()] = j.GetUID()
 	at, err := scheduled(j)
-	last := known.Status.LastScheduleTime
-	step := schedule(known)
+	last := read.Status.LastScheduleTime
+	step := schedule(read)
 	named := err == nil && step.Next(at.Add(-time.Second)).Equal(at)
 	if !named || at.After(w.Now) || !step.Next(at).After(w.Now) || last != nil && !at.After(last.Time) {
 		cluster.Break(Latest, "it is %v, a Job for %v, the last was for %v: %v", w.Now, at, last, err)
 	}
-	if known.Spec.Suspend != nil && *known.Spec.Suspend {
+	if read.Spec.Suspend != nil && *read.Spec.Suspend {
 		cluster.Break(Suspended, "%s is made", j.GetName())
 	}
-	if known.Spec.ConcurrencyPolicy == batchv1.AllowConcurrent {
+	if read.Spec.ConcurrencyPolicy == batchv1.AllowConcurrent {
 		return
 	}
 	others := slices.DeleteFunc(cluster.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
-		unseen := w.unheard[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller could not know of it yet
+		unseen := w.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller cannot have read it yet
 		return o.UID == j.GetUID() || cronjob.FinishedAs(o) != "" || unseen
 	})
 	if len(others) > 0 {

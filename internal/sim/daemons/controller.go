@@ -17,8 +17,8 @@ import (
 // Hooks are what a simulator adds to the controller; each may be nil.
 type Hooks struct {
 	Sabotage
-	Planned func(in daemonset.Input, plan *daemonset.Plan) // sees each plan, and what it was made of
-	// Created sees each new pod of a node, also if its creation got no answer.
+	Planned func(in daemonset.Input, plan *daemonset.Plan) // is called with each plan and its input
+	// Created is called for each new pod of a node, even if the response to its creation was lost.
 	Created func(in daemonset.Input, node string, made cluster.Object, answered bool)
 }
 
@@ -34,33 +34,32 @@ type Controller struct {
 	due               time.Time
 }
 
-// failures are the pods of a set that failed, by node, since it has a new generation.
+// failures are the failed pods of a set, by node, since its generation last changed.
 type failures struct {
 	generation int64
 	byNode     map[string]daemonset.Failure
 }
 
-// NewController starts a process: it lists, and knows of no earlier writes.
+// NewController starts a process: it lists, and has no record of earlier writes.
 func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(),
 		failures: map[types.UID]*failures{}, dirty: true}
-	heard := func() { c.dirty = true }
-	c.sets, c.pods = cluster.Shared[*appsv1.DaemonSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
-	c.nodes = cluster.Shared[*corev1.Node](caches, heard)
+	changed := func() { c.dirty = true }
+	c.sets, c.pods = cluster.Shared[*appsv1.DaemonSet](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
+	c.nodes = cluster.Shared[*corev1.Node](caches, changed)
 	return c
 }
 
-// Due returns whether the controller has something to do now, and when it asked to be called;
-// zero for never.
+// Due returns whether the controller has something to do now, and when to call it again; zero for never.
 func (c *Controller) Due() (now bool, at time.Time) { return c.dirty, c.due }
 
-// Turn handles the sets if something woke the controller. It returns false if its process has ended.
+// Turn handles the sets if something has changed. It returns false if the process has ended.
 func (c *Controller) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
 	if c.dirty = false; !c.fresh.Fresh() && !c.hooks.Stale {
-		return true // woken when it is delivered
+		return true // the watch that is behind starts the next turn
 	}
 	c.due = time.Time{}
 	for _, d := range cluster.Seen[*appsv1.DaemonSet](c.sets) {
@@ -87,7 +86,7 @@ func (c *Controller) reconcile(d *appsv1.DaemonSet) error {
 	daemonset.Forget(f.byNode, c.api.Now)
 	in := daemonset.Input{Now: c.api.Now, Set: d, Hash: hash(d), Failures: maps.Clone(f.byNode),
 		Pods: cluster.Owned[*corev1.Pod](c.pods, d.UID), Nodes: cluster.Seen[*corev1.Node](c.nodes)}
-	known := in
+	unchanged := in // without the sabotage
 	if c.hooks.In != nil {
 		in.Set = d.DeepCopy()
 		c.hooks.In(&in)
@@ -100,10 +99,10 @@ func (c *Controller) reconcile(d *appsv1.DaemonSet) error {
 		c.hooks.Plan(&plan)
 	}
 	if c.hooks.Planned != nil {
-		c.hooks.Planned(known, &plan)
+		c.hooks.Planned(unchanged, &plan)
 	}
 	maps.Copy(f.byNode, plan.Failures)
-	failed := c.create(known, plan.Create)
+	failed := c.create(unchanged, plan.Create)
 	if !errors.Is(failed, cluster.ErrCrash) {
 		failed = errors.Join(failed, c.delete(plan.Delete))
 	}
@@ -118,7 +117,7 @@ func (c *Controller) reconcile(d *appsv1.DaemonSet) error {
 		})
 		if err == nil {
 			c.fresh.Wrote(c.sets, e)
-		} else if !cluster.Stale(err) { // otherwise a newer version is on its way and wakes the controller
+		} else if !cluster.Stale(err) { // otherwise the watch will deliver a newer version
 			failed = errors.Join(failed, err)
 		}
 	}

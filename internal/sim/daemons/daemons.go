@@ -23,10 +23,10 @@ import (
 
 // The invariants.
 const (
-	OnePod   cluster.Promise = "a node gets no second pod, and beyond surge no third (W4.33, W4.36, W4.38)"
-	Eligible cluster.Promise = "a pod is made only for a node that should run one (W4.10, W4.12, W4.14)"
-	Minimum  cluster.Promise = "an update leaves no more nodes without an available pod than it may (W4.53, W4.54)"
-	Ends     cluster.Promise = "when trouble ends, each node has its pod and nobody writes any more (W4.61, W4.68)"
+	OnePod   cluster.Invariant = "a node gets no second pod, and beyond surge no third (W4.33, W4.36, W4.38)"
+	Eligible cluster.Invariant = "a pod is made only for a node that should run one (W4.10, W4.12, W4.14)"
+	Minimum  cluster.Invariant = "an update leaves no more nodes without an available pod than it may (W4.53, W4.54)"
+	Ends     cluster.Invariant = "when trouble ends, each node has its pod and nobody writes any more (W4.61, W4.68)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -126,11 +126,11 @@ func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(10)) * time.Second)
 	switch n := w.IntN(100); {
 	case n < 14:
-		w.c.sets.Tell()
+		w.c.sets.Deliver()
 	case n < 38:
-		w.c.pods.Tell()
+		w.c.pods.Deliver()
 	case n < 48:
-		w.c.nodes.Tell()
+		w.c.nodes.Deliver()
 	case n < 74:
 		w.turn()
 	case n < 92:
@@ -255,7 +255,7 @@ func (w *world) rest() {
 		case !w.c.due.IsZero():
 			w.Now = w.c.due
 		default:
-			w.judgeEnd()
+			w.checkEnd()
 			w.Now = w.Now.Add(24 * time.Hour)
 			for range 3 {
 				w.c.sets.List()

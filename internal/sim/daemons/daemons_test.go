@@ -20,7 +20,7 @@ func TestSeeds(t *testing.T) {
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		OnePod:   {Stale: true},
 		Eligible: {In: func(in *daemonset.Input) { in.Set.Spec.Template.Spec.NodeSelector = nil }},
 		Minimum: {In: func(in *daemonset.Input) {

@@ -80,8 +80,8 @@ func (w *world) planned(in daemonset.Input, plan *daemonset.Plan) {
 	}
 }
 
-// judgeEnd checks the final state.
-func (w *world) judgeEnd() {
+// checkEnd checks the final state.
+func (w *world) checkEnd() {
 	d, ok := w.Get(w.uid).(*appsv1.DaemonSet)
 	if !ok {
 		cluster.Break(Ends, "the set is gone")

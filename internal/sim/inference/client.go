@@ -107,7 +107,7 @@ func (w *world) drain() {
 		if r == nil {
 			cluster.Break(Ends, "ticket %d continues, and is not held", ticket)
 		}
-		w.judgeTurn(r)
+		w.checkTurn(r)
 		delete(w.held, ticket)
 		switch {
 		case w.sabotage.Lose && w.one(10):
@@ -140,7 +140,7 @@ func (w *world) expire() {
 
 // serve sends a request to the first server of a decision.
 func (w *world) serve(r *request, d routing.Decision) {
-	w.judgeServe(r)
+	w.checkServe(r)
 	r.decision, r.at = d, 0
 	w.post(r, d.Chosen[0])
 }
@@ -250,7 +250,7 @@ func (w *world) ended(j *job, how routing.Outcome) {
 
 func (w *world) refuse(r *request, why routing.Reason) {
 	w.refused++
-	w.judgeRefusal(r, why)
+	w.checkRefusal(r, why)
 	w.end(r)
 }
 

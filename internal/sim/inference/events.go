@@ -9,7 +9,7 @@ import (
 )
 
 // Known is about KV events: broken connections, late and lost messages, restarted servers.
-const Known cluster.Promise = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
+const Known cluster.Invariant = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
 	"others no block that it has said it removed, or may have removed unheard (2.4)"
 
 // blockTokens is the block size of the twins.
@@ -111,12 +111,12 @@ func (w *world) publish(s *server, r *request, before map[uint64]bool) {
 		for i := range all {
 			w.pool.Event(ref, r.facts.Model, &all[i])
 		}
-		w.judgeKnown(s, number)
+		w.checkKnown(s, number)
 	})
 }
 
-// judgeKnown checks the index for a server whose event has just arrived.
-func (w *world) judgeKnown(s *server, number uint64) {
+// checkKnown checks the index for a server whose event has just arrived.
+func (w *world) checkKnown(s *server, number uint64) {
 	c := w.pool.CacheState(s.ref)
 	if number+1 != s.number {
 		return // more messages follow

@@ -1,6 +1,6 @@
 // Package inference runs the decisions of core/routing against twins of model servers in virtual time, one run for each
 // seed: prompts that share beginnings, bursts, adapters, priorities, clients that give up; servers that are slow, die,
-// drain, start, do not answer scrapes, or lie. It checks promises while it runs, and measures the time to the first
+// drain, start, do not answer scrapes, or lie. It checks invariants while it runs, and measures the time to the first
 // token beside round robin. Its tests run it. It must never open a socket or read the clock.
 package inference
 
@@ -18,21 +18,21 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// The promises.
+// The invariants.
 const (
-	Members cluster.Promise = "a request goes only to a ready server of the pool that is not draining (2.1, D4)"
-	Order   cluster.Promise = "what can be shed is never served while something of a higher priority waits, and nothing " +
+	Members cluster.Invariant = "a request goes only to a ready server of the pool that is not draining (2.1, D4)"
+	Order   cluster.Invariant = "what can be shed is never served while something of a higher priority waits, and nothing " +
 		"else is refused for load without a full queue (2.4, D4)"
-	Bounded  cluster.Promise = "no more requests are held than the configuration says (2.4)"
-	Ends     cluster.Promise = "each request ends once: answered, failed, or refused for one reason"
-	Fair     cluster.Promise = "with round robin no flow goes twice while another one of its priority waits (2.4)"
-	Accounts cluster.Promise = "when all requests have ended no server has any"
-	Once     cluster.Promise = "a request is sent to a second server once, and never after its first token"
-	InTime   cluster.Promise = "no request is held beyond its time"
-	Works    cluster.Promise = "no request is held while a server is known to have room"
-	Starts   cluster.Promise = "while an autoscaler reads how many requests wait, none is refused for want of a server " +
+	Bounded  cluster.Invariant = "no more requests are held than the configuration says (2.4)"
+	Ends     cluster.Invariant = "each request ends once: answered, failed, or refused for one reason"
+	Fair     cluster.Invariant = "with round robin no flow goes twice while another one of its priority waits (2.4)"
+	Accounts cluster.Invariant = "when all requests have ended no server has any"
+	Once     cluster.Invariant = "a request is sent to a second server once, and never after its first token"
+	InTime   cluster.Invariant = "no request is held beyond its time"
+	Works    cluster.Invariant = "no request is held while a server is known to have room"
+	Starts   cluster.Invariant = "while an autoscaler reads how many requests wait, none is refused for want of a server " +
 		"before its time, or without a full queue"
-	Same cluster.Promise = "deciding changes nothing: asked again, the answer is the same"
+	Same cluster.Invariant = "deciding changes nothing: asked again, the answer is the same"
 )
 
 // Sabotage breaks the driver in one way; the zero value breaks nothing.
@@ -247,7 +247,7 @@ func (w *world) of(ref routing.Ref) *server {
 	return nil
 }
 
-// Run runs a seed for a duration, and returns the first broken promise, nil for none.
+// Run runs a seed for a duration, and returns the first broken invariant, nil for none.
 func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 16)), sabotage: sabotage, now: begin, robin: -1,
@@ -309,7 +309,7 @@ func (w *world) run(end time.Time, enough func() bool) {
 		}
 		w.now = e.at
 		e.do()
-		w.judge()
+		w.check()
 	}
 }
 
@@ -384,7 +384,7 @@ func (w *world) rest() {
 	w.tell()
 	w.run(w.now.Add(10*time.Minute), w.over)
 	w.until(w.now.Add(5 * time.Second)) // nothing happens any more
-	w.judgeEnd()
+	w.checkEnd()
 }
 
 func (w *world) alive() (n int) {

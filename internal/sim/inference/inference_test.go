@@ -17,9 +17,9 @@ func TestSeeds(t *testing.T) {
 	clustertest.Seeds(t, "INFERENCE_SEEDS", 12, func(seed uint64) error { return Run(seed, long, Sabotage{}) })
 }
 
-// Each promise can be broken, and the checks report it.
+// Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		Members: {Endpoints: func(all []routing.Endpoint) {
 			for i := range all {
 				all[i].Ready, all[i].Draining = true, false

@@ -8,8 +8,8 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// judgeServe checks a request that is served.
-func (w *world) judgeServe(r *request) {
+// checkServe checks a request that is served.
+func (w *world) checkServe(r *request) {
 	for _, o := range w.held {
 		if o.facts.Priority > r.facts.Priority {
 			cluster.Break(Order, "a request of priority %d is served, one of %d waits", r.facts.Priority, o.facts.Priority)
@@ -17,8 +17,8 @@ func (w *world) judgeServe(r *request) {
 	}
 }
 
-// judgeRefusal checks a request that is refused.
-func (w *world) judgeRefusal(r *request, why routing.Reason) {
+// checkRefusal checks a request that is refused.
+func (w *world) checkRefusal(r *request, why routing.Reason) {
 	switch why {
 	case routing.Saturated:
 		if !w.flow && r.facts.Priority >= 0 && len(w.held) < heldAtMost {
@@ -55,8 +55,8 @@ func (r *request) until() time.Time {
 	return end
 }
 
-// judgeTurn checks that a flow does not continue twice while another one of its priority waits.
-func (w *world) judgeTurn(r *request) {
+// checkTurn checks that a flow does not continue twice while another one of its priority waits.
+func (w *world) checkTurn(r *request) {
 	if !w.fair {
 		return
 	}
@@ -99,8 +99,8 @@ func (w *world) oldest() []*request {
 	return out
 }
 
-// judge checks the world after each event.
-func (w *world) judge() {
+// check checks the world after each event.
+func (w *world) check() {
 	if len(w.held) > heldAtMost {
 		cluster.Break(Bounded, "%d requests are held", len(w.held))
 	}
@@ -137,8 +137,8 @@ func (w *world) roomSince(now time.Time) bool {
 	return false
 }
 
-// judgeEnd checks that nothing is left.
-func (w *world) judgeEnd() {
+// checkEnd checks that nothing is left.
+func (w *world) checkEnd() {
 	for i, r := range w.requests {
 		if r.ends != 1 {
 			cluster.Break(Ends, "request %d of %d has ended %d times", i, len(w.requests), r.ends)

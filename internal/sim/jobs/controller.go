@@ -46,8 +46,8 @@ const (
 func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
 	c.backoffs = map[types.UID]job.Backoff{}
-	heard := func() { c.dirty = true }
-	c.jobs, c.pods = cluster.Shared[*batchv1.Job](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	changed := func() { c.dirty = true }
+	c.jobs, c.pods = cluster.Shared[*batchv1.Job](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
 	return c
 }
 

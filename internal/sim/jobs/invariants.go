@@ -17,8 +17,8 @@ import (
 	"carob/internal/sim/cluster"
 )
 
-// judge records the actual events, and checks each change by them.
-type judge struct {
+// checker records the actual events, and checks each change by them.
+type checker struct {
 	w          *world
 	good, bad  map[types.UID]bool         // pods that succeeded; pods that failed or were to be deleted
 	won        map[types.UID]map[int]bool // indexes with a pod that succeeded, by Job
@@ -27,53 +27,53 @@ type judge struct {
 	unanswered map[types.UID]bool         // pods whose creation got no response
 }
 
-func newJudge(w *world) judge {
-	return judge{w, map[types.UID]bool{}, map[types.UID]bool{}, map[types.UID]map[int]bool{}, map[types.UID]bool{},
+func newChecker(w *world) checker {
+	return checker{w, map[types.UID]bool{}, map[types.UID]bool{}, map[types.UID]map[int]bool{}, map[types.UID]bool{},
 		map[types.UID]int32{}, map[types.UID]bool{}}
 }
 
 // stored checks a change by any writer.
-func (j *judge) stored(before cluster.Object, after cluster.Entry) {
+func (c *checker) stored(before cluster.Object, after cluster.Entry) {
 	switch o := after.Object.(type) {
 	case *corev1.Pod:
-		j.pod(before, o)
+		c.pod(before, o)
 	case *batchv1.Job:
 		if o.Spec.Completions != nil {
-			least, known := j.lowest[o.UID]
+			least, known := c.lowest[o.UID]
 			if !known || *o.Spec.Completions < least {
-				j.lowest[o.UID] = *o.Spec.Completions
+				c.lowest[o.UID] = *o.Spec.Completions
 			}
 		}
 		if old, ok := before.(*batchv1.Job); ok && !equality.Semantic.DeepEqual(old.Status, o.Status) {
-			j.status(old, o)
+			c.status(old, o)
 		}
 	}
 }
 
 // pod records how a pod ended, and checks the removal of its finalizer.
-func (j *judge) pod(before cluster.Object, p *corev1.Pod) {
+func (c *checker) pod(before cluster.Object, p *corev1.Pod) {
 	owner := metav1.GetControllerOfNoCopy(p).UID
 	if p.Status.Phase == corev1.PodSucceeded {
-		j.good[p.UID] = true
-		if j.won[owner] == nil {
-			j.won[owner] = map[int]bool{}
+		c.good[p.UID] = true
+		if c.won[owner] == nil {
+			c.won[owner] = map[int]bool{}
 		}
-		j.won[owner][index(p)] = true
+		c.won[owner][index(p)] = true
 	}
 	if p.Status.Phase == corev1.PodFailed || p.DeletionTimestamp != nil {
-		j.bad[p.UID] = true
+		c.bad[p.UID] = true
 	}
 	old, ok := before.(*corev1.Pod)
-	if !ok || !job.Tracked(old) || job.Tracked(p) || j.w.c.reason != counted {
+	if !ok || !job.Tracked(old) || job.Tracked(p) || c.w.c.reason != counted {
 		return
 	}
-	o, ok := j.w.Get(owner).(*batchv1.Job)
+	o, ok := c.w.Get(owner).(*batchv1.Job)
 	i := index(p)
 	switch {
-	case !ok || job.Finished(o), j.noted[p.UID]:
-	case o.DeletionTimestamp != nil && j.unended(p.UID): // its pods go without a result (W5.44)
+	case !ok || job.Finished(o), c.noted[p.UID]:
+	case o.DeletionTimestamp != nil && c.unended(p.UID): // its pods go without a result (W5.44)
 	case p.DeletionTimestamp != nil && holds(o, batchv1.JobSuccessCriteriaMet): // other pods were enough (W5.90)
-	case i >= 0 && i >= int(j.lowest[owner]): // it was not needed for a while (W5.53)
+	case i >= 0 && i >= int(c.lowest[owner]): // it was not needed for a while (W5.53)
 	case i >= 0 && p.Status.Phase == corev1.PodSucceeded && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]):
 	default:
 		cluster.Break(Kept, "%s of %s loses its finalizer, the status does not have it: %s", p.Status.Phase, p.Name, say(o))
@@ -81,32 +81,32 @@ func (j *judge) pod(before cluster.Object, p *corev1.Pod) {
 }
 
 // unended reports whether a pod had not ended in the controller's view.
-func (j *judge) unended(uid types.UID) bool {
-	p, ok := j.w.c.pods.Get(uid).(*corev1.Pod)
+func (c *checker) unended(uid types.UID) bool {
+	p, ok := c.w.c.pods.Get(uid).(*corev1.Pod)
 	return ok && !workload.Terminal(p)
 }
 
 // status checks a status that the controller stored.
-func (j *judge) status(old, o *batchv1.Job) {
+func (c *checker) status(old, o *batchv1.Job) {
 	if job.Finished(old) {
 		cluster.Break(Over, "%s became %s", say(old), say(o))
 	}
 	a, b := uncounted(old), uncounted(o)
-	left := j.moved(o, a.Succeeded, b.Succeeded, j.good)
+	left := c.moved(o, a.Succeeded, b.Succeeded, c.good)
 	if indexed := o.Spec.CompletionMode != nil; !indexed && o.Status.Succeeded != old.Status.Succeeded+left {
 		cluster.Break(Once, "%d more succeeded: %s became %s", left, say(old), say(o))
 	} else if indexed {
-		j.indexes(old, o)
+		c.indexes(old, o)
 	}
-	if n := j.moved(o, a.Failed, b.Failed, j.bad); o.Status.Failed != old.Status.Failed+n {
+	if n := c.moved(o, a.Failed, b.Failed, c.bad); o.Status.Failed != old.Status.Failed+n {
 		cluster.Break(Once, "%d more failed: %s became %s", n, say(old), say(o))
 	}
 	if !job.Finished(o) {
 		return
 	}
-	for _, p := range cluster.All[*corev1.Pod](j.w.API) {
+	for _, p := range cluster.All[*corev1.Pod](c.w.API) {
 		of := metav1.GetControllerOfNoCopy(p).UID == o.UID
-		if of && !j.unanswered[p.UID] && (job.Tracked(p) || workload.Active(p)) {
+		if of && !c.unanswered[p.UID] && (job.Tracked(p) || workload.Active(p)) {
 			cluster.Break(Over, "%s is left: %s", p.Name, say(o))
 		}
 	}
@@ -114,24 +114,24 @@ func (j *judge) status(old, o *batchv1.Job) {
 
 // moved checks the pods whose results are recorded now, and returns how many were added to a
 // counter.
-func (j *judge) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]bool) (left int32) {
+func (c *checker) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]bool) (left int32) {
 	for _, uid := range b {
 		if slices.Contains(a, uid) {
 			continue
 		}
 		// A Job that fails while it is being deleted counts its running pods as failed (W5.90).
 		failing := o.DeletionTimestamp != nil && holds(o, batchv1.JobFailureTarget)
-		if j.noted[uid] || !really[uid] && !failing {
-			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, j.noted[uid], really[uid],
+		if c.noted[uid] || !really[uid] && !failing {
+			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, c.noted[uid], really[uid],
 				say(o))
 		}
-		j.noted[uid] = true
+		c.noted[uid] = true
 	}
 	for _, uid := range a {
 		if slices.Contains(b, uid) {
 			continue
 		}
-		if p, ok := j.w.Get(uid).(*corev1.Pod); ok && job.Tracked(p) {
+		if p, ok := c.w.Get(uid).(*corev1.Pod); ok && job.Tracked(p) {
 			cluster.Break(Once, "%s is a number and has its finalizer", p.Name)
 		}
 		left++
@@ -140,13 +140,13 @@ func (j *judge) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]boo
 }
 
 // indexes checks which indexes are finished.
-func (j *judge) indexes(old, o *batchv1.Job) {
+func (c *checker) indexes(old, o *batchv1.Job) {
 	before, after := indexes(old.Status.CompletedIndexes), indexes(o.Status.CompletedIndexes)
 	if int(o.Status.Succeeded) != len(after) {
 		cluster.Break(Once, "%d indexes: %s", len(after), say(o))
 	}
 	for i := range after {
-		if !j.won[o.UID][i] || lost(o)[i] {
+		if !c.won[o.UID][i] || lost(o)[i] {
 			cluster.Break(Once, "index %d completed: %s", i, say(o))
 		}
 	}
@@ -158,11 +158,11 @@ func (j *judge) indexes(old, o *batchv1.Job) {
 }
 
 // created checks a pod that the controller created, by the Job in the controller's view.
-func (j *judge) created(known *batchv1.Job, made cluster.Object) {
+func (c *checker) created(known *batchv1.Job, made cluster.Object) {
 	if known.Spec.Suspend != nil && *known.Spec.Suspend {
 		cluster.Break(Suspended, "%s is made", made.GetName())
 	}
-	o, there := j.w.Get(known.UID).(*batchv1.Job)
+	o, there := c.w.Get(known.UID).(*batchv1.Job)
 	if there && job.Finished(o) || job.Finished(known) {
 		cluster.Break(Over, "%s is made: %s", made.GetName(), say(known))
 	}
@@ -175,11 +175,11 @@ func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 		cluster.Break(Indexes, "index %d has finished and runs again: %s", i, say(o))
 	}
 	active := int32(0)
-	for _, q := range cluster.All[*corev1.Pod](j.w.API) {
+	for _, q := range cluster.All[*corev1.Pod](c.w.API) {
 		if metav1.GetControllerOfNoCopy(q).UID != known.UID || workload.Terminal(q) {
 			continue
 		}
-		if q.UID != p.UID && j.unanswered[q.UID] && j.w.c.pods.Get(q.UID) == nil {
+		if q.UID != p.UID && c.unanswered[q.UID] && c.w.c.pods.Get(q.UID) == nil {
 			continue // the controller could not have observed it yet
 		}
 		if workload.Active(q) {
@@ -196,16 +196,16 @@ func (j *judge) created(known *batchv1.Job, made cluster.Object) {
 }
 
 // end checks the final state.
-func (j *judge) end() {
-	for _, p := range cluster.All[*corev1.Pod](j.w.API) {
+func (c *checker) end() {
+	for _, p := range cluster.All[*corev1.Pod](c.w.API) {
 		if job.Tracked(p) {
-			cluster.Break(LetGo, "%s: %s", p.Name, j.say())
+			cluster.Break(LetGo, "%s: %s", p.Name, c.say())
 		}
 		if workload.Active(p) {
-			cluster.Break(Ends, "%s is active: %s", p.Name, j.say())
+			cluster.Break(Ends, "%s is active: %s", p.Name, c.say())
 		}
 	}
-	for _, o := range cluster.All[*batchv1.Job](j.w.API) {
+	for _, o := range cluster.All[*batchv1.Job](c.w.API) {
 		if !job.Finished(o) {
 			cluster.Break(Ends, "%s", say(o))
 		}
@@ -213,9 +213,9 @@ func (j *judge) end() {
 }
 
 // say formats the existing Jobs.
-func (j *judge) say() string {
+func (c *checker) say() string {
 	var out []string
-	for _, o := range cluster.All[*batchv1.Job](j.w.API) {
+	for _, o := range cluster.All[*batchv1.Job](c.w.API) {
 		out = append(out, say(o))
 	}
 	return fmt.Sprintf("%d Jobs: %s", len(out), strings.Join(out, "; "))

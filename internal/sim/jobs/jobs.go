@@ -20,14 +20,14 @@ import (
 
 // The invariants.
 const (
-	Once      cluster.Promise = "each pod counts once, as what it was (W5.31)"
-	Kept      cluster.Promise = "a pod keeps its finalizer until its result is stored (W5.30)"
-	Indexes   cluster.Promise = "an index is run by one pod, and not again when it is over (W5.41, W5.51)"
-	NoMore    cluster.Promise = "the controller never makes more active pods than parallelism (W5.40)"
-	Suspended cluster.Promise = "a suspended Job makes no pod (W5.92)"
-	Over      cluster.Promise = "a Job that is over makes no pod and keeps its status (W5.97)"
-	LetGo     cluster.Promise = "no pod keeps the finalizer of a Job that is over or gone (W5.34)"
-	Ends      cluster.Promise = "when trouble ends, the Job ends within a day, and nobody writes any more (W5.72, W5.91)"
+	Once      cluster.Invariant = "each pod counts once, as what it was (W5.31)"
+	Kept      cluster.Invariant = "a pod keeps its finalizer until its result is stored (W5.30)"
+	Indexes   cluster.Invariant = "an index is run by one pod, and not again when it is over (W5.41, W5.51)"
+	NoMore    cluster.Invariant = "the controller never makes more active pods than parallelism (W5.40)"
+	Suspended cluster.Invariant = "a suspended Job makes no pod (W5.92)"
+	Over      cluster.Invariant = "a Job that is over makes no pod and keeps its status (W5.97)"
+	LetGo     cluster.Invariant = "no pod keeps the finalizer of a Job that is over or gone (W5.34)"
+	Ends      cluster.Invariant = "when trouble ends, the Job ends within a day, and nobody writes any more (W5.72, W5.91)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -47,7 +47,7 @@ type world struct {
 	*cluster.API
 	sabotage Sabotage
 	c        *Controller
-	judge    judge
+	checker  checker
 	down     [nodes]bool
 }
 
@@ -56,8 +56,8 @@ type world struct {
 func Run(seed uint64, steps int, sabotage Sabotage) error {
 	return cluster.Catch(func() {
 		w := &world{API: cluster.New(seed, begin), sabotage: sabotage}
-		w.judge = newJudge(w)
-		w.Stored = w.judge.stored
+		w.checker = newChecker(w)
+		w.Stored = w.checker.stored
 		w.Ended = ended
 		w.Create(w.job())
 		w.restart()
@@ -120,9 +120,9 @@ func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(20)) * time.Second)
 	switch n := w.IntN(100); {
 	case n < 20:
-		w.c.jobs.Tell()
+		w.c.jobs.Deliver()
 	case n < 45:
-		w.c.pods.Tell()
+		w.c.pods.Deliver()
 	case n < 70:
 		w.turn()
 	case n < 75:
@@ -145,9 +145,9 @@ func (w *world) restart() {
 	w.c = NewController(w.API, w.Client(), cluster.NewCaches(w.API), Hooks{Sabotage: w.sabotage,
 		Created: func(known *batchv1.Job, p cluster.Object, answered bool) {
 			if !answered {
-				w.judge.unanswered[p.GetUID()] = true
+				w.checker.unanswered[p.GetUID()] = true
 			}
-			w.judge.created(known, p)
+			w.checker.created(known, p)
 		}})
 }
 
@@ -300,11 +300,11 @@ func (w *world) rest() {
 		w.node()
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "the writes do not end: %s", w.judge.say())
+			cluster.Break(Ends, "the writes do not end: %s", w.checker.say())
 		case w.Writes() > before || w.c.dirty:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
-			w.judge.end()
+			w.checker.end()
 			w.quiet()
 			return
 		default:
@@ -324,6 +324,6 @@ func (w *world) quiet() {
 		w.orphans()
 	}
 	if n := w.Writes() - before; n > 0 {
-		cluster.Break(Ends, "%d writes after the end: %s", n, w.judge.say())
+		cluster.Break(Ends, "%d writes after the end: %s", n, w.checker.say())
 	}
 }

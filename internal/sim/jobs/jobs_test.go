@@ -20,7 +20,7 @@ func TestSeeds(t *testing.T) {
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
 		Kept: {Early: true},
 		Indexes: {In: func(in *job.Input) {

@@ -41,9 +41,9 @@ type Deployments struct {
 // NewDeployments starts a process: it lists, and has no state of earlier writes.
 func NewDeployments(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Deployments {
 	c := &Deployments{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
-	heard := func() { c.dirty = true }
-	c.deployments = cluster.Shared[*appsv1.Deployment](caches, heard)
-	c.sets, c.pods = cluster.Shared[*appsv1.ReplicaSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	changed := func() { c.dirty = true }
+	c.deployments = cluster.Shared[*appsv1.Deployment](caches, changed)
+	c.sets, c.pods = cluster.Shared[*appsv1.ReplicaSet](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
 	return c
 }
 
@@ -200,8 +200,8 @@ type ReplicaSets struct {
 // NewReplicaSets starts a process: it lists, and has no state of earlier writes.
 func NewReplicaSets(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *ReplicaSets {
 	c := &ReplicaSets{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
-	heard := func() { c.dirty = true }
-	c.sets, c.pods = cluster.Shared[*appsv1.ReplicaSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
+	changed := func() { c.dirty = true }
+	c.sets, c.pods = cluster.Shared[*appsv1.ReplicaSet](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
 	return c
 }
 

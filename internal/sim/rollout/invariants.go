@@ -63,8 +63,8 @@ func (w *world) created(set *appsv1.ReplicaSet, made *corev1.Pod) {
 	}
 }
 
-// judge checks a write of the deployment controller by the pass's view.
-func (w *world) judge(before picture, in deployment.Input) {
+// check checks a write of the deployment controller by the pass's view.
+func (w *world) check(before picture, in deployment.Input) {
 	d, now := in.Deployment, w.picture(in.Sets)
 	surge, unavailable := deployment.Bounds(d)
 	resized := d.Spec.Paused // other rules spread a change of size (W2.62)
@@ -90,8 +90,8 @@ func (w *world) judge(before picture, in deployment.Input) {
 	}
 }
 
-// judgeEnd checks the final state.
-func (w *world) judgeEnd() {
+// checkEnd checks the final state.
+func (w *world) checkEnd() {
 	d := w.current()
 	size := *d.Spec.Replicas
 	if s := d.Status; s.ObservedGeneration != d.Generation || s.Replicas != size || s.UpdatedReplicas != size ||

@@ -23,12 +23,12 @@ import (
 
 // The invariants.
 const (
-	Surge     cluster.Promise = "never more pods than size and surge (W2.41)"
-	Minimum   cluster.Promise = "no decision leaves fewer available pods than the minimum (W2.42)"
-	NoneTwice cluster.Promise = "a set never has more active pods than it was ever to have (W1.12)"
-	NoOverlap cluster.Promise = "Recreate makes no pod while an old one is there (W2.50)"
-	Ends      cluster.Promise = "when all is quiet, the deployment is what it says (W2.73)"
-	History   cluster.Promise = "no more old sets than the limit of history (W2.100)"
+	Surge     cluster.Invariant = "never more pods than size and surge (W2.41)"
+	Minimum   cluster.Invariant = "no decision leaves fewer available pods than the minimum (W2.42)"
+	NoneTwice cluster.Invariant = "a set never has more active pods than it was ever to have (W1.12)"
+	NoOverlap cluster.Invariant = "Recreate makes no pod while an old one is there (W2.50)"
+	Ends      cluster.Invariant = "when all is quiet, the deployment is what it says (W2.73)"
+	History   cluster.Invariant = "no more old sets than the limit of history (W2.100)"
 )
 
 // Sabotage breaks the controllers in one way; the zero value breaks nothing.
@@ -107,7 +107,7 @@ func (w *world) restart() {
 	w.caches = cluster.NewCaches(w.API)
 	h := Hooks{Sabotage: w.sabotage, Created: w.created,
 		Began:      func(in deployment.Input) { w.before = w.picture(in.Sets) },
-		Wrote:      func(in deployment.Input) { w.judge(w.before, in) },
+		Wrote:      func(in deployment.Input) { w.check(w.before, in) },
 		Unanswered: func(uid types.UID) { w.unanswered[uid] = true }}
 	client := w.Client()
 	w.rollouts, w.counts = NewDeployments(w.API, client, w.caches, h), NewReplicaSets(w.API, client, w.caches, h)
@@ -134,7 +134,7 @@ func (w *world) step() {
 	switch n := w.IntN(100); {
 	case n < 60:
 		watches := w.caches.Watches()
-		watches[w.IntN(len(watches))].Tell()
+		watches[w.IntN(len(watches))].Deliver()
 	case n < 70:
 		w.turn(true, false)
 	case n < 84:
@@ -232,7 +232,7 @@ func (w *world) rest() {
 		case !due.IsZero():
 			w.Now = due
 		default:
-			w.judgeEnd()
+			w.checkEnd()
 			return
 		}
 	}

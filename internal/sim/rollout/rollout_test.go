@@ -43,7 +43,7 @@ func TestChecksNoticeSabotage(t *testing.T) {
 			p.Steps = kept
 		}
 	}
-	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		Surge:     {Plan: grow(1)},
 		Minimum:   {Plan: grow(-1)},
 		NoneTwice: {Stale: true},

@@ -36,9 +36,9 @@ type Controller struct {
 // NewController starts a process: it lists, and has no state of earlier writes.
 func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
-	heard := func() { c.dirty = true }
-	c.sets, c.pods = cluster.Shared[*appsv1.StatefulSet](caches, heard), cluster.Shared[*corev1.Pod](caches, heard)
-	c.revisions = cluster.Shared[*appsv1.ControllerRevision](caches, heard)
+	changed := func() { c.dirty = true }
+	c.sets, c.pods = cluster.Shared[*appsv1.StatefulSet](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
+	c.revisions = cluster.Shared[*appsv1.ControllerRevision](caches, changed)
 	return c
 }
 

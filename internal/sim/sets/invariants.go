@@ -88,8 +88,8 @@ func (w *world) planned(in statefulset.Input, plan *statefulset.Plan) {
 	}
 }
 
-// judgeEnd checks the final state.
-func (w *world) judgeEnd() {
+// checkEnd checks the final state.
+func (w *world) checkEnd() {
 	s, ok := w.Get(w.uid).(*appsv1.StatefulSet)
 	if !ok {
 		cluster.Break(Ends, "the set is gone")

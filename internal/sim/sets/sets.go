@@ -22,10 +22,10 @@ import (
 
 // The invariants.
 const (
-	OneOrdinal cluster.Promise = "an ordinal never has two pods (W3.47, W3.49)"
-	Order      cluster.Promise = "OrderedReady makes and removes one pod after the other (W3.43, W3.45)"
-	Minimum    cluster.Promise = "an update takes no more available pods than maxUnavailable (W3.61, W3.62)"
-	Ends       cluster.Promise = "when trouble ends, all pods are there and new, and nobody writes any more (W3.68, W3.77)"
+	OneOrdinal cluster.Invariant = "an ordinal never has two pods (W3.47, W3.49)"
+	Order      cluster.Invariant = "OrderedReady makes and removes one pod after the other (W3.43, W3.45)"
+	Minimum    cluster.Invariant = "an update takes no more available pods than maxUnavailable (W3.61, W3.62)"
+	Ends       cluster.Invariant = "when trouble ends, all pods are there and new, and nobody writes any more (W3.68, W3.77)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -89,7 +89,7 @@ func (w *world) step() {
 	switch n := w.IntN(100); {
 	case n < 45:
 		watches := w.caches.Watches()
-		watches[w.IntN(len(watches))].Tell()
+		watches[w.IntN(len(watches))].Deliver()
 	case n < 74:
 		w.turn()
 	case n < 95:
@@ -198,7 +198,7 @@ func (w *world) rest() {
 		case !w.c.due.IsZero():
 			w.Now = w.c.due
 		default:
-			w.judgeEnd()
+			w.checkEnd()
 			w.Now = w.Now.Add(24 * time.Hour)
 			for range 3 {
 				w.c.sets.List()

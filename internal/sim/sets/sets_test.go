@@ -23,7 +23,7 @@ func TestSeeds(t *testing.T) {
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
 	zeros := 0
-	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		OneOrdinal: {Plan: func(p *statefulset.Plan) { // each creation gets another name: db-1, db-01, db-001
 			for _, stage := range p.Stages {
 				for i, step := range stage {

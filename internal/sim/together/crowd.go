@@ -107,7 +107,7 @@ func (w *world) checkDaemons(m *machine) {
 	running := map[types.UID][]types.UID{}
 	for _, r := range m.Running() {
 		p := w.pods[r.Pod]
-		if p == nil || p.daemon == "" || w.promises.extra[r.Pod] || slices.Contains(running[p.daemon], r.Pod) {
+		if p == nil || p.daemon == "" || w.invariants.extra[r.Pod] || slices.Contains(running[p.daemon], r.Pod) {
 			continue
 		}
 		running[p.daemon] = append(running[p.daemon], r.Pod)
@@ -120,18 +120,18 @@ func (w *world) checkDaemons(m *machine) {
 // checkScheduled checks a Job that the controller of CronJobs created.
 func (w *world) checkScheduled(known *batchv1.CronJob, j cluster.Object, answered bool) {
 	if !answered {
-		w.promises.extra[j.GetUID()] = true
+		w.invariants.extra[j.GetUID()] = true
 	}
-	if other, twice := w.promises.scheduled[j.GetName()]; twice && other != j.GetUID() {
+	if other, twice := w.invariants.scheduled[j.GetName()]; twice && other != j.GetUID() {
 		cluster.Break(Scheduled, "%s is made again", j.GetName())
 	}
-	w.promises.scheduled[j.GetName()] = j.GetUID()
+	w.invariants.scheduled[j.GetName()] = j.GetUID()
 	if known.Spec.ConcurrencyPolicy != batchv1.ForbidConcurrent {
 		return
 	}
 	for _, other := range cluster.All[*batchv1.Job](w.API) {
 		if other.UID != j.GetUID() && metav1.IsControlledBy(other, known) && cronjob.FinishedAs(other) == "" &&
-			other.DeletionTimestamp == nil && !w.promises.extra[other.UID] {
+			other.DeletionTimestamp == nil && !w.invariants.extra[other.UID] {
 			cluster.Break(Scheduled, "%s is made beside %s", j.GetName(), other.Name)
 		}
 	}

@@ -32,8 +32,8 @@ func (c *process) newLifecycle() *lifecycle {
 	l := &lifecycle{c: c, pacer: nodehealth.NewPacer(nodehealth.DefaultRates()), observed: map[string]*corev1.Node{},
 		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{}, mark: map[string]bool{},
 		lost: map[string]time.Time{}, dirty: true}
-	heard := func() { l.dirty = true }
-	l.nodes, l.pods = cluster.Shared[*corev1.Node](c.caches, heard), cluster.Shared[*corev1.Pod](c.caches, heard)
+	changed := func() { l.dirty = true }
+	l.nodes, l.pods = cluster.Shared[*corev1.Node](c.caches, changed), cluster.Shared[*corev1.Pod](c.caches, changed)
 	return l
 }
 
@@ -58,7 +58,7 @@ func (l *lifecycle) Turn() bool {
 	l.dirty, l.due = false, time.Time{}
 	l.observe()
 	for _, n := range cluster.Seen[*corev1.Node](l.nodes) {
-		if err := l.judge(n); failed(err) {
+		if err := l.updateNode(n); failed(err) {
 			return false
 		} else if err != nil && !cluster.Stale(err) {
 			l.dirty = true
@@ -106,7 +106,8 @@ func (l *lifecycle) observe() {
 	}
 }
 
-func (l *lifecycle) judge(n *corev1.Node) error {
+// updateNode writes the conditions and taints that nodehealth decides for a node.
+func (l *lifecycle) updateNode(n *corev1.Node) error {
 	in := nodehealth.Input{Now: l.c.w.Now, Node: n, LastSeen: l.seen[n.Name], AllDown: l.pacer.AllDown()}
 	out := nodehealth.Decide(in)
 	switch {

@@ -30,7 +30,7 @@ import (
 // newParts returns the parts of a process.
 func (c *process) newParts() []part {
 	w, s := c.w, c.w.options.Sabotage
-	rollouts := rollout.Hooks{Sabotage: s.Rollout, Unanswered: func(uid types.UID) { w.promises.extra[uid] = true }}
+	rollouts := rollout.Hooks{Sabotage: s.Rollout, Unanswered: func(uid types.UID) { w.invariants.extra[uid] = true }}
 	parts := []part{
 		c.newScheduler(),
 		rollout.NewDeployments(w.API, c.client, c.caches, rollouts),
@@ -39,7 +39,7 @@ func (c *process) newParts() []part {
 		jobPart{jobs.NewController(w.API, c.client, c.caches, jobs.Hooks{Sabotage: s.Jobs,
 			Created: func(_ *batchv1.Job, p cluster.Object, answered bool) {
 				if !answered {
-					w.promises.extra[p.GetUID()] = true
+					w.invariants.extra[p.GetUID()] = true
 				}
 			}})},
 		c.newLifecycle(),
@@ -49,7 +49,7 @@ func (c *process) newParts() []part {
 		parts = append(parts, daemons.NewController(w.API, c.client, c.caches, daemons.Hooks{Sabotage: s.Daemons,
 			Created: func(_ daemonset.Input, _ string, p cluster.Object, answered bool) {
 				if !answered {
-					w.promises.extra[p.GetUID()] = true
+					w.invariants.extra[p.GetUID()] = true
 				}
 			}}), cronjobs.NewController(w.API, c.client, c.caches,
 			cronjobs.Hooks{Sabotage: s.CronJobs, Created: w.checkScheduled}))
@@ -79,14 +79,14 @@ type collector struct {
 func (c *process) newCollector() *collector {
 	g := &collector{c: c, graph: garbage.NewGraph(), seen: map[types.UID]string{},
 		todo: map[types.UID]bool{}, dirty: true}
-	heard := func() { g.dirty = true }
-	g.all = []*cluster.Watch{cluster.Shared[*appsv1.Deployment](c.caches, heard),
-		cluster.Shared[*appsv1.ReplicaSet](c.caches, heard), cluster.Shared[*appsv1.StatefulSet](c.caches, heard),
-		cluster.Shared[*appsv1.ControllerRevision](c.caches, heard), cluster.Shared[*batchv1.Job](c.caches, heard),
-		cluster.Shared[*corev1.Pod](c.caches, heard)}
+	changed := func() { g.dirty = true }
+	g.all = []*cluster.Watch{cluster.Shared[*appsv1.Deployment](c.caches, changed),
+		cluster.Shared[*appsv1.ReplicaSet](c.caches, changed), cluster.Shared[*appsv1.StatefulSet](c.caches, changed),
+		cluster.Shared[*appsv1.ControllerRevision](c.caches, changed), cluster.Shared[*batchv1.Job](c.caches, changed),
+		cluster.Shared[*corev1.Pod](c.caches, changed)}
 	if c.w.kind == Crowded {
-		g.all = append(g.all, cluster.Shared[*appsv1.DaemonSet](c.caches, heard),
-			cluster.Shared[*batchv1.CronJob](c.caches, heard))
+		g.all = append(g.all, cluster.Shared[*appsv1.DaemonSet](c.caches, changed),
+			cluster.Shared[*batchv1.CronJob](c.caches, changed))
 	}
 	return g
 }
@@ -260,9 +260,9 @@ type budgets struct {
 
 func (c *process) newBudgets() *budgets {
 	b := &budgets{c: c, dirty: true}
-	heard := func() { b.dirty = true }
-	b.stored = cluster.Shared[*policyv1.PodDisruptionBudget](c.caches, heard)
-	b.pods = cluster.Shared[*corev1.Pod](c.caches, heard)
+	changed := func() { b.dirty = true }
+	b.stored = cluster.Shared[*policyv1.PodDisruptionBudget](c.caches, changed)
+	b.pods = cluster.Shared[*corev1.Pod](c.caches, changed)
 	return b
 }
 

@@ -26,20 +26,20 @@ type Sabotage struct {
 	Jobs     jobs.Sabotage
 	Daemons  daemons.Sabotage
 	CronJobs cronjobs.Sabotage
-	// Pods names an invariant of pods that podlife breaks on each node.
+	// Pods names an invariant of the pod lifecycle to break on each node.
 	Pods string
-	// Overcommit makes the scheduler take pods for smaller than they are. Nodes do not ask either.
+	// Overcommit makes the scheduler assume smaller requests of pods than they have. Nodes do not check them either.
 	Overcommit bool
 	Rebind     bool // a pod can be bound again
-	Forget     bool // the scheduler forgets some pods
-	Force      bool // pods of unreachable nodes are removed without waiting for the node
-	Unfair     bool // a pod preempts others that are as important
-	Hasty      bool // evictions do not ask the budget
-	NoGarbage  bool // nobody collects garbage
+	Forget     bool // the scheduler loses some pods
+	Force      bool // pods of unreachable nodes are removed before the node confirms their end
+	Unfair     bool // a pod preempts others of the same priority
+	Hasty      bool // evictions ignore PodDisruptionBudgets
+	NoGarbage  bool // the garbage collector does nothing
 }
 
-// Promises returns the invariants, each with a way to break it.
-func Promises() []Named {
+// Invariants returns the invariants, each with a way to break it.
+func Invariants() []Named {
 	bounds := func(surge, unavailable int) rollout.Sabotage {
 		return rollout.Sabotage{In: func(in *deployment.Input) {
 			if r := in.Deployment.Spec.Strategy.RollingUpdate; r != nil {

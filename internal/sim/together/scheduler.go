@@ -37,8 +37,8 @@ func (c *process) newScheduler() *scheduler {
 		seenPods: map[types.UID]string{}, waiting: map[types.UID]*corev1.Pod{}, assumed: map[types.UID]bool{},
 		notBefore: map[types.UID]time.Time{}, victims: map[types.UID][]types.UID{}, dirty: true}
 	s.nodes, s.pods = cluster.NewWatch[*corev1.Node](c.w.API), cluster.NewWatch[*corev1.Pod](c.w.API)
-	s.nodes.Heard = func() { s.dirty = true }
-	s.pods.Heard = func() { s.dirty = true }
+	s.nodes.OnEvent = func() { s.dirty = true }
+	s.pods.OnEvent = func() { s.dirty = true }
 	s.snapshot.SetNamespace(namespace, nil)
 	c.watches = append(c.watches, s.nodes, s.pods)
 	return s
@@ -165,7 +165,7 @@ func (s *scheduler) schedule(p *corev1.Pod) bool {
 	s.assumed[p.UID] = true
 	s.c.client.Done = func(_ cluster.Entry, answered bool) {
 		if !answered {
-			w.promises.unanswered[d.Node] = w.Now
+			w.invariants.unanswered[d.Node] = w.Now
 		}
 	}
 	_, err := s.c.client.PatchIf(p.UID, func(o cluster.Object) bool {

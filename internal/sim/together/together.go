@@ -1,10 +1,10 @@
-// Package together runs the parts of a cluster together, in virtual time and from one seed: the plans of
+// Package together runs the parts of a cluster together, in virtual time and from one seed: the decisions about
 // Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, garbage collection, disruption
 // budgets, node health and taint eviction, placement and preemption as the scheduler, and on each of
 // several nodes podlife with a simulated runtime. Watches deliver events late, twice, or only with a new
 // list; there are conflicts and lost answers; carob ends between any two writes; nodes come, are drained,
-// are cut off, and go; containers die. The invariants are about the containers that really run. Tests and
-// the command "carob sim" run it; it must never touch a real cluster.
+// are cut off, and go; containers die. The invariants are about the containers that run, not about what the
+// API shows. Tests and the command "carob sim" run it; it must never touch a real cluster.
 package together
 
 import (
@@ -25,10 +25,10 @@ import (
 // Kind is what happens in a world.
 type Kind int
 
-// The kinds of worlds. In each of them events, answers and processes of carob get lost.
+// The kinds of worlds. In each of them, events and responses are lost, and processes of carob end.
 const (
-	Rollouts Kind = iota // users change workloads; machines are sound
-	Drains               // users drain, remove and add nodes; machines are sound
+	Rollouts Kind = iota // users change workloads; machines do not fail
+	Drains               // users drain, remove and add nodes; machines do not fail
 	Trouble              // everything, and machines and containers that fail
 	Crowded              // likewise, with DaemonSets, CronJobs, and pods that preempt others
 )
@@ -61,7 +61,7 @@ type Result struct {
 	Starts  int // of containers
 	Writes  int // stored changes
 	Crashes int // of carob
-	// Settled is how long after the last fault and the last change by a user all was as wanted.
+	// Settled is the time from the last fault or change by a user until the cluster had its desired state.
 	Settled time.Duration
 	Virtual time.Duration // simulated time
 }
@@ -80,22 +80,22 @@ type process struct {
 
 // part is a controller, or the scheduler.
 type part interface {
-	// Turn does what woke it; false means that the process has ended.
+	// Turn handles what has changed; false means that the process has ended.
 	Turn() bool
-	// Due returns whether there is something to do now, and when it asked to be called; zero for never.
+	// Due returns whether there is something to do now, and when to call it again; zero for never.
 	Due() (now bool, at time.Time)
 }
 
 type world struct {
 	*cluster.API
-	loop     *sim.Loop
-	options  Options
-	kind     Kind
-	carob    *process // nil while it is down
-	crashes  int
-	machines []*machine // of all nodes that ever were
-	pods     map[types.UID]*pod
-	promises promises
+	loop       *sim.Loop
+	options    Options
+	kind       Kind
+	carob      *process // nil while it is down
+	crashes    int
+	machines   []*machine // of all nodes that ever were
+	pods       map[types.UID]*pod
+	invariants invariants
 }
 
 // Run executes one run. The error is the first broken invariant, a *cluster.Broken.
@@ -105,7 +105,7 @@ func Run(o Options) (r Result, err error) {
 	}
 	w := &world{API: cluster.New(o.Seed, time.Time{}), loop: sim.NewLoop(), options: o,
 		kind: kindOfSeed(o.Seed),
-		pods: map[types.UID]*pod{}, promises: newPromises()}
+		pods: map[types.UID]*pod{}, invariants: newInvariants()}
 	w.Now = w.loop.Now()
 	begin := w.Now
 	w.Ended, w.Grace, w.API.Stored = ended, grace, w.stored
@@ -114,7 +114,7 @@ func Run(o Options) (r Result, err error) {
 			switch v := recover().(type) {
 			case nil:
 			case *sim.Violation:
-				cluster.Break(cluster.Promise(v.Invariant.String()), "%s", v.Where())
+				cluster.Break(cluster.Invariant(v.Invariant.String()), "%s", v.Where())
 			default:
 				panic(v)
 			}
@@ -125,7 +125,7 @@ func Run(o Options) (r Result, err error) {
 	})
 	r = Result{Kind: w.kind, Pods: len(w.pods), Writes: w.Writes(), Crashes: w.crashes,
 		Virtual: w.loop.Now().Sub(begin),
-		Settled: w.promises.settled}
+		Settled: w.invariants.settled}
 	for _, m := range w.machines {
 		r.Starts += m.Starts()
 	}
@@ -134,7 +134,7 @@ func Run(o Options) (r Result, err error) {
 
 func (w *world) run(end time.Time) { w.loop.Run(end) }
 
-// after runs a function later. All that happens in the world begins in one of these, or in a machine.
+// after runs a function later. Everything that happens in the world begins in such a function, or in a machine.
 func (w *world) after(d time.Duration, do func()) (stop func()) {
 	return w.loop.AfterFunc(d, func() {
 		w.Now = w.loop.Now()
@@ -155,23 +155,24 @@ func (w *world) logf(format string, args ...any) {
 
 var start = sim.NewLoop().Now()
 
-// ended reports whether an object that is being deleted is removed: a pod when its node says so, or at
-// once if it has none.
+// ended reports whether an object that is being deleted is removed: a pod when its node confirms it, or at
+// once if it has no node.
 func ended(o cluster.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	return !ok || *p.DeletionGracePeriodSeconds == 0
 }
 
-// grace is that of a pod, none for one without a node or one that has ended (L1.90 to L1.93).
-func grace(o cluster.Object, asked int64) int64 {
+// grace returns the grace period of a deletion: zero for a pod without a node or one that has ended (L1.90 to
+// L1.93).
+func grace(o cluster.Object, requested int64) int64 {
 	p, ok := o.(*corev1.Pod)
 	switch {
 	case !ok || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return 0
 	case p.Spec.TerminationGracePeriodSeconds != nil:
-		return min(asked, *p.Spec.TerminationGracePeriodSeconds)
+		return min(requested, *p.Spec.TerminationGracePeriodSeconds)
 	}
-	return asked
+	return requested
 }
 
 // stored is called for each change of the API.
@@ -216,7 +217,7 @@ func describe(e cluster.Entry) string {
 	return text
 }
 
-// start starts a process of carob: it lists, and knows of no earlier writes.
+// start starts a process of carob: it lists, and has no record of earlier writes.
 func (w *world) start() {
 	w.logf("carob starts")
 	c := &process{w: w, client: w.Client(), caches: cluster.NewCaches(w.API)}
@@ -243,7 +244,7 @@ func (w *world) crash() {
 	w.after(w.upTo(20*time.Second), w.start)
 }
 
-// soon lets the process look at its watches a moment later, sometimes much later.
+// soon calls run a moment later, sometimes much later.
 func (c *process) soon() {
 	delay := c.w.upTo(200 * time.Millisecond)
 	if c.w.One(50) {
@@ -252,7 +253,7 @@ func (c *process) soon() {
 	c.plan(c.w.Now.Add(delay))
 }
 
-// plan calls run at a time, unless that happens before anyway.
+// plan calls run at a time, unless an earlier call is planned.
 func (c *process) plan(at time.Time) {
 	if c.ended || !c.planned.IsZero() && !at.Before(c.planned) {
 		return
@@ -264,7 +265,7 @@ func (c *process) plan(at time.Time) {
 	c.unplan = c.w.after(at.Sub(c.w.Now), c.run)
 }
 
-// run delivers events, each watch at its own pace, and lets the parts work, in any order.
+// run delivers events of some watches, and then gives each part a turn, in random order.
 func (c *process) run() {
 	w := c.w
 	c.planned = time.Time{}
@@ -277,7 +278,7 @@ func (c *process) run() {
 		case w.Calm:
 			watch.CatchUp()
 		case !w.One(3):
-			watch.Tell()
+			watch.Deliver()
 		}
 	}
 	for _, i := range w.Perm(len(c.parts)) {

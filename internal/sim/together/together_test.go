@@ -34,11 +34,11 @@ func TestSeedsOfFixedBugs(t *testing.T) {
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	sabotages := map[cluster.Promise]Sabotage{
+	sabotages := map[cluster.Invariant]Sabotage{
 		"no-start-when-over: nothing is started for a pod that ends (L7.28, L12.14)": {Pods: "no-start-when-over"},
 	}
-	for _, p := range Promises() {
-		sabotages[p.Promise] = p.Sabotage
+	for _, p := range Invariants() {
+		sabotages[p.Invariant] = p.Sabotage
 	}
 	clustertest.Breaks(t, sabotages, run)
 }

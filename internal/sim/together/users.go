@@ -187,7 +187,7 @@ func (w *world) change() {
 	case n < 18:
 		for _, j := range cluster.All[*batchv1.Job](w.API) {
 			if job.Finished(j) || w.IntN(8) == 0 {
-				delete(w.promises.scheduled, j.Name) // its CronJob may make it again
+				delete(w.invariants.scheduled, j.Name) // its CronJob may make it again
 				w.discard(j)
 				return
 			}

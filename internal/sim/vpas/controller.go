@@ -176,7 +176,7 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 	}
 	round := vpa.NewRound(v, pods, func(vpa.Owner) (int, bool) { return c.w.replicas, true }, vpa.Ranges{}, c.resizes,
 		c.w.Now)
-	j := newJudge(c.w, &judged, seen)
+	j := newChecker(c.w, &judged, seen)
 	var evict []*corev1.Pod
 	for _, p := range round.Candidates() {
 		switch round.Step(p) {
@@ -213,7 +213,7 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 
 var errInvalid = errors.New("the resize is not possible")
 
-func (c *controller) resize(j *judge, round *vpa.Round, p *corev1.Pod) (asked bool, err error) {
+func (c *controller) resize(j *checker, round *vpa.Round, p *corev1.Pod) (asked bool, err error) {
 	patch, err := round.Patch(p)
 	if err != nil || patch == nil {
 		return false, err
@@ -236,7 +236,7 @@ func (c *controller) resize(j *judge, round *vpa.Round, p *corev1.Pod) (asked bo
 	return err == nil, err
 }
 
-func (c *controller) evict(j *judge, p *corev1.Pod) error {
+func (c *controller) evict(j *checker, p *corev1.Pod) error {
 	if !c.w.sabotage.Deletes && !c.w.evictable(p.UID) {
 		return errBudget
 	}

@@ -151,8 +151,8 @@ func alike(a, b map[int]uint32) bool {
 	return maps.EqualFunc(a, b, func(x, y uint32) bool { return max(x, y)-min(x, y) <= 2 })
 }
 
-// judge checks one pass of the updater by the controller's view.
-type judge struct {
+// checker checks one pass of the updater by the controller's view.
+type checker struct {
 	w        *world
 	v        *vpa.VerticalPodAutoscaler
 	live     int // pods of the group
@@ -163,23 +163,24 @@ type judge struct {
 	seen     map[types.UID]*corev1.Pod
 }
 
-func newJudge(w *world, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) *judge {
-	j := &judge{w: w, v: v, tolerant: w.replicas / 2, refused: map[types.UID]bool{}, seen: map[types.UID]*corev1.Pod{}}
+func newChecker(w *world, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) *checker {
+	c := &checker{w: w, v: v, tolerant: w.replicas / 2, refused: map[types.UID]bool{},
+		seen: map[types.UID]*corev1.Pod{}}
 	for _, p := range pods {
 		if p.DeletionTimestamp == nil && p.Spec.NodeName != "" && !workload.Terminal(p) {
-			j.live++
+			c.live++
 			if p.Status.Phase == corev1.PodRunning {
-				j.running++
+				c.running++
 			}
 		}
-		j.seen[p.UID] = p
+		c.seen[p.UID] = p
 	}
-	return j
+	return c
 }
 
 // disturbed checks the invariants of evictions and resizes.
-func (j *judge) disturbed(p *corev1.Pod) {
-	policy := j.v.Spec.UpdatePolicy
+func (c *checker) disturbed(p *corev1.Pod) {
+	policy := c.v.Spec.UpdatePolicy
 	if m := *policy.UpdateMode; m == vpa.ModeOff || m == vpa.ModeInitial {
 		cluster.Break(Quiet, "pod %s is changed in mode %s", p.Name, m)
 	}
@@ -187,52 +188,52 @@ func (j *judge) disturbed(p *corev1.Pod) {
 	if policy.MinReplicas != nil {
 		least = int(*policy.MinReplicas)
 	}
-	if j.live < least {
-		cluster.Break(Least, "pod %s is changed, one of %d: minReplicas is %d", p.Name, j.live, least)
+	if c.live < least {
+		cluster.Break(Least, "pod %s is changed, one of %d: minReplicas is %d", p.Name, c.live, least)
 	}
 	if p.Status.Phase != corev1.PodRunning {
 		return
 	}
-	j.taken++
-	if left := j.running - j.taken; left < j.w.replicas-j.tolerant &&
-		(j.tolerant > 0 || j.taken > 1 || j.running != j.w.replicas) {
-		cluster.Break(Half, "%d of %d pods, %d of which ran, are changed in one look", j.taken, j.w.replicas, j.running)
+	c.taken++
+	if left := c.running - c.taken; left < c.w.replicas-c.tolerant &&
+		(c.tolerant > 0 || c.taken > 1 || c.running != c.w.replicas) {
+		cluster.Break(Half, "%d of %d pods, %d of which ran, are changed in one look", c.taken, c.w.replicas, c.running)
 	}
 }
 
 // resized checks a resize.
-func (j *judge) resized(p *corev1.Pod) {
-	for _, c := range j.seen[p.UID].Status.Conditions {
+func (c *checker) resized(p *corev1.Pod) {
+	for _, c := range c.seen[p.UID].Status.Conditions {
 		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
 			cluster.Break(Single, "pod %s is resized again, its condition is %s", p.Name, c.Type)
 		}
 	}
-	j.disturbed(p)
+	c.disturbed(p)
 }
 
 // evicted checks an eviction that left so many healthy pods.
-func (j *judge) evicted(p *corev1.Pod, healthy int) {
-	if p.Status.Phase != corev1.PodPending && healthy < j.w.budget {
-		cluster.Break(Budget, "pod %s goes, %d are left of %d", p.Name, healthy, j.w.budget)
+func (c *checker) evicted(p *corev1.Pod, healthy int) {
+	if p.Status.Phase != corev1.PodPending && healthy < c.w.budget {
+		cluster.Break(Budget, "pod %s goes, %d are left of %d", p.Name, healthy, c.w.budget)
 	}
-	if *j.v.Spec.UpdatePolicy.UpdateMode == vpa.ModeInPlaceOrRecreate && !j.refused[p.UID] && !j.failed(p) {
+	if *c.v.Spec.UpdatePolicy.UpdateMode == vpa.ModeInPlaceOrRecreate && !c.refused[p.UID] && !c.failed(p) {
 		cluster.Break(InPlace, "pod %s is evicted", p.Name)
 	}
-	j.disturbed(p)
+	c.disturbed(p)
 }
 
 // failed reports whether a resize of a pod has failed or takes too long.
-func (j *judge) failed(p *corev1.Pod) bool {
-	took := j.w.Now.Sub(j.w.resizes[p.UID].since)
-	return slices.ContainsFunc(j.seen[p.UID].Status.Conditions, func(c corev1.PodCondition) bool {
+func (c *checker) failed(p *corev1.Pod) bool {
+	took := c.w.Now.Sub(c.w.resizes[p.UID].since)
+	return slices.ContainsFunc(c.seen[p.UID].Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodResizePending && (c.Reason == corev1.PodReasonInfeasible || took > 5*time.Minute) ||
 			c.Type == corev1.PodResizeInProgress && took > time.Hour
 	})
 }
 
-// judgeEnd checks the recommendation for a load that has not changed for days, and the requests of
+// checkEnd checks the recommendation for a load that has not changed for days, and the requests of
 // pods.
-func (w *world) judgeEnd() {
+func (w *world) checkEnd() {
 	v := &w.scaler().VerticalPodAutoscaler
 	c := v.Status.Recommendation.For("c")
 	if c == nil {

@@ -24,15 +24,15 @@ import (
 
 // The invariants.
 const (
-	Bounds  cluster.Promise = "what is recommended stays within minAllowed and maxAllowed (W9.32)"
-	Quiet   cluster.Promise = "the modes Off and Initial leave running pods alone (W9.5, W9.6)"
-	Least   cluster.Promise = "a group of fewer live pods than minReplicas is left alone (W9.52)"
-	Half    cluster.Promise = "a pass disturbs no more than half of a group (W9.53)"
-	Budget  cluster.Promise = "pods go only as their disruption budget allows (W9.57)"
-	InPlace cluster.Promise = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
-	Single  cluster.Promise = "while a resize is in flight no other is asked for (W9.59)"
-	Restart cluster.Promise = "a restart changes no recommendation (W9.37)"
-	Ends    cluster.Promise = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
+	Bounds  cluster.Invariant = "what is recommended stays within minAllowed and maxAllowed (W9.32)"
+	Quiet   cluster.Invariant = "the modes Off and Initial leave running pods alone (W9.5, W9.6)"
+	Least   cluster.Invariant = "a group of fewer live pods than minReplicas is left alone (W9.52)"
+	Half    cluster.Invariant = "a pass disturbs no more than half of a group (W9.53)"
+	Budget  cluster.Invariant = "pods go only as their disruption budget allows (W9.57)"
+	InPlace cluster.Invariant = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
+	Single  cluster.Invariant = "while a resize is in flight no other is asked for (W9.59)"
+	Restart cluster.Invariant = "a restart changes no recommendation (W9.37)"
+	Ends    cluster.Invariant = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -175,7 +175,7 @@ func (w *world) step() {
 	w.Now = w.Now.Add(time.Duration(w.IntN(60)) * time.Second)
 	switch n := w.IntN(100); {
 	case n < 30:
-		w.c.watches[w.IntN(len(w.c.watches))].Tell()
+		w.c.watches[w.IntN(len(w.c.watches))].Deliver()
 	case n < 55:
 		w.turn()
 	case n < 70:
@@ -368,5 +368,5 @@ func (w *world) rest() {
 		w.kubelets()
 		w.Now = w.Now.Add(2 * time.Hour)
 	}
-	w.judgeEnd()
+	w.checkEnd()
 }

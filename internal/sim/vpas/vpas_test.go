@@ -26,7 +26,7 @@ func TestChecksNoticeSabotage(t *testing.T) {
 			v.Spec.UpdatePolicy = &p
 		}
 	}
-	clustertest.Breaks(t, map[cluster.Promise]Sabotage{
+	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		Bounds: {Recommended: func(v *vpa.VerticalPodAutoscaler) { v.Spec.ResourcePolicy = nil }},
 		Quiet:  {Round: says(func(p *vpa.UpdatePolicy) { p.UpdateMode = new(vpa.ModeRecreate) })},
 		Least:  {Round: says(func(p *vpa.UpdatePolicy) { p.MinReplicas = new(int32(1)) })},

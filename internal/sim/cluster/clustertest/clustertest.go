@@ -30,16 +30,16 @@ func Seeds(t *testing.T, variable string, few uint64, run func(seed uint64) erro
 const searched = 400
 
 // Breaks runs each sabotage until its invariant is reported as broken; another one does not count.
-func Breaks[S any](t *testing.T, sabotages map[cluster.Promise]S, run func(seed uint64, sabotage S) error) {
+func Breaks[S any](t *testing.T, sabotages map[cluster.Invariant]S, run func(seed uint64, sabotage S) error) {
 	t.Helper()
-	for promise, sabotage := range sabotages {
+	for invariant, sabotage := range sabotages {
 		noticed := false
 		for seed := uint64(0); seed < searched && !noticed; seed++ {
 			var b *cluster.Broken
-			noticed = errors.As(run(seed, sabotage), &b) && b.Promise == promise
+			noticed = errors.As(run(seed, sabotage), &b) && b.Invariant == invariant
 		}
 		if !noticed {
-			t.Errorf("no check reports a broken invariant: %s", promise)
+			t.Errorf("no check reports a broken invariant: %s", invariant)
 		}
 	}
 }

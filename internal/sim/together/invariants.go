@@ -23,26 +23,26 @@ import (
 
 // The invariants. Those of the pod lifecycle (sim.Invariants) that are not about time are checked, too.
 const (
-	Fits      cluster.Promise = "what runs on a node fits its allocatable resources (L3.20)"
-	Bound     cluster.Promise = "no more pods are bound to a node than fit (L2.20)"
-	OneNode   cluster.Promise = "the containers of a pod run on one node only (L1.80, L1.81)"
-	Surge     cluster.Promise = "never more pods of a Deployment run than its size and surge (W2.41)"
-	Minimum   cluster.Promise = "a rollout leaves at least size minus maxUnavailable pods running (W2.42)"
-	Budget    cluster.Promise = "evictions leave as many pods running as a budget says (L1.105)"
-	Ordinal   cluster.Promise = "an ordinal never runs twice at once (W3.47)"
-	Index     cluster.Promise = "an index of a Job never runs twice at once, and completes once (W5.41, W5.51)"
-	Daemon    cluster.Promise = "a node never runs two pods of a DaemonSet, or three with surge (W4.36, W4.38)"
-	Scheduled cluster.Promise = "a CronJob makes one Job for a time, and with Forbid none beside another (W6.15, W6.16)"
-	Preempted cluster.Promise = "a pod is preempted only for one of higher priority (L2.50)"
-	Orphans   cluster.Promise = "when trouble ends, no object is left whose owner is gone (W0.27)"
-	Ends      cluster.Promise = "half an hour after trouble ends, all is as wanted, and nobody writes any more"
+	Fits      cluster.Invariant = "what runs on a node fits its allocatable resources (L3.20)"
+	Bound     cluster.Invariant = "no more pods are bound to a node than fit (L2.20)"
+	OneNode   cluster.Invariant = "the containers of a pod run on one node only (L1.80, L1.81)"
+	Surge     cluster.Invariant = "never more pods of a Deployment run than its size and surge (W2.41)"
+	Minimum   cluster.Invariant = "a rollout leaves at least size minus maxUnavailable pods running (W2.42)"
+	Budget    cluster.Invariant = "evictions leave as many pods running as a budget says (L1.105)"
+	Ordinal   cluster.Invariant = "an ordinal never runs twice at once (W3.47)"
+	Index     cluster.Invariant = "an index of a Job never runs twice at once, and completes once (W5.41, W5.51)"
+	Daemon    cluster.Invariant = "a node never runs two pods of a DaemonSet, or three with surge (W4.36, W4.38)"
+	Scheduled cluster.Invariant = "a CronJob makes one Job for a time, and with Forbid none beside another (W6.15, W6.16)"
+	Preempted cluster.Invariant = "a pod is preempted only for one of higher priority (L2.50)"
+	Orphans   cluster.Invariant = "when trouble ends, no object is left whose owner is gone (W0.27)"
+	Ends      cluster.Invariant = "half an hour after trouble ends, all is as wanted, and nobody writes any more"
 )
 
 // Named is an invariant with a short name, and a way to break it.
 type Named struct {
-	Name     string
-	Promise  cluster.Promise
-	Sabotage Sabotage
+	Name      string
+	Invariant cluster.Invariant
+	Sabotage  Sabotage
 }
 
 // unbound is how long a binding without a response may be missing in the scheduler's view.
@@ -68,8 +68,8 @@ type pod struct {
 	completed  bool
 }
 
-// promises is the state of the checks.
-type promises struct {
+// invariants is the state of the checks.
+type invariants struct {
 	unanswered map[string]time.Time // nodes with a binding without a response
 	extra      map[types.UID]bool   // pods whose creation got no response
 	ceiling    map[types.UID]int32  // how many pods of a Deployment may run
@@ -80,8 +80,8 @@ type promises struct {
 	settled    time.Duration
 }
 
-func newPromises() promises {
-	return promises{unanswered: map[string]time.Time{}, extra: map[types.UID]bool{}, ceiling: map[types.UID]int32{},
+func newInvariants() invariants {
+	return invariants{unanswered: map[string]time.Time{}, extra: map[types.UID]bool{}, ceiling: map[types.UID]int32{},
 		complete: map[types.UID]int32{}, healthy: map[types.UID]bool{}, scheduled: map[string]types.UID{},
 		completed: map[string]string{}}
 }
@@ -114,12 +114,12 @@ func (w *world) note(p *corev1.Pod, gone bool) {
 	}
 	known.active = !gone && workload.Active(p)
 	// A controller that got no response to a creation creates another pod.
-	if known.index != "" && p.Status.Phase == corev1.PodSucceeded && !known.completed && !w.promises.extra[p.UID] {
+	if known.index != "" && p.Status.Phase == corev1.PodSucceeded && !known.completed && !w.invariants.extra[p.UID] {
 		known.completed = true
-		if other, twice := w.promises.completed[known.index]; twice {
+		if other, twice := w.invariants.completed[known.index]; twice {
 			cluster.Break(Index, "%s and %s completed index %s", other, p.Name, known.index)
 		}
-		w.promises.completed[known.index] = p.Name
+		w.invariants.completed[known.index] = p.Name
 	}
 }
 
@@ -154,7 +154,7 @@ func (w *world) checkRunning() {
 				cluster.Break(Ordinal, "%s runs as %s and %s", p.name, other, r.Pod)
 			}
 			names[p.name] = r.Pod
-			if p.index == "" || w.promises.extra[r.Pod] {
+			if p.index == "" || w.invariants.extra[r.Pod] {
 				continue
 			}
 			if other, twice := indexes[p.index]; twice {
@@ -177,7 +177,7 @@ func (w *world) checkBound(before cluster.Object, p *corev1.Pod) {
 		return
 	}
 	m := w.machine(p.Spec.NodeName)
-	if at, lost := w.promises.unanswered[m.name]; lost && w.Now.Sub(at) < unbound {
+	if at, lost := w.invariants.unanswered[m.name]; lost && w.Now.Sub(at) < unbound {
 		return // the scheduler may not have observed its bound pods yet
 	}
 	used := int64(0)
@@ -216,7 +216,7 @@ func (w *world) checkStored(e cluster.Entry) {
 func (w *world) limits(d *appsv1.Deployment) {
 	surge, _ := deployment.Bounds(d)
 	size := *d.Spec.Replicas
-	ceiling := max(w.promises.ceiling[d.UID], size+surge)
+	ceiling := max(w.invariants.ceiling[d.UID], size+surge)
 	total, seen := int32(0), d.Status.ObservedGeneration == d.Generation
 	for _, s := range cluster.All[*appsv1.ReplicaSet](w.API) {
 		if metav1.IsControlledBy(s, d) {
@@ -227,13 +227,13 @@ func (w *world) limits(d *appsv1.Deployment) {
 	if active := w.active(d.UID, nil); seen && total <= size+surge && active <= size+surge {
 		ceiling = size + surge // the controllers have observed the size
 	}
-	w.promises.ceiling[d.UID] = ceiling
-	if known, ok := w.promises.complete[d.UID]; ok && known != size {
-		delete(w.promises.complete, d.UID)
+	w.invariants.ceiling[d.UID] = ceiling
+	if known, ok := w.invariants.complete[d.UID]; ok && known != size {
+		delete(w.invariants.complete, d.UID)
 	}
 	if s := d.Status; seen && s.UpdatedReplicas == size && s.AvailableReplicas == size && s.Replicas == size &&
 		w.active(d.UID, w.runs()) >= size {
-		w.promises.complete[d.UID] = size
+		w.invariants.complete[d.UID] = size
 	}
 }
 
@@ -253,12 +253,12 @@ func (w *world) checkSurge() {
 	runs := w.runs()
 	for _, d := range cluster.All[*appsv1.Deployment](w.API) {
 		extra := int32(0)
-		for uid := range w.promises.extra { // any order: a count
+		for uid := range w.invariants.extra { // any order: a count
 			if p := w.pods[uid]; p != nil && p.deployment == d.UID && p.active {
 				extra++
 			}
 		}
-		if n, most := w.active(d.UID, runs), w.promises.ceiling[d.UID]+extra; n > most {
+		if n, most := w.active(d.UID, runs), w.invariants.ceiling[d.UID]+extra; n > most {
 			cluster.Break(Surge, "%d pods of %s run, %d may", n, d.Name, most)
 		}
 	}
@@ -270,18 +270,18 @@ func (w *world) checkMinimum(p *corev1.Pod) {
 	if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Reason == "DeletionByTaintManager"
 	}) { // its node was cut off while carob and its agent were down: the minimum does not apply
-		delete(w.promises.complete, w.pods[p.UID].deployment)
-		clear(w.promises.healthy)
+		delete(w.invariants.complete, w.pods[p.UID].deployment)
+		clear(w.invariants.healthy)
 		return
 	}
 	runs := w.runs()
 	if runs[p.UID] && !workload.Ready(p) { // its node does not respond: it counts as unavailable (W2.43)
-		delete(w.promises.complete, w.pods[p.UID].deployment)
+		delete(w.invariants.complete, w.pods[p.UID].deployment)
 	}
 	if d, ok := w.Get(w.pods[p.UID].deployment).(*appsv1.Deployment); ok && w.kind == Rollouts &&
 		d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType && d.DeletionTimestamp == nil {
 		_, unavailable := deployment.Bounds(d)
-		size, known := w.promises.complete[d.UID]
+		size, known := w.invariants.complete[d.UID]
 		if n, least := w.active(d.UID, runs), size-unavailable; known && size == *d.Spec.Replicas && n < least {
 			cluster.Break(Minimum, "%d pods of %s are left, %d must be", n, d.Name, least)
 		}
@@ -297,9 +297,9 @@ func (w *world) checkMinimum(p *corev1.Pod) {
 			}
 		}
 		if b.Status.CurrentHealthy == b.Status.ExpectedPods && b.Status.CurrentHealthy > b.Status.DesiredHealthy {
-			w.promises.healthy[b.UID] = true
+			w.invariants.healthy[b.UID] = true
 		}
-		if p.Labels["app"] == b.Name && w.promises.healthy[b.UID] && n < b.Spec.MinAvailable.IntVal {
+		if p.Labels["app"] == b.Name && w.invariants.healthy[b.UID] && n < b.Spec.MinAvailable.IntVal {
 			cluster.Break(Budget, "%d pods of %s are left, %d must be", n, b.Name, b.Spec.MinAvailable.IntVal)
 		}
 	}
@@ -342,7 +342,7 @@ func (w *world) rest() {
 			reached = time.Time{}
 		case reached.IsZero():
 			reached = w.Now
-			w.promises.settled = w.Now.Sub(calm)
+			w.invariants.settled = w.Now.Sub(calm)
 		}
 		if !reached.IsZero() && w.Now.Sub(reached) > 2*time.Minute && w.Now.Sub(calm) > lateExits {
 			break
@@ -435,8 +435,8 @@ func (w *world) podsEnd() *cluster.Broken {
 	return nil
 }
 
-func broken(p cluster.Promise, format string, args ...any) *cluster.Broken {
-	return &cluster.Broken{Promise: p, How: fmt.Sprintf(format, args...)}
+func broken(p cluster.Invariant, format string, args ...any) *cluster.Broken {
+	return &cluster.Broken{Invariant: p, How: fmt.Sprintf(format, args...)}
 }
 
 var _ sim.Store = &world{}

@@ -18,18 +18,18 @@ type change struct {
 	by int32
 }
 
-// judge checks each decision by rules of its own.
-type judge struct {
+// checker checks each decision by rules of its own.
+type checker struct {
 	w       *world
 	passes  int
 	changes []change // of this process
 }
 
-func (j *judge) rescaled(from, to int32) { j.changes = append(j.changes, change{j.w.Now, to - from}) }
+func (c *checker) rescaled(from, to int32) { c.changes = append(c.changes, change{c.w.Now, to - from}) }
 
 // pass checks a decision.
-func (j *judge) pass(in autoscaler.Input, out *autoscaler.Output) {
-	j.passes++
+func (c *checker) pass(in autoscaler.Input, out *autoscaler.Output) {
+	c.passes++
 	if out.Rescale == nil {
 		return
 	}
@@ -46,8 +46,8 @@ func (j *judge) pass(in autoscaler.Input, out *autoscaler.Output) {
 	}
 	least, most := int32(0), max(2*current, 4)
 	if b := spec.Behavior; b != nil {
-		least = min(current, j.reach(b.ScaleDown, current, false))
-		most = max(current, j.reach(b.ScaleUp, current, true))
+		least = min(current, c.reach(b.ScaleDown, current, false))
+		most = max(current, c.reach(b.ScaleUp, current, true))
 	}
 	if size < least || size > most {
 		cluster.Break(Rates, "from %d to %d, the policies allow %d to %d", current, size, least, most)
@@ -55,13 +55,13 @@ func (j *judge) pass(in autoscaler.Input, out *autoscaler.Output) {
 }
 
 // reach returns the range of sizes that policies allow.
-func (j *judge) reach(r *autoscalingv2.HPAScalingRules, current int32, up bool) int32 {
+func (c *checker) reach(r *autoscalingv2.HPAScalingRules, current int32, up bool) int32 {
 	var all []int32
 	for _, p := range r.Policies {
 		base := current
-		for _, c := range j.changes {
-			if j.w.Now.Sub(c.at) < time.Duration(p.PeriodSeconds)*time.Second {
-				base -= c.by
+		for _, change := range c.changes {
+			if c.w.Now.Sub(change.at) < time.Duration(p.PeriodSeconds)*time.Second {
+				base -= change.by
 			}
 		}
 		by := p.Value
@@ -81,18 +81,18 @@ func (j *judge) reach(r *autoscalingv2.HPAScalingRules, current int32, up bool) 
 }
 
 // end checks that the size is right for the load, and returns it.
-func (j *judge) end() int32 {
-	h, ok := j.w.Get(j.w.hpa).(*autoscalingv2.HorizontalPodAutoscaler)
-	d, also := j.w.Get(j.w.deployment).(*appsv1.Deployment)
+func (c *checker) end() int32 {
+	h, ok := c.w.Get(c.w.hpa).(*autoscalingv2.HorizontalPodAutoscaler)
+	d, also := c.w.Get(c.w.deployment).(*appsv1.Deployment)
 	if !ok || !also {
 		cluster.Break(Settles, "the autoscaler or its target is gone")
 	}
 	size, low, high := *d.Spec.Replicas, *h.Spec.MinReplicas, h.Spec.MaxReplicas
-	right := min(max(int32(math.Ceil(j.w.load/target)), low), high)
-	ratio := j.w.load / (target * float64(size))
+	right := min(max(int32(math.Ceil(c.w.load/target)), low), high)
+	ratio := c.w.load / (target * float64(size))
 	// Values are whole thousandths, and utilizations whole percents.
 	if size != right && (ratio < 0.89 || ratio > 1.11) {
-		cluster.Break(Settles, "size %d for a load of %.0f, it should be %d", size, j.w.load, right)
+		cluster.Break(Settles, "size %d for a load of %.0f, it should be %d", size, c.w.load, right)
 	}
 	if d.Status.AvailableReplicas != size {
 		cluster.Break(Settles, "size %d, %d are available", size, d.Status.AvailableReplicas)
