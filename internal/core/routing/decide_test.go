@@ -223,7 +223,7 @@ func TestRemovedEndpoints(t *testing.T) {
 		t.Errorf("the new pod has the old one's metrics: %+v, %d requests", s, n)
 	}
 	p.SetEndpoints(nil)
-	if p.index.pairs != 0 || len(p.index.sets) != 0 {
+	if p.index.pairs != 0 || len(p.index.at) != 0 {
 		t.Errorf("%d blocks of removed servers are stored", p.index.pairs)
 	}
 }
