@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 	"carob/internal/core/httproute"
 	"carob/internal/core/modelbody"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/bodies"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/extproc"
 	"carob/internal/gateway/proxy"
@@ -159,8 +159,8 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, er
 func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) {
 	// Only pickers may set the endpoints of a request.
 	x.in.Header.Del(extproc.Destination)
-	q := &inferring{exchange: x, served: s}
-	defer q.release()
+	q := &inferring{exchange: x, served: s, prompt: bodies.Body{Reserve: s.reserve}}
+	defer q.prompt.Release()
 	if status, reason, err := q.readBody(); err != nil {
 		q.refuse(w, status, reason, err.Error())
 		return
@@ -188,9 +188,9 @@ type inferring struct {
 	*exchange
 	served *served
 
-	buffer  []byte // the body; nil: none, or one that is passed through
+	prompt  bodies.Body // until a server has answered
+	kept    bool        // the body was read; otherwise there is none, or it is passed through
 	parts   [3][]byte
-	held    int64
 	facts   modelbody.Facts
 	choice  *inference.Pick
 	stream  *extproc.Stream
@@ -217,21 +217,19 @@ func (q *inferring) readBody() (status int, reason string, err error) {
 		return http.StatusUnsupportedMediaType, badBody, errors.New("the body of an inference request is compressed")
 	}
 	var scan modelbody.Scanner
-	q.buffer = []byte{}
+	q.kept = true
 	for {
-		if len(q.buffer) == cap(q.buffer) {
-			if !q.grow() {
-				return http.StatusTooManyRequests, string(routing.Saturated),
-					errors.New("too many large requests at once")
-			}
+		if len(q.prompt.Free()) == 0 && !q.grow() {
+			return http.StatusTooManyRequests, string(routing.Saturated), errors.New("too many large requests at once")
 		}
-		n, err := in.Body.Read(q.buffer[len(q.buffer):cap(q.buffer)])
-		q.buffer = q.buffer[:len(q.buffer)+n]
-		if len(q.buffer) > inferenceBody {
+		n, err := in.Body.Read(q.prompt.Free())
+		q.prompt.Add(n)
+		text := q.prompt.Bytes()
+		if len(text) > inferenceBody {
 			return http.StatusRequestEntityTooLarge, largeBody, errTooLarge
 		}
 		if q.served.own != nil {
-			if bad := scan.Scan(q.buffer); bad != nil {
+			if bad := scan.Scan(text); bad != nil {
 				return http.StatusBadRequest, badBody, bad
 			}
 		}
@@ -245,7 +243,7 @@ func (q *inferring) readBody() (status int, reason string, err error) {
 			return http.StatusBadRequest, badBody, errors.New("the body ended too early")
 		}
 	}
-	if q.served.own != nil && len(q.buffer) > 0 {
+	if q.served.own != nil && len(q.prompt.Bytes()) > 0 {
 		if err := scan.Close(); err != nil {
 			return http.StatusBadRequest, badBody, err
 		}
@@ -257,32 +255,18 @@ func (q *inferring) readBody() (status int, reason string, err error) {
 	return 0, "", nil
 }
 
-// grow enlarges the buffer: little at first, because a client may announce more than it sends.
+// grow enlarges the memory of the body: little at first, because a client may announce more than it sends.
 func (q *inferring) grow() bool {
-	size := int64(firstBody)
-	if n := q.in.ContentLength; n >= 0 && n < size {
-		size = n + 1
-	}
-	if have := int64(cap(q.buffer)); have > 0 {
-		if size = 4 * have; q.in.ContentLength > have {
-			size = min(size, q.in.ContentLength+1)
+	size, n := int64(firstBody), q.in.ContentLength
+	if have := int64(len(q.prompt.Bytes())); have > 0 {
+		if size = 4 * have; n > have {
+			size = min(size, n+1)
 		}
 		size = min(size, inferenceBody+1)
+	} else if n >= 0 && n < size {
+		size = n + 1
 	}
-	more := size - q.held
-	if q.served.bodies.Add(more) > inferenceBodies {
-		q.served.bodies.Add(-more)
-		return false
-	}
-	q.held += more
-	q.buffer = append(make([]byte, 0, size), q.buffer...)
-	return true
-}
-
-// release frees the memory of the body.
-func (q *inferring) release() {
-	q.served.bodies.Add(-q.held)
-	q.held = 0
+	return q.prompt.Grow(size)
 }
 
 // picked records the choice in the span of the request.
@@ -299,7 +283,7 @@ func (q *inferring) picked() {
 
 // pick calls the picker, and responds to the request if it gets no endpoint.
 func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
-	q.parts[0] = q.buffer
+	q.parts[0] = q.prompt.Bytes()
 	var err error
 	if q.served.own != nil {
 		err = q.pickOwn(ctx) // as long as the configuration allows
@@ -336,11 +320,12 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 
 // pickOwn calls carob's picker.
 func (q *inferring) pickOwn(ctx context.Context) error {
-	r := q.served.request(q.in.Header, &q.facts, q.buffer)
+	text := q.prompt.Bytes()
+	r := q.served.request(q.in.Header, &q.facts, text)
 	if q.facts.HasModel && r.Target != q.facts.Model {
-		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(q.buffer, r.Target)
+		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(text, r.Target)
 	}
-	q.served.own.Tokens(ctx, r, &inference.Prompt{Path: q.in.URL.Path, Body: q.buffer, Salt: q.facts.Salt})
+	q.served.own.Tokens(ctx, r, &inference.Prompt{Path: q.in.URL.Path, Body: text, Salt: q.facts.Salt})
 	if q.rec != nil {
 		if q.rec.inferred.Model = r.Model; r.Target != r.Model {
 			q.rec.inferred.Target = r.Target
@@ -369,7 +354,8 @@ func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
 	err := errNoEndpoints
 	if q.served.client != nil {
 		var picked *extproc.Picked
-		q.stream, picked, err = q.served.client.Pick(ctx, q.in, q.buffer)
+		q.prompt.Lose() // the stream may send it later
+		q.stream, picked, err = q.served.client.Pick(ctx, q.in, q.prompt.Bytes())
 		switch {
 		case err == nil && picked.Answer != nil:
 			return picked.Answer, nil
@@ -408,12 +394,12 @@ func (q *inferring) known(at []netip.AddrPort) (out []*Target) {
 
 // rewrite makes the request that the model server gets.
 func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
-	if q.buffer != nil {
-		pr.Out.Body = nil // it is sent directly from the buffer
+	if q.kept {
+		pr.Out.Body = nil // it is sent directly from memory
 	}
 	q.exchange.rewrite(pr)
 	q.changes.Apply(pr.Out.Header)
-	if q.buffer == nil {
+	if !q.kept {
 		return
 	}
 	length := 0
@@ -429,29 +415,11 @@ func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
 
 // content is a reader of the body from its beginning.
 func (q *inferring) content() io.ReadCloser {
-	all := &parts{}
-	for _, p := range q.parts {
-		if len(p) > 0 {
-			all.rest = append(all.rest, p)
-		}
+	if r := q.prompt.Reader(q.parts[:]...); r != nil {
+		return r
 	}
-	if len(all.rest) == 0 {
-		return http.NoBody
-	}
-	return all
+	return http.NoBody
 }
-
-// parts is a body in memory. It implements http1.Parts.
-type parts struct{ rest net.Buffers }
-
-// Read implements io.Reader.
-func (p *parts) Read(b []byte) (int, error) { return p.rest.Read(b) }
-
-// Close implements io.Closer.
-func (p *parts) Close() error { return nil }
-
-// Rest implements http1.Parts.
-func (p *parts) Rest() net.Buffers { return slices.Clone(p.rest) }
 
 // RoundTrip tries the endpoints in the picker's order. A request that a server may have received is sent to another one
 // once, and never after the first byte of a response.
@@ -461,7 +429,7 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 	err, again := errNoEndpoints, false
 	for i := 0; i < len(q.targets); i++ {
 		t := q.targets[i]
-		if i > 0 && q.buffer != nil {
+		if i > 0 && q.kept {
 			out.Body = q.content()
 		}
 		sent := false
@@ -469,6 +437,8 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 			var res *http.Response
 			if res, err = q.followed(out, t, m); err == nil {
 				q.status = res.StatusCode
+				q.prompt.Release() // no other server gets it
+				q.parts = [3][]byte{}
 				if _, upgraded := res.Body.(io.ReadWriteCloser); !upgraded {
 					res.Body = &tokens{ReadCloser: res.Body, q: q}
 				}

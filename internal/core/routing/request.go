@@ -3,6 +3,7 @@ package routing
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -97,6 +98,11 @@ func (h Hasher) Hash(dst []uint64, model, salt string, parts ...[]byte) []uint64
 	_, _ = d.WriteString(salt)
 	binary.LittleEndian.PutUint64(last[:], d.Sum64())
 	limit, room := len(dst)+h.most, h.block
+	size := 0
+	for _, part := range parts {
+		size += len(part)
+	}
+	dst = slices.Grow(dst, min(size/h.block, h.most))
 	d.Reset()
 	for _, part := range parts {
 		for len(part) >= room {
