@@ -82,7 +82,7 @@ func TestRequestsFollowEvents(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	r.Header.Set(":path", "/v1/completions?x=1")
 	for range 8 {
-		a := &asking{pool: p, served: p.served.Load(), header: r.Header}
+		a := &pickRequest{pool: p, served: p.served.Load(), header: r.Header}
 		if err := a.Body([]byte(body)); err != nil {
 			t.Fatal(err)
 		}

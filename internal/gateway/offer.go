@@ -25,7 +25,7 @@ func (g *Gateway) offer(ctx context.Context) {
 	for {
 		ln, err := net.Listen("tcp", g.cfg.Picker.String())
 		if err == nil {
-			err = (&extproc.Server{Begin: g.asked}).Serve(ctx, ln, g.cfg.PickerTLS)
+			err = (&extproc.Server{Begin: g.beginPick}).Serve(ctx, ln, g.cfg.PickerTLS)
 		}
 		if ctx.Err() != nil {
 			return
@@ -56,13 +56,13 @@ func newOffers(plan *gatewayplan.Plan, pools poolMap) *offers {
 		if o.byName[key] == nil || ref.Pool == inferenceapi.Group {
 			o.byName[key] = of
 		}
-		if p.Asked == (name{}) {
+		if p.OfferedAs == (name{}) {
 			continue
 		}
-		if _, several := o.byService[p.Asked]; several {
-			o.byService[p.Asked] = nil
+		if _, several := o.byService[p.OfferedAs]; several {
+			o.byService[p.OfferedAs] = nil
 		} else {
-			o.byService[p.Asked] = of
+			o.byService[p.OfferedAs] = of
 		}
 	}
 	return o
@@ -87,8 +87,9 @@ func (o *offers) find(pool, authority string) *pool {
 	return o.byName[host]
 }
 
-// asked begins a request for which another gateway calls the picker.
-func (g *Gateway) asked(poolName, authority string, h http.Header, subset []netip.AddrPort) (extproc.Request, bool) {
+// beginPick begins a request for which another gateway calls the picker.
+func (g *Gateway) beginPick(poolName, authority string, h http.Header,
+	subset []netip.AddrPort) (extproc.Request, bool) {
 	p := g.offers.Load().find(poolName, authority)
 	if p == nil {
 		return nil, false
@@ -97,11 +98,11 @@ func (g *Gateway) asked(poolName, authority string, h http.Header, subset []neti
 	if s == nil || s.own == nil {
 		return nil, false
 	}
-	return &asking{pool: p, served: s, header: h, subset: subset}, true
+	return &pickRequest{pool: p, served: s, header: h, subset: subset}, true
 }
 
-// asking is a request that another gateway proxies. It implements extproc.Request.
-type asking struct {
+// pickRequest is a request that another gateway proxies. It implements extproc.Request.
+type pickRequest struct {
 	pool   *pool
 	served *served
 	header http.Header
@@ -117,14 +118,14 @@ type asking struct {
 }
 
 // Whole implements extproc.Request.
-func (a *asking) Whole() bool { return !inference.Passes(a.header) }
+func (a *pickRequest) Whole() bool { return !inference.Passes(a.header) }
 
 func refusing(status int, reason, text string) error {
 	return &extproc.Refused{Status: status, Name: routing.ReasonHeader, Reason: reason, Text: text}
 }
 
 // Body implements extproc.Request.
-func (a *asking) Body(part []byte) error {
+func (a *pickRequest) Body(part []byte) error {
 	if e := a.header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return refusing(http.StatusUnsupportedMediaType, badBody, "the body of an inference request is compressed")
 	}
@@ -149,7 +150,7 @@ func (a *asking) Body(part []byte) error {
 }
 
 // Pick implements extproc.Request.
-func (a *asking) Pick(ctx context.Context) (*extproc.Choice, error) {
+func (a *pickRequest) Pick(ctx context.Context) (*extproc.Choice, error) {
 	if len(a.buffer) > 0 {
 		if err := a.scan.Close(); err != nil {
 			return nil, refusing(http.StatusBadRequest, badBody, err.Error())
@@ -184,7 +185,7 @@ func (a *asking) Pick(ctx context.Context) (*extproc.Choice, error) {
 }
 
 // hold delays the end of the pod at an address until the request has ended.
-func (a *asking) hold(at netip.AddrPort) {
+func (a *pickRequest) hold(at netip.AddrPort) {
 	if a.target != nil {
 		a.target.end()
 		a.target = nil
@@ -198,13 +199,13 @@ func (a *asking) hold(at netip.AddrPort) {
 }
 
 // Sent implements extproc.Request.
-func (a *asking) Sent() {
+func (a *pickRequest) Sent() {
 	a.served.bodies.Add(-a.held)
 	a.buffer, a.held = nil, 0
 }
 
 // Answered implements extproc.Request.
-func (a *asking) Answered(code int, served netip.AddrPort) {
+func (a *pickRequest) Answered(code int, served netip.AddrPort) {
 	a.status = code
 	if before := a.choice.Address(); served != before && slices.Contains(a.choice.Endpoints(), served) {
 		for at, ok := before, true; ok && at != served; {
@@ -216,10 +217,10 @@ func (a *asking) Answered(code int, served netip.AddrPort) {
 }
 
 // AnswerPart implements extproc.Request.
-func (a *asking) AnswerPart(part []byte) { a.usage.Write(part) }
+func (a *pickRequest) AnswerPart(part []byte) { a.usage.Write(part) }
 
 // End implements extproc.Request.
-func (a *asking) End(complete bool) {
+func (a *pickRequest) End(complete bool) {
 	a.Sent()
 	if a.choice == nil {
 		return

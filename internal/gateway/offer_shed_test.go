@@ -29,7 +29,7 @@ func TestOfferedSheds(t *testing.T) {
 	l.serveNow()
 	ask := func(model string) error {
 		t.Helper()
-		r, ok := l.asked("llm.default", "", http.Header{}, nil)
+		r, ok := l.beginPick("llm.default", "", http.Header{}, nil)
 		if !ok {
 			t.Fatal("the pool is not offered")
 		}

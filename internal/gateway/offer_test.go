@@ -130,7 +130,7 @@ func TestOfferedSubset(t *testing.T) {
 	l.server(1, answering)
 	l.serveNow()
 	for _, subset := range [][]netip.AddrPort{{}, {netip.MustParseAddrPort("192.0.2.1:0")}} {
-		r, ok := l.asked("llm.default", "", http.Header{}, subset)
+		r, ok := l.beginPick("llm.default", "", http.Header{}, subset)
 		if !ok {
 			t.Fatal("the pool is not there")
 		}
@@ -151,7 +151,7 @@ func TestOfferedPoolIsFound(t *testing.T) {
 		pools.Set(ref, of)
 		plan.Pools[ref] = &gatewayplan.Pool{Ref: ref}
 		if service != "" {
-			plan.Pools[ref].Asked = name{Namespace: "ns", Name: service}
+			plan.Pools[ref].OfferedAs = name{Namespace: "ns", Name: service}
 		}
 		if foreign {
 			plan.Pools[ref].Picker = &gatewayplan.PoolPicker{}

@@ -62,8 +62,8 @@ func poolState(p ownPool) explain.PoolState {
 			Waiting: s.Stats.Waiting, Running: s.Stats.Running, Cache: s.Stats.CacheUse, InFlight: s.InFlight,
 			Adapters: slices.Concat(s.Stats.Active, s.Stats.Queued), Problem: s.Problem}
 		if c := s.Cache; c != nil {
-			one.Events = &explain.Events{Blocks: c.Blocks, Heard: c.Heard, Whole: c.Whole, Full: c.Full, Gaps: c.Gaps,
-				Wrong: c.Wrong, Problem: s.CacheProblem}
+			one.Events = &explain.Events{Blocks: c.Blocks, Received: c.Received, Whole: c.Whole, Full: c.Full,
+				Gaps: c.Gaps, Wrong: c.Wrong, Problem: s.CacheProblem}
 		}
 		if at := s.Stats.At; !at.IsZero() {
 			one.Seen = &at

@@ -74,7 +74,7 @@ func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPo
 	defer p.scraping.Done()
 	pause := firstPause
 	for {
-		heard, err := p.subscription(ctx, ref, at, f)
+		received, err := p.subscription(ctx, ref, at, f)
 		p.mu.Lock()
 		if p.followers[ref] == f {
 			p.state.Unfollowed(ref)
@@ -87,7 +87,7 @@ func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPo
 		switch {
 		case errors.Is(err, errSlow):
 			pause = longestRetry
-		case heard:
+		case received:
 			pause = firstPause
 		}
 		timer := time.NewTimer(pause - pause/10 + rand.N(pause/5))
@@ -103,7 +103,7 @@ func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPo
 
 // subscription is one connection. heard: a message was received.
 func (p *Pool) subscription(ctx context.Context, ref routing.Ref, at netip.AddrPort, f *follower) (
-	heard bool, err error,
+	received bool, err error,
 ) {
 	dialer := net.Dialer{Timeout: scrapeTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true,
 		Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
@@ -125,10 +125,10 @@ func (p *Pool) subscription(ctx context.Context, ref routing.Ref, at netip.AddrP
 	p.mu.Unlock()
 	for {
 		if err := from.next(ctx, func(frames [][]byte) {
-			heard = true
+			received = true
 			p.message(ref, f, frames)
 		}); err != nil {
-			return heard, err
+			return received, err
 		}
 	}
 }

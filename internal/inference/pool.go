@@ -42,7 +42,7 @@ type Pool struct {
 	waiters   map[routing.Ticket]*waiter
 	expiry    *time.Timer // nil: nothing is held
 	inFlight  int
-	asked     time.Time     // when the last request came
+	lastUse   time.Time     // when a request last came or ended
 	active    bool          // there are requests
 	woke      time.Time     // since when
 	woken     chan struct{} // closed while active
@@ -367,7 +367,7 @@ func (p *Pool) Measures(metric string) (all []routing.Measure, ok bool) {
 	all, wakes, ok := routing.Measures(metric, &sums, loads)
 	if wakes {
 		p.mu.Lock()
-		p.state.Asked(time.Now())
+		p.state.HeldRead(time.Now())
 		p.mu.Unlock()
 	}
 	return all, ok
@@ -478,7 +478,7 @@ func (k *Pick) End(r Result) {
 	}
 	k.ended = true
 	p.inFlight--
-	p.asked = now
+	p.lastUse = now
 	p.state.Ended(&k.flight, r.Outcome, r.OutputTokens, now)
 	p.state.Ended(&k.prefill, r.Outcome, 0, now)
 	p.drain()

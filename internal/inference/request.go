@@ -24,8 +24,7 @@ func Objective(h http.Header) string {
 	return header(h, "X-Llm-D-Inference-Objective", "X-Gateway-Inference-Objective")
 }
 
-// Request is what the picker is asked about a request with this header and body, for the name that servers know its
-// model by.
+// Request returns the picker's form of a request with this header and body; target is the model's name on the servers.
 func (p *Pool) Request(h http.Header, facts *modelbody.Facts, body []byte, target string,
 	priority int) *routing.Request {
 	r := &routing.Request{Model: facts.Model, Target: target, Priority: priority, Bytes: len(body),

@@ -135,7 +135,7 @@ func (p *Pool) nextPause(now time.Time) time.Duration {
 	n := len(p.scrapers)
 	active := max(activePace, time.Duration(n)*time.Second/perSecond)
 	switch {
-	case p.inFlight == 0 && p.state.Held() == 0 && now.Sub(p.asked) >= idleAfter:
+	case p.inFlight == 0 && p.state.Held() == 0 && now.Sub(p.lastUse) >= idleAfter:
 		if p.active {
 			p.active = false
 			p.woken = make(chan struct{})
@@ -150,7 +150,7 @@ func (p *Pool) nextPause(now time.Time) time.Duration {
 
 // wake causes a scrape of all endpoints after a quiet time. The lock is held.
 func (p *Pool) wake(now time.Time) {
-	p.asked = now
+	p.lastUse = now
 	if !p.active {
 		p.active, p.woke = true, now
 		close(p.woken)

@@ -135,7 +135,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 	t := p.tokens
 	var servers []netip.AddrPort
 	for _, ref := range p.state.Refs() {
-		if e := p.state.Endpoint(ref); e.Ready && !e.Draining && p.state.CacheState(ref).Heard {
+		if e := p.state.Endpoint(ref); e.Ready && !e.Draining && p.state.CacheState(ref).Received {
 			servers = append(servers, e.Address)
 		}
 	}

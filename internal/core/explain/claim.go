@@ -25,7 +25,7 @@ func Claim(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volum
 	switch c.Status.Phase {
 	case corev1.ClaimBound:
 		size := c.Status.Capacity[corev1.ResourceStorage]
-		out.say("is bound to volume %s (%s)", c.Spec.VolumeName, size.String())
+		out.info("is bound to volume %s (%s)", c.Spec.VolumeName, size.String())
 	case corev1.ClaimLost:
 		out.warn("has lost its volume %s: it does not exist any more, or is bound to another claim", c.Spec.VolumeName)
 	default:

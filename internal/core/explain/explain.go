@@ -20,7 +20,7 @@ type Line struct {
 // Lines describe an object, the most important line first.
 type Lines []Line
 
-func (l *Lines) say(format string, args ...any) {
+func (l *Lines) info(format string, args ...any) {
 	*l = append(*l, Line{false, fmt.Sprintf(format, args...)})
 }
 func (l *Lines) warn(format string, args ...any) {

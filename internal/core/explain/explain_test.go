@@ -181,22 +181,22 @@ func TestInferencePool(t *testing.T) {
   models with rules: a
 `},
 		{"KV events", Pool{State: &PoolState{Ready: 5, TokenProblem: "no /tokenize", Servers: []Server{
-			{Name: "a", Seen: &seen, Events: &Events{Heard: true, Whole: true, Blocks: 5}},
+			{Name: "a", Seen: &seen, Events: &Events{Received: true, Whole: true, Blocks: 5}},
 			{Name: "b", Seen: &seen, Events: &Events{Problem: "connection refused"}},
 			{Name: "c", Seen: &seen, Events: &Events{}},
-			{Name: "d", Seen: &seen, Events: &Events{Heard: true, Wrong: 16}},
-			{Name: "e", Seen: &seen, Events: &Events{Heard: true, Blocks: 1}}}}}, `
+			{Name: "d", Seen: &seen, Events: &Events{Received: true, Wrong: 16}},
+			{Name: "e", Seen: &seen, Events: &Events{Received: true, Blocks: 1}}}}}, `
   5 ready servers take requests; 0 requests at work, 0 requests waiting
   server a: 0 running, 0 waiting, 0 % of the cache used
   server b: 0 running, 0 waiting, 0 % of the cache used
   server c: 0 running, 0 waiting, 0 % of the cache used
   server d: 0 running, 0 waiting, 0 % of the cache used
   server e: 0 running, 0 waiting, 0 % of the cache used
-! server b: no KV events, what was sent to it counts: connection refused
-  server c: has published no KV event yet, what was sent to it counts
-! server d: its blocks have another length than those of the pool (16 tokens), what was sent to it counts
-  server e: 1 block known by KV events; it had others before carob listened, or events were missed
-! KV events cannot be used, what was sent where counts: no /tokenize
+! server b: no KV events, its cache is estimated from the requests sent to it: connection refused
+  server c: has published no KV event yet, its cache is estimated from the requests sent to it
+! server d: its blocks do not have 16 tokens as those of the pool, its cache is estimated from the requests sent to it
+  server e: 1 block known from KV events; it may have more, stored before carob subscribed or in events that were lost
+! KV events cannot be used, caches are estimated from the requests sent to the servers: no /tokenize
 `},
 		{"saturated", Pool{Parents: accepted, State: &PoolState{Ready: 1, Saturation: 1.5, Held: 2, HeldBytes: 9}}, `
   1 ready server takes requests; 0 requests at work, 0 requests waiting
@@ -221,7 +221,7 @@ func TestInferencePool(t *testing.T) {
 			Status: "False", Reason: "InvalidExtensionRef", Message: "no Service epp"}}}}, Unknown: "forbidden",
 			Pods: []*corev1.Pod{pod(func(*corev1.Pod) {})}}, `
 ! Gateway g: ResolvedRefs is false: no Service epp (InvalidExtensionRef)
-! cannot read what the gateway knows about it: forbidden
+! cannot read the gateway's state of it: forbidden
   pod p: runs on node n, and has been ready for 60m; 1 restart
 `},
 		{"another picker", Pool{State: &PoolState{Picker: "d/epp:9002", FailOpen: true}}, `
@@ -229,7 +229,7 @@ func TestInferencePool(t *testing.T) {
 `},
 		{"an unknown model", Pool{Model: "m", State: &PoolState{Ready: 1, Shed: true, Models: []string{"a"}}}, `
   1 ready server takes requests; 0 requests at work, 0 requests waiting
-! model m: unknown, no InferenceModel names it; its requests are the first to be refused when no server has room
+! model m: no InferenceModel has this name; its requests are the first to be refused when no server has room
 `},
 	} {
 		expectLines(t, c.what, InferencePool(&c.pool, now), c.want)

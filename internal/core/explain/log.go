@@ -62,7 +62,7 @@ func (l *Lines) log(log *Log, explained string) {
 	lines := strings.Split(strings.TrimSpace(log.Text), "\n")
 	for _, line := range lines[max(len(lines)-LogLines, 0):] {
 		if line = strings.TrimSpace(line); line != "" {
-			l.say("log of %s: %s", of, cut(line))
+			l.info("log of %s: %s", of, cut(line))
 		}
 	}
 }

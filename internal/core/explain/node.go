@@ -17,7 +17,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 			out.warn("%s: %s", c.Type, because(c.Reason, c.Message))
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue:
 			ready = true
-			out.say("has been ready for %s", ago(now, c.LastTransitionTime.Time))
+			out.info("has been ready for %s", ago(now, c.LastTransitionTime.Time))
 		case c.Type == corev1.NodeReady:
 			ready = true // the other lines are the problems
 			out.warn("has not been ready for %s: %s", ago(now, c.LastTransitionTime.Time), because(c.Reason, c.Message))
@@ -43,7 +43,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 // Namespace explains a Namespace.
 func Namespace(n *corev1.Namespace, now time.Time) (out Lines) {
 	if n.Status.Phase != corev1.NamespaceTerminating {
-		out.say("is active")
+		out.info("is active")
 		return out
 	}
 	out.object(n, unrecorded, now)

@@ -28,7 +28,7 @@ func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 	case p.DeletionTimestamp != nil:
 		out.deletion(p, now)
 	case p.Status.Phase == corev1.PodSucceeded:
-		out.say("has ended: all containers exited with 0")
+		out.info("has ended: all containers exited with 0")
 	case p.Status.Phase == corev1.PodFailed:
 		out.warn("has failed%s", after(": ", because(p.Status.Reason, p.Status.Message)))
 		out.containers(p, now)
@@ -209,7 +209,7 @@ func (l *Lines) running(p *corev1.Pod, now time.Time) {
 			last += fmt.Sprintf("; container %s last %s", s.Name, exited(t, now))
 		}
 	}
-	l.say("runs on node %s, and has been ready for %s; %s%s", p.Spec.NodeName, ago(now, c.LastTransitionTime.Time),
+	l.info("runs on node %s, and has been ready for %s; %s%s", p.Spec.NodeName, ago(now, c.LastTransitionTime.Time),
 		counted(int(restarts), "restart"), last)
 }
 

@@ -10,78 +10,78 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Parent is what a Gateway's controller says in the status of an object.
+// Parent is the entry of a Gateway in the status of an object.
 type Parent struct {
 	Name       string             `json:"name"` // of the Gateway
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// PoolState is what the gateway knows of an InferencePool that it serves.
+// PoolState is the gateway's state of an InferencePool that it serves.
 type PoolState struct {
 	Group     string `json:"group"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Picker is the Service that is asked, NAMESPACE/NAME:PORT; empty: carob's own picker.
+	// Picker is the Service of the endpoint picker, NAMESPACE/NAME:PORT; empty: carob's own picker.
 	Picker       string `json:"picker,omitempty"`
 	FailOpen     bool   `json:"failOpen,omitempty"`
 	DrainProblem string `json:"drainProblem,omitempty"` // why the annotation for deleted pods has no effect
-	// Models are the names that InferenceModels and rewrites know; nil: any name is passed on.
+	// Models are the model names in InferenceModels and rewrites; nil: there are none, and any name is forwarded.
 	Models []string `json:"models,omitempty"`
-	// Shed: there are InferenceModels, and requests for other names can be shed.
+	// Shed means that requests for models without an InferenceModel are refused first under load.
 	Shed bool `json:"shed,omitempty"`
-	// What follows is known of carob's own picker only.
+	// The rest is set only for carob's own picker.
 	Ready      int      `json:"ready"`
 	Held       int      `json:"held"`
 	HeldBytes  int      `json:"heldBytes"`
-	Requests   int      `json:"requests"` // that servers have
-	Waiting    int      `json:"waiting"`  // of them, those that wait
+	Requests   int      `json:"requests"` // on servers
+	Waiting    int      `json:"waiting"`  // of Requests, those in the servers' queues
 	Saturation float64  `json:"saturation"`
 	Starting   bool     `json:"starting,omitempty"` // requests wait for the first server
 	Servers    []Server `json:"servers,omitempty"`
-	// TokenProblem is why prompts cannot be compared with KV events; empty: they can, or need not.
+	// TokenProblem is why prompts cannot be compared with KV events; empty: they can be, or need not be.
 	TokenProblem string `json:"tokenProblem,omitempty"`
 }
 
-// Server is a model server as the picker knows it.
+// Server is the picker's state of a model server.
 type Server struct {
 	Name     string     `json:"name"`
 	Address  string     `json:"address"`
 	Engine   string     `json:"engine,omitempty"`
 	Waiting  int        `json:"waiting"`
 	Running  int        `json:"running"`
-	Cache    float64    `json:"cache"` // used part
+	Cache    float64    `json:"cache"` // used share, 0 to 1
 	InFlight int        `json:"inFlight"`
 	Adapters []string   `json:"adapters,omitempty"`
-	Seen     *time.Time `json:"seen,omitempty"`    // when it last told its metrics; nil: never
+	Seen     *time.Time `json:"seen,omitempty"`    // time of its newest metrics; nil: none yet
 	Problem  string     `json:"problem,omitempty"` // of the last request for metrics
 	Events   *Events    `json:"events,omitempty"`  // nil: the pool does not follow KV events
 }
 
-// Events are what is known of a server's cache by its KV events.
+// Events is the state of a server's cache according to its KV events.
 type Events struct {
-	Blocks  int    `json:"blocks"`
-	Heard   bool   `json:"heard"` // a message has come since the connection was made
-	Whole   bool   `json:"whole"` // nothing was missed
-	Full    bool   `json:"full,omitempty"`
-	Gaps    int    `json:"gaps,omitempty"`
-	Wrong   int    `json:"wrong,omitempty"` // tokens that its blocks should have; 0: they have
-	Problem string `json:"problem,omitempty"`
+	Blocks   int    `json:"blocks"`
+	Received bool   `json:"received"` // a message has arrived on this connection
+	Whole    bool   `json:"whole"`    // nothing was missed
+	Full     bool   `json:"full,omitempty"`
+	Gaps     int    `json:"gaps,omitempty"`
+	Wrong    int    `json:"wrong,omitempty"` // expected tokens of a block if its blocks differ; else 0
+	Problem  string `json:"problem,omitempty"`
 }
 
-// staleAfter is how old metrics are when they are no longer believed; while nobody asks, servers are asked every 5 s.
+// staleAfter is the age after which metrics are ignored. A pool without requests is scraped every 5 s.
 const staleAfter = 15 * time.Second
 
-// mostNamed bounds how many pods or servers are named one by one.
+// mostNamed is the maximum number of pods or servers that are listed.
 const mostNamed = 8
 
-// Pool is what is known of an InferencePool.
+// Pool is an InferencePool and the objects and states that explain it.
 type Pool struct {
 	Selector map[string]string
 	Parents  []Parent
 	Pods     []*corev1.Pod // that the selector matches
 	State    *PoolState    // nil: the gateway does not serve it
-	Unknown  string        // why the gateway's state is not known; empty: it is
-	Model    string        // that the user asks about; empty: none
+	Unknown  string        // why the gateway's state could not be read; empty: it was
+	Model    string        // a model to explain, too; empty: none
 }
 
 // InferencePool explains a pool.
@@ -89,7 +89,7 @@ func InferencePool(p *Pool, now time.Time) (out Lines) {
 	out.parents(p)
 	switch s := p.State; {
 	case p.Unknown != "":
-		out.warn("cannot read what the gateway knows about it: %s", p.Unknown)
+		out.warn("cannot read the gateway's state of it: %s", p.Unknown)
 	case s == nil && len(p.Parents) == 0:
 		out.warn("no Gateway of carob serves it: no HTTPRoute that a Gateway has accepted leads to it")
 	case s == nil:
@@ -123,12 +123,12 @@ func (l *Lines) pool(s *PoolState) {
 		if s.FailOpen {
 			instead = "go to any server"
 		}
-		l.say("the endpoint picker %s chooses its servers; if it does not answer, requests %s", s.Picker, instead)
+		l.info("the endpoint picker %s chooses its servers; if it does not answer, requests %s", s.Picker, instead)
 		return
 	}
 	switch {
 	case s.Ready > 0:
-		l.say("%s requests; %s at work, %s", counted(s.Ready, "ready server")+verb(s.Ready, " takes", " take"),
+		l.info("%s requests; %s at work, %s", counted(s.Ready, "ready server")+verb(s.Ready, " takes", " take"),
 			counted(s.Requests-s.Waiting, "request"), counted(s.Waiting, "request")+" waiting")
 	case s.Starting:
 		l.warn("no ready server: requests wait for the first one (%d do), because an autoscaler reads how many wait",
@@ -152,7 +152,7 @@ func verb(n int, one, several string) string {
 	return several
 }
 
-// pods says why no pod is ready.
+// pods explains why no pod is ready.
 func (l *Lines) pods(p *Pool, now time.Time) {
 	if len(p.Pods) == 0 {
 		l.warn("no pod has its labels: %s", labelsText(p.Selector))
@@ -167,7 +167,7 @@ func (l *Lines) pods(p *Pool, now time.Time) {
 			j := slices.IndexFunc(about, func(o Line) bool { return o.Problem })
 			l.warn("pod %s: %s", pod.Name, about[j].Text)
 		} else {
-			l.say("pod %s: %s", pod.Name, about[0].Text)
+			l.info("pod %s: %s", pod.Name, about[0].Text)
 		}
 	}
 }
@@ -185,14 +185,14 @@ func (l *Lines) servers(s *PoolState, now time.Time) {
 	for i := range s.Servers {
 		server := &s.Servers[i]
 		if i == mostNamed {
-			l.say("and %s more", counted(len(s.Servers)-i, "server"))
+			l.info("and %s more", counted(len(s.Servers)-i, "server"))
 			return
 		}
 		load := fmt.Sprintf("%d running, %d waiting, %.0f %% of the cache used", server.Running, server.Waiting,
 			server.Cache*100)
 		switch {
 		case server.Seen == nil && server.Problem == "":
-			l.say("server %s: has not been asked for its metrics yet", server.Name)
+			l.info("server %s: its metrics have not been read yet", server.Name)
 		case server.Seen == nil:
 			l.warn("server %s: metrics missing, only its %s from this gateway count: %s", server.Name,
 				counted(server.InFlight, "request"), server.Problem)
@@ -202,12 +202,12 @@ func (l *Lines) servers(s *PoolState, now time.Time) {
 		case server.Problem != "":
 			l.warn("server %s: %s; %s", server.Name, load, server.Problem)
 		default:
-			l.say("server %s: %s", server.Name, load)
+			l.info("server %s: %s", server.Name, load)
 		}
 	}
 }
 
-// cacheEvents says which servers' KV events are not used, and why.
+// cacheEvents lists the servers whose KV events are not used, and why.
 func (l *Lines) cacheEvents(s *PoolState) {
 	used, followed := 0, 0
 	for i := range s.Servers {
@@ -221,50 +221,47 @@ func (l *Lines) cacheEvents(s *PoolState) {
 		name := s.Servers[i].Name
 		switch {
 		case e.Problem != "":
-			l.warn("server %s: no KV events, what was sent to it counts: %s", name, e.Problem)
+			l.warn("server %s: no KV events, its cache is estimated from the requests sent to it: %s", name, e.Problem)
 			continue
-		case !e.Heard:
-			l.say("server %s: has published no KV event yet, what was sent to it counts", name)
+		case !e.Received:
+			l.info("server %s: has published no KV event yet, its cache is estimated from the requests sent to it", name)
 			continue
 		case e.Wrong > 0:
-			l.warn("server %s: its blocks have another length than those of the pool (%d tokens), what was sent to it counts",
+			l.warn("server %s: its blocks do not have %d tokens as those of the pool, its cache is estimated from the requests sent to it",
 				name, e.Wrong)
 			continue
 		case e.Full:
-			l.warn("server %s: has more blocks than carob remembers (%d)", name, e.Blocks)
+			l.warn("server %s: has more blocks than carob stores (%d)", name, e.Blocks)
 		case !e.Whole:
-			l.say("server %s: %s known by KV events; it had others before carob listened, or events were missed",
+			l.info("server %s: %s known from KV events; it may have more, stored before carob subscribed or in events that were lost",
 				name, counted(e.Blocks, "block"))
 		}
 		used++
 	}
 	if used > 0 && s.TokenProblem != "" {
-		l.warn("KV events cannot be used, what was sent where counts: %s", s.TokenProblem)
+		l.warn("KV events cannot be used, caches are estimated from the requests sent to the servers: %s", s.TokenProblem)
 	} else if used > 0 {
-		l.say("KV events of %s are compared with prompts", counted(used, "server"))
+		l.info("KV events of %s are compared with prompts", counted(used, "server"))
 	}
 }
 
-func (l *Lines) models(s *PoolState, asked string) {
-	loaded := func(model string) bool {
-		return slices.ContainsFunc(s.Servers, func(o Server) bool { return slices.Contains(o.Adapters, model) })
-	}
-	if asked == "" {
+func (l *Lines) models(s *PoolState, model string) {
+	if model == "" {
 		if len(s.Models) > 0 {
-			l.say("models with rules: %s", strings.Join(s.Models, ", "))
+			l.info("models with rules: %s", strings.Join(s.Models, ", "))
 		}
 		return
 	}
-	switch known := slices.Contains(s.Models, asked); {
-	case known:
-		l.say("model %s: an InferenceModel or InferenceModelRewrite says what becomes of its requests", asked)
+	switch {
+	case slices.Contains(s.Models, model):
+		l.info("model %s: an InferenceModel or InferenceModelRewrite applies to its requests", model)
 	case s.Shed:
-		l.warn("model %s: unknown, no InferenceModel names it; its requests are the first to be refused when no "+
-			"server has room", asked)
+		l.warn("model %s: no InferenceModel has this name; its requests are the first to be refused when no "+
+			"server has room", model)
 	default:
-		l.say("model %s: no rule names it, its requests keep the name", asked)
+		l.info("model %s: no rule applies to it, its requests keep the name", model)
 	}
-	if loaded(asked) {
-		l.say("model %s: a server has it loaded as an adapter", asked)
+	if slices.ContainsFunc(s.Servers, func(o Server) bool { return slices.Contains(o.Adapters, model) }) {
+		l.info("model %s: a server has it loaded as an adapter", model)
 	}
 }

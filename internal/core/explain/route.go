@@ -22,7 +22,7 @@ type Served struct {
 	Parents  []Parent // of its status; a Gateway has one without a name
 	Places   []Place
 	Problems []string // reported by the gateway
-	Unknown  string   // why the gateway's state is not known; empty: it is
+	Unknown  string   // why the gateway's state could not be read; empty: it was
 }
 
 // NothingServed is the line for an object for which a gateway serves nothing.
@@ -54,7 +54,7 @@ func Route(s *Served) (out Lines) {
 
 func (l *Lines) place(p *Place) {
 	if p.Answer != "" {
-		l.say("%s answers %s", p.Where, p.Answer)
+		l.info("%s answers %s", p.Where, p.Answer)
 		return
 	}
 	if len(p.Backends) == 0 {
@@ -79,6 +79,6 @@ func (l *Lines) place(p *Place) {
 		}
 	}
 	if len(works) > 0 {
-		l.say("%s → %s", p.Where, strings.Join(works, ", "))
+		l.info("%s → %s", p.Where, strings.Join(works, ", "))
 	}
 }

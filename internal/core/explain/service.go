@@ -17,7 +17,7 @@ import (
 func Service(s *corev1.Service, all []*discoveryv1.EndpointSlice, r Related, now time.Time) (out Lines) {
 	out.object(s, unrecorded, now)
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		out.say("is a name of %s in DNS; it has no endpoints", s.Spec.ExternalName)
+		out.info("is a name of %s in DNS; it has no endpoints", s.Spec.ExternalName)
 		return out
 	}
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && len(s.Status.LoadBalancer.Ingress) == 0 {
@@ -26,12 +26,12 @@ func Service(s *corev1.Service, all []*discoveryv1.EndpointSlice, r Related, now
 	if len(s.Spec.Selector) > 0 {
 		out.selected(s, r.Pods)
 	} else {
-		out.say("has no selector: its endpoints are not made by carob")
+		out.info("has no selector: its endpoints are not made by carob")
 	}
 	ready, other := addresses(all)
 	switch {
 	case len(ready) > 0:
-		out.say("%s: %s", counted(len(ready), "ready endpoint"), some(ready))
+		out.info("%s: %s", counted(len(ready), "ready endpoint"), some(ready))
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
 		out.warn("no endpoint is ready: its name has no address in DNS")
 	default:

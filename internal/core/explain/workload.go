@@ -65,7 +65,7 @@ func StatefulSet(set *appsv1.StatefulSet, r Related, now time.Time) (out Lines) 
 	case update.Type == appsv1.OnDeleteStatefulSetStrategyType:
 		n.updated = n.pods // old pods stay until they are deleted
 	case update.RollingUpdate != nil && update.RollingUpdate.Partition != nil && *update.RollingUpdate.Partition > 0:
-		out.say("updates only pods with the ordinal %d and above (its partition)", *update.RollingUpdate.Partition)
+		out.info("updates only pods with the ordinal %d and above (its partition)", *update.RollingUpdate.Partition)
 		n.updated = n.pods
 	}
 	out.counts(n)
@@ -109,7 +109,7 @@ func Job(j *batchv1.Job, r Related, now time.Time) (out Lines) {
 		}
 		switch c.Type {
 		case batchv1.JobComplete:
-			out.say("completed %s ago: %s succeeded", ago(now, c.LastTransitionTime.Time),
+			out.info("completed %s ago: %s succeeded", ago(now, c.LastTransitionTime.Time),
 				counted(int(s.Succeeded), "pod"))
 			return out
 		case batchv1.JobFailed, batchv1.JobFailureTarget, batchv1.JobSuspended:
@@ -123,7 +123,7 @@ func Job(j *batchv1.Job, r Related, now time.Time) (out Lines) {
 	if s.Ready != nil {
 		ready = int(*s.Ready)
 	}
-	out.say("%d of %s; %s active, %d of them ready, %d failed", s.Succeeded, wanted, counted(int(s.Active), "pod"),
+	out.info("%d of %s; %s active, %d of them ready, %d failed", s.Succeeded, wanted, counted(int(s.Active), "pod"),
 		ready, s.Failed)
 	if s.Failed > 0 && j.Spec.BackoffLimit != nil && j.Spec.BackoffLimitPerIndex == nil && !out.Problems() {
 		out.warn("%s of %d allowed (its backoffLimit)", counted(int(s.Failed), "failure"), *j.Spec.BackoffLimit)
@@ -141,14 +141,14 @@ func CronJob(c *batchv1.CronJob, r Related, now time.Time) (out Lines) {
 	if c.Spec.TimeZone != nil {
 		zone = *c.Spec.TimeZone
 	}
-	out.say("runs at %q (%s)", c.Spec.Schedule, zone)
+	out.info("runs at %q (%s)", c.Spec.Schedule, zone)
 	if at := c.Status.LastScheduleTime; at != nil {
-		out.say("made its last Job %s ago; %s active", ago(now, at.Time), counted(len(c.Status.Active), "Job"))
+		out.info("made its last Job %s ago; %s active", ago(now, at.Time), counted(len(c.Status.Active), "Job"))
 	} else {
-		out.say("has not made a Job yet")
+		out.info("has not made a Job yet")
 	}
 	if len(c.Status.Active) > 0 && c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent {
-		out.say("makes no Job while one is active (its concurrencyPolicy)")
+		out.info("makes no Job while one is active (its concurrencyPolicy)")
 	}
 	return out.related(r, now)
 }
@@ -166,14 +166,14 @@ func Autoscaler(h *autoscalingv2.HorizontalPodAutoscaler, r Related, now time.Ti
 	for _, c := range s.Conditions {
 		out.condition(string(c.Type), c.Status, c.Reason, c.Message, bad)
 		if c.Type == bounds && c.Status == corev1.ConditionTrue {
-			out.say("is at a bound: %s", because(c.Reason, c.Message))
+			out.info("is at a bound: %s", because(c.Reason, c.Message))
 		}
 	}
 	target := h.Spec.ScaleTargetRef
 	if out.Problems() && s.CurrentReplicas == 0 && s.DesiredReplicas == 0 { // unknown: its scale was never read
 		return out.related(r, now)
 	}
-	out.say("%s/%s has %s, and should have %d", strings.ToLower(target.Kind), target.Name,
+	out.info("%s/%s has %s, and should have %d", strings.ToLower(target.Kind), target.Name,
 		counted(int(s.CurrentReplicas), "replica"), s.DesiredReplicas)
 	return out.related(r, now)
 }
@@ -205,9 +205,9 @@ func (l *Lines) object(o metav1.Object, observed int64, now time.Time) {
 func (l *Lines) counts(n counts) {
 	switch {
 	case n.wanted == 0 && n.pods == 0:
-		l.say("needs no pod")
+		l.info("needs no pod")
 	case n.available >= n.wanted && n.pods == n.wanted && n.updated == n.wanted:
-		l.say("%d of %s available", n.available, counted(n.wanted, "pod"))
+		l.info("%d of %s available", n.available, counted(n.wanted, "pod"))
 	default:
 		l.warn("%d of %s available: %d exist, %d of them of the newest template, %d ready", n.available,
 			counted(n.wanted, "pod"), n.pods, n.updated, n.ready)

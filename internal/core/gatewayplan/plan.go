@@ -69,8 +69,8 @@ type World struct {
 	Host     []netip.Addr // addresses of this host, reported when a port listens on all
 	// Failed are the ports that could not be opened, and FailedUDP those of UDP.
 	Failed, FailedUDP map[netip.AddrPort]string
-	// Offered: other gateways use carob's picker, so all pools with this picker are served, also those without a
-	// route.
+	// Offered means that other gateways call carob's picker: all pools with this picker are served, those without a
+	// route included.
 	Offered bool
 }
 

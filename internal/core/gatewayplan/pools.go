@@ -40,8 +40,9 @@ type PickerConfig struct {
 	Problem string // why it cannot be used; empty when it can
 }
 
-// The picker of a pool that names carob's own: its group and kind in endpointPickerRef. The name is that of a ConfigMap
-// with its configuration; without such a ConfigMap the default one holds. A pool of v1 without a reference has it, too.
+// PickerGroup and PickerKind in endpointPickerRef select carob's picker. The name is that of a ConfigMap with its
+// configuration; without such a ConfigMap, the default configuration applies. A pool of v1 without a reference has
+// carob's picker, too.
 const (
 	PickerGroup = "carob.dev"
 	PickerKind  = "EndpointPicker"
@@ -63,31 +64,32 @@ type Pool struct {
 	H2C        bool    // what the pods speak; else HTTP/1.1
 	Picker     *PoolPicker
 	Models     *Models
-	// Config is the configuration of carob's picker; nil: the default, or the one before if Broken.
+	// Config is the configuration of carob's picker; nil means the default, or the previous one if Broken.
 	Config *routing.Config
 	Broken bool // the configuration cannot be used
 
-	// Drain is how long the pool's pods wait for their requests at most when they are deleted
-	// (podlife.DrainAnnotation); nil: the pool says nothing, or what DrainProblem complains about.
+	// Drain is how long deleted pods of the pool wait for their requests at most (podlife.DrainAnnotation); nil: the
+	// annotation is missing, or invalid as DrainProblem says.
 	Drain        *time.Duration
 	DrainProblem string
 
-	// Asked is the Service by which other gateways ask carob's picker; empty: the pool names none.
-	Asked Name
+	// OfferedAs is the Service through which other gateways call carob's picker; empty: the pool names none.
+	OfferedAs Name
 
 	problem    string // of the configuration
 	old        bool   // v1alpha2
 	unresolved string // why the picker cannot be used: every request fails
 }
 
-// PoolPicker is a picker behind a Service, which is asked by ext-proc. A pool without one has carob's own.
+// PoolPicker is an endpoint picker behind a Service, called by ext-proc. A pool without one uses carob's picker.
 type PoolPicker struct {
 	Service httproute.Ref
-	// Plain: without TLS. Otherwise TLS is not verified unless a BackendTLSPolicy configures it
-	// (2.1).
+	// Plain means that the connection has no TLS. With TLS, the server is verified only if a BackendTLSPolicy
+	// configures it (2.1).
 	Plain bool
 	TLS   *httproute.BackendTLS
-	// FailOpen: when the picker does not answer, any endpoint of the pool gets the request; else none.
+	// FailOpen means that any endpoint of the pool gets the request when the picker does not respond; otherwise the
+	// request fails.
 	FailOpen bool
 }
 
@@ -95,7 +97,7 @@ func isPool(group, kind string) bool {
 	return kind == "InferencePool" && (group == inferenceapi.Group || group == inferenceapi.OldGroup)
 }
 
-// readPools brings the pools of both versions into one form.
+// readPools converts the pools of both versions into one form.
 func (p *planner) readPools() {
 	p.pools = map[httproute.Ref]*Pool{}
 	if p.Inference == nil {
@@ -129,7 +131,7 @@ func (p *planner) readPools() {
 	p.readModels()
 }
 
-// readDrain reads how long the pool's pods wait for their requests.
+// readDrain reads how long deleted pods of the pool wait for their requests.
 func (p *Pool) readDrain(annotations map[string]string) {
 	d, ok, err := podlife.DrainTimeout(annotations)
 	switch {
@@ -162,12 +164,12 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 	of := Name{Namespace: pool.Ref.Namespace, Name: name}
 	p.pickers[of] = true
 	if p.Services[of] == nil && pool.old {
-		// v1alpha2 cannot leave the reference out. Manifests of that time name a picker that an operator installs;
-		// without it carob's own serves.
+		// In v1alpha2 the reference is required, and manifests name a picker that an operator installs. Without that
+		// picker, the pool uses carob's.
 		return
 	}
 	if s := p.Services[of]; s != nil && s.Annotations[PickerAnnotation] == "true" {
-		pool.Asked = of
+		pool.OfferedAs = of
 		return
 	}
 	found, problem := p.service(nil, of, port, false)
@@ -179,7 +181,7 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 		Plain: or(found.AppProtocol, "") == "kubernetes.io/h2c", FailOpen: mode == "FailOpen"}
 }
 
-// offerPools has the pools served about which other gateways may ask.
+// offerPools adds to the plan the pools for which other gateways may call carob's picker.
 func (p *planner) offerPools() {
 	for ref, pool := range p.pools { // any order: into maps
 		if p.Offered && pool.Picker == nil && pool.unresolved == "" {
@@ -190,7 +192,7 @@ func (p *planner) offerPools() {
 	}
 }
 
-// poolBackend resolves a reference to a pool. Its port plays no role (1.1).
+// poolBackend resolves a reference to a pool. The reference's port is ignored (1.1).
 func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, name Name,
 	fail func(*backendProblem) httproute.Backend) httproute.Backend {
 	if p.Inference == nil {
@@ -205,13 +207,13 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 	pool := p.pools[ref]
 	if pool == nil {
 		return fail(&backendProblem{gatewayv1.RouteReasonBackendNotFound,
-			fmt.Sprintf("InferencePool %s of %s is not there%s", name, apiGroup, p.similar(ref))})
+			fmt.Sprintf("InferencePool %s of %s does not exist%s", name, apiGroup, p.similar(ref))})
 	}
 	if r.pools == nil {
 		r.pools = map[httproute.Ref]bool{}
 	}
 	r.pools[ref] = true
-	if pool.unresolved != "" { // the route is right, the pool is not
+	if pool.unresolved != "" { // the route is valid, the pool is not
 		out.Invalid = pool.unresolved
 		return out
 	}
@@ -239,19 +241,20 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 	return out
 }
 
-// similar names a pool that may be meant: one whose name begins as the missing one, or one of the other group.
+// similar suggests another pool: one of the same name in the other group, or one whose name is a prefix of the missing
+// name or begins with it.
 func (p *planner) similar(ref httproute.Ref) string {
 	best := ""
-	for other := range p.pools { // any order: the smallest wins
+	for other := range p.pools { // any order: the smallest text is used
 		if other.Namespace != ref.Namespace {
 			continue
 		}
 		text := ""
 		switch {
 		case other.Name == ref.Name:
-			text = fmt.Sprintf("; there is one of group %s", other.Pool)
+			text = fmt.Sprintf("; group %s has one", other.Pool)
 		case strings.HasPrefix(other.Name, ref.Name) || strings.HasPrefix(ref.Name, other.Name):
-			text = fmt.Sprintf("; is %q meant?", other.Name)
+			text = fmt.Sprintf("; did you mean %q?", other.Name)
 		}
 		if text != "" && (best == "" || text < best) {
 			best = text
@@ -261,7 +264,7 @@ func (p *planner) similar(ref httproute.Ref) string {
 }
 
 // PoolEndpoints are the endpoints of a pool, in order: each port of each pod that matches its selector and is ready.
-// A pod that is being deleted gets nothing new.
+// A pod that is being deleted is not an endpoint.
 func PoolEndpoints(pool *Pool, pods []*corev1.Pod) []Endpoint {
 	var out []Endpoint
 	for _, pod := range pods {
@@ -282,7 +285,7 @@ func PoolEndpoints(pool *Pool, pods []*corev1.Pod) []Endpoint {
 	return slices.CompactFunc(out, func(a, b Endpoint) bool { return a.Address == b.Address })
 }
 
-// PoolAddress is where a pod can be reached; false when it must not get requests.
+// PoolAddress returns the address of a pod; false if the pod must not get requests.
 func PoolAddress(pod *corev1.Pod) (netip.Addr, bool) {
 	ip, err := netip.ParseAddr(pod.Status.PodIP)
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -296,7 +299,7 @@ func Selects(selector, of map[string]string) bool {
 	if len(selector) == 0 {
 		return false
 	}
-	for k, v := range selector { // any order: a conjunction
+	for k, v := range selector { // any order: all must match
 		if have, ok := of[k]; !ok || have != v {
 			return false
 		}
@@ -304,7 +307,7 @@ func Selects(selector, of map[string]string) bool {
 	return true
 }
 
-// poolStatus is what carob's Gateways report about each pool.
+// poolStatus computes the status entries of each pool, one for each Gateway of carob's that serves it.
 func (p *planner) poolStatus() {
 	for ref, pool := range p.pools { // any order: into a map
 		out := []inferenceapi.Parent{}
@@ -336,7 +339,7 @@ func (p *planner) poolStatus() {
 	}
 }
 
-// cut shortens a message that quotes a user's text: conditions hold 32 KiB.
+// cut shortens a message that quotes a user's text: a condition holds 32 KiB.
 func cut(text string) string {
 	const most = 1 << 10
 	if len(text) <= most {
@@ -345,10 +348,10 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// ownMark ends the messages of carob's conditions: entries of v1alpha2 do not say whose they are.
+// ownMark ends the messages of carob's conditions: entries of v1alpha2 do not name their controller.
 const ownMark = " (" + string(GatewayController) + ")"
 
-// maxPoolParents is how many entries a pool's status can have.
+// maxPoolParents is the maximum number of entries in a pool's status.
 const maxPoolParents = 32
 
 // PoolParents returns the entries to store in a pool's status: those of other controllers stay as they are.

@@ -162,7 +162,7 @@ func TestPools(t *testing.T) {
 	w = poolWorld(inferenceapi.OldGroup, "", "llama2")
 	w.Inference.OldPools = []*inferenceapi.OldPool{oldPoolOf("llama2-pool", nil)}
 	if c := makePlan(w).Plan.HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions[1]; !strings.Contains(c.Message,
-		`is "llama2-pool" meant?`) {
+		`did you mean "llama2-pool"?`) {
 		t.Error(c.Message)
 	}
 	w.Inference = nil
@@ -382,9 +382,9 @@ func TestOfferedPools(t *testing.T) {
 		got := []string{}
 		for ref, p := range plan.Pools {
 			got = append(got, ref.Name)
-			if asked := p.Asked == (Name{Namespace: "a", Name: "web"}); asked !=
+			if offered := p.OfferedAs == (Name{Namespace: "a", Name: "web"}); offered !=
 				(ref.Name == "asks") || !plan.Refs[ref] {
-				t.Errorf("%+v: %s is offered by %v", c, ref.Name, p.Asked)
+				t.Errorf("%+v: %s is offered by %v", c, ref.Name, p.OfferedAs)
 			}
 		}
 		slices.Sort(got)

@@ -27,17 +27,17 @@ type route struct {
 	generation int64
 	hosts      []string
 	rules      []httproute.Rule
-	bad        []string // rules that cannot be served as they are
+	bad        []string // why rules cannot be served, one text for each such rule
 	rejected   string   // why no rule can be served
 	unresolved *backendProblem
 	policies   map[*policy]bool
 	pools      map[httproute.Ref]bool
-	refs       []httproute.Ref // the backends that it leads to
-	services   []Name          // that it names, also those that are not there
-	foreign    []string        // other namespaces in which it names a backend, also if it may not
+	refs       []httproute.Ref // its backends
+	services   []Name          // that it names, missing ones included
+	foreign    []string        // other namespaces in which it names a backend, permitted or not
 
-	// encrypted are the rules where carob has the bytes of connections: by TLS to backends with a policy.
-	// encrypting are these policies.
+	// encrypted are the rules for listeners that terminate TLS: connections to backends with a BackendTLSPolicy use
+	// TLS. encrypting are these policies.
 	encrypted  []httproute.Rule
 	encrypting map[*policy]bool
 
@@ -49,19 +49,19 @@ type route struct {
 
 func (r *route) id() routeID { return routeID{r.kind, nameOf(r.meta)} }
 
-// streams reports whether the route's connections are passed on as they are.
+// streams reports whether the route forwards connections or datagrams unchanged.
 func (r *route) streams() bool {
 	return r.kind == "TLSRoute" || r.kind == "TCPRoute" || r.kind == "UDPRoute"
 }
 
-// joined is what a listener serves of a route.
+// joined is the part of a route that a listener serves.
 type joined struct {
 	*listener
 	served  httproute.Route
 	streams []Stream
 }
 
-// attach joins routes and listeners, and records this in the routes' statuses.
+// attach attaches routes to listeners, and records the result in the routes' statuses.
 func (p *planner) attach() {
 	for _, r := range byAge(p.World.HTTPRoutes) {
 		p.place(p.plannedHTTP(r))
@@ -80,7 +80,7 @@ func (p *planner) attach() {
 	}
 }
 
-// place adds what a route serves to its listeners.
+// place adds a route to its listeners.
 func (p *planner) place(r *route) {
 	p.count(r, 1)
 	for i := range r.joined {
@@ -95,19 +95,20 @@ func (p *planner) place(r *route) {
 func (p *planner) plannedHTTP(in *gatewayv1.HTTPRoute) *route {
 	r := p.httpRoute(in)
 	p.join(r, in.Spec.ParentRefs)
-	tell(p.Plan.HTTPRoutes, r, len(in.Status.Parents))
+	setStatus(p.Plan.HTTPRoutes, r, len(in.Status.Parents))
 	return r
 }
 
 func (p *planner) plannedGRPC(in *gatewayv1.GRPCRoute) *route {
 	r := p.grpcRoute(in)
 	p.join(r, in.Spec.ParentRefs)
-	tell(p.Plan.GRPCRoutes, r, len(in.Status.Parents))
+	setStatus(p.Plan.GRPCRoutes, r, len(in.Status.Parents))
 	return r
 }
 
-// tell records the status of a route. A route that is not carob's and has no status gets none.
-func tell(statuses map[Name][]gatewayv1.RouteParentStatus, r *route, stored int) {
+// setStatus records the status of a route. A route without a Gateway of carob's gets an empty one only to remove stored
+// entries.
+func setStatus(statuses map[Name][]gatewayv1.RouteParentStatus, r *route, stored int) {
 	if r.parents != nil || stored > 0 {
 		statuses[nameOf(r.meta)] = r.parents
 	} else {
@@ -115,7 +116,7 @@ func tell(statuses map[Name][]gatewayv1.RouteParentStatus, r *route, stored int)
 	}
 }
 
-// count adds a route to what is known of all routes, or takes it away (by is -1).
+// count adds a route to the indexes of all routes, or removes it (by is -1).
 func (p *planner) count(r *route, by int) {
 	id := r.id()
 	if p.routes[id] = r; by < 0 {
@@ -175,7 +176,7 @@ func (p *planner) count(r *route, by int) {
 	}
 }
 
-// join finds the listeners of a route, and what its status says of its parents.
+// join finds the listeners of a route, and computes the entries of its status.
 func (p *planner) join(r *route, refs []gatewayv1.ParentReference) {
 	for _, ref := range refs {
 		if or(ref.Group, group) != group {
@@ -234,7 +235,7 @@ func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference,
 		return ref.SectionName != nil && *ref.SectionName != l.Name || ref.Port != nil && *ref.Port != l.Port
 	})
 	if len(named) == 0 {
-		return no(gatewayv1.RouteReasonNoMatchingParent, "the parent has no such listener")
+		return no(gatewayv1.RouteReasonNoMatchingParent, "the parent does not have this listener")
 	}
 	allowing := slices.DeleteFunc(slices.Clone(named), func(l *listener) bool {
 		return !p.allows(l, r.kind, r.meta.GetNamespace())
@@ -276,7 +277,8 @@ func joinedAt(l *listener, r *route, hosts []string) joined {
 	return joined{listener: l, served: served}
 }
 
-// intersect returns the host names of a route that a listener serves; none is all of the listener's.
+// intersect returns the hostnames of a route that a listener serves; an empty result with ok means all of the
+// listener's.
 func intersect(listener string, hosts []string) (out []string, ok bool) {
 	if len(hosts) == 0 {
 		return nil, true
@@ -303,8 +305,8 @@ func (p *planner) httpRoute(in *gatewayv1.HTTPRoute) *route {
 	return r
 }
 
-// planRules adds the route's rules, planned one by one. A rule with a problem answers each request with an error; a
-// route with such rules only is rejected.
+// planRules plans the rules of a route. A rule with a problem responds to each request with an error; a route that has
+// only such rules is rejected.
 func planRules[R any](r *route, rules []R, plan func(*route, *R) (rule httproute.Rule, problem string)) {
 	for i := range rules {
 		rule, problem := plan(r, &rules[i])
@@ -390,7 +392,7 @@ func httpMatch(in *gatewayv1.HTTPRouteMatch) httproute.Match {
 	return m
 }
 
-// filters reads filters; problem names an unsupported one.
+// filters converts filters; problem names an unsupported one.
 func (p *planner) filters(r *route, all []gatewayv1.HTTPRouteFilter) (out httproute.Filters, problem string) {
 	for i := range all {
 		f := &all[i]
@@ -474,7 +476,7 @@ func cors(in *gatewayv1.HTTPCORSFilter) *httproute.CORS {
 	return out
 }
 
-// backend resolves a reference. The route's status reports the problem of the first one.
+// backend resolves a reference. The route's status reports the first problem.
 func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weight int32) httproute.Backend {
 	out := httproute.Backend{Weight: weight}
 	fail := func(problem *backendProblem) httproute.Backend {
@@ -513,7 +515,7 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 	if r.kind == "GRPCRoute" {
 		out.Protocol = httproute.H2C
 	}
-	if !r.streams() { // connections that are passed on have both kinds of backends
+	if !r.streams() { // routes of connections plan both kinds of backends
 		if p.encrypt(&out, name, port.Name, r.policies); out.Invalid != "" {
 			return out
 		}

@@ -15,7 +15,7 @@ func (p *planner) plannedTLS(in *gatewayv1.TLSRoute) *route {
 		p.streamRule(r, in.Spec.Rules[i].Name, in.Spec.Rules[i].BackendRefs)
 	}
 	p.join(r, in.Spec.ParentRefs)
-	tell(p.Plan.TLSRoutes, r, len(in.Status.Parents))
+	setStatus(p.Plan.TLSRoutes, r, len(in.Status.Parents))
 	return r
 }
 
@@ -25,7 +25,7 @@ func (p *planner) plannedTCP(in *gatewayv1.TCPRoute) *route {
 		p.streamRule(r, in.Spec.Rules[i].Name, in.Spec.Rules[i].BackendRefs)
 	}
 	p.join(r, in.Spec.ParentRefs)
-	tell(p.Plan.TCPRoutes, r, len(in.Status.Parents))
+	setStatus(p.Plan.TCPRoutes, r, len(in.Status.Parents))
 	return r
 }
 
@@ -35,7 +35,7 @@ func (p *planner) plannedUDP(in *gatewayv1.UDPRoute) *route {
 		p.streamRule(r, in.Spec.Rules[i].Name, in.Spec.Rules[i].BackendRefs)
 	}
 	p.join(r, in.Spec.ParentRefs)
-	tell(p.Plan.UDPRoutes, r, len(in.Status.Parents))
+	setStatus(p.Plan.UDPRoutes, r, len(in.Status.Parents))
 	return r
 }
 

@@ -47,17 +47,17 @@ func TestStreamIndex(t *testing.T) {
 		}
 		x := IndexStreams(streams)
 		for range 20 {
-			asked := name()
+			host := name()
 			switch rnd.IntN(6) {
 			case 0:
-				asked = "." + asked
+				host = "." + host
 			case 1:
-				asked += "."
+				host += "."
 			case 2:
-				asked = "x" + asked
+				host = "x" + host
 			}
-			if got, want := x.Find(asked), searched(streams, asked); got != want {
-				t.Fatalf("%q among %v: %d, want %d", asked, streams, got, want)
+			if got, want := x.Find(host), searched(streams, host); got != want {
+				t.Fatalf("%q among %v: %d, want %d", host, streams, got, want)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ type RunProbe struct {
 	Try         int // counts runs of this probe, to keep keys apart
 }
 
-// HookKind says when a hook runs.
+// HookKind is when a hook runs.
 type HookKind string
 
 // The two hooks of a container (L6).

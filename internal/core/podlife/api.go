@@ -8,21 +8,18 @@ import (
 
 // Input is everything that Step may use.
 type Input struct {
-	// the only clock, from time.Now: it never runs backwards, because its monotonic reading
-	// counts
-	Now    time.Time
+	Now    time.Time   // the only clock: from time.Now, whose monotonic reading never runs backwards
 	Pod    *corev1.Pod // the newest version of the spec; Status is the one in the API server; read only
 	Gone   bool        // the object left its source (force delete, manifest removed): end the pod, publish nothing
 	Hold   *Hold       // the node has no room yet: no action is begun for the pod until it has
 	Stop   *Stop       // eviction, preemption or shutdown requests that the pod ends
 	Reject *Rejection  // node admission refused the pod (L3.12): it never runs
-	// Routed means that some part of the data plane may still open new connections to the pod as
-	// to a pod that is not being deleted (N8.14). It is false as soon as each part has applied
-	// the deletion, even if the pod stays the last resort (N8.16). It is not used before the
-	// deletion.
+	// Routed means that a part of the data plane may still open new connections to the pod as if it were not being
+	// deleted (N8.14). It is false when all parts have applied the deletion, even if the pod is still used because
+	// there is no other endpoint (N8.16). Before the deletion it is not used.
 	Routed bool
-	// DrainTimeout is the longest wait for the data plane that the pod's InferencePools set, instead of
-	// Node.DrainTimeout; nil: none sets one.
+	// DrainTimeout is the longest wait for the data plane that the pod's InferencePools set. It replaces
+	// Node.DrainTimeout; nil if none sets one.
 	DrainTimeout *time.Duration
 	Node         Node          // facts about the machine
 	Observed     Observed      // the runtime as a whole, not what changed in it
@@ -30,7 +27,7 @@ type Input struct {
 	Done         []Outcome     // actions finished since the last Step
 }
 
-// Node is what Step may know about its machine.
+// Node has the facts about the machine that Step may use.
 type Node struct {
 	Name            string
 	HostIPs         []string      // primary family first, at most two
@@ -38,13 +35,12 @@ type Node struct {
 	AgentStarted    time.Time     // probes of older containers keep their verdict (L4.42, L5.11)
 	NetworkProblem  string        // why the pod network is not ready; empty when it is (L3.50 step 3)
 	Vacated         int64         // increases when resources are freed: deferred resizes are tried again (L3.123)
-	CrashBackoffMax time.Duration // cap of the crash back-off; zero means 300 s (L3.75, L3.78)
+	CrashBackoffMax time.Duration // maximum of the crash back-off; zero means 300 s (L3.75, L3.78)
 	ClusterDomain   string        // "cluster.local"
 	DrainTimeout    time.Duration // the longest wait of a deleted pod for the data plane; zero: none (N8.13)
 	CgroupV2        bool          // the unified hierarchy only: cpu requests are rounded (L4.32a)
 	DiskShort       bool          // pods that ended lose their containers before others are evicted (L7.147)
-	// RecursiveReadOnly means that the runtime can also make mounts below a read-only mount
-	// read-only.
+	// RecursiveReadOnly means that the runtime can make a mount and all mounts below it read-only.
 	RecursiveReadOnly bool
 }
 
@@ -56,25 +52,24 @@ type Stop struct {
 	Grace     *time.Duration       // replaces the pod's own grace when shorter
 }
 
-// Hold keeps a pod from starting until other pods that are ending have freed resources: pods
-// that are preempted for it (L3.40), and pods whose objects were deleted by force while their
-// containers still run.
+// Hold delays the start of a pod until other pods have ended and freed resources: pods that are preempted for it
+// (L3.40), and pods whose objects were deleted by force while their containers still run.
 type Hold struct {
 	For    string // what it waits for: "preemption", "room"
 	Object string // the pods that it waits for
-	Why    string // what there is no room for, for users
+	Why    string // which resource is short, for users
 }
 
 // Rejection is a refusal of the pod by the node (L3.12).
 type Rejection struct{ Reason, Message string }
 
-// Observed is one snapshot of the runtime. It is never older than the newest Outcome of the same
-// Input: the driver takes a new snapshot after an action ends and before it reports the end, so
-// Step never decides on outdated facts.
+// Observed is a snapshot of the runtime. It is never older than the newest Outcome of the same Input: the driver
+// takes a new snapshot after an action has ended and before it reports the end. So Step never decides on outdated
+// facts.
 type Observed struct {
 	Taken      time.Time
 	Sandboxes  []Sandbox    // newest first
-	Containers []Container  // every attempt still known, oldest first
+	Containers []Container  // every attempt that the runtime still has, oldest first
 	Images     []ImageState // one for every image the pod names
 	Volumes    VolumeState
 	Devices    DeviceState
@@ -132,7 +127,7 @@ type Container struct {
 type ImageState struct {
 	Image       string // as written in the spec
 	Ref         string // resolved id; empty when absent
-	Err         string // the look-up failed (ImageInspectError)
+	Err         string // why the look-up failed (ImageInspectError); empty if it did not
 	InvalidName string // why Image is not a valid image name; empty when it is (L3.102)
 }
 
@@ -147,7 +142,7 @@ type DeviceState struct {
 // VolumeState is the state of the pod's volumes on this machine.
 type VolumeState struct {
 	Mounted bool // all are set up and may be used
-	Present bool // something of the pod is left to remove: volumes, directories, cgroup
+	Present bool // the pod still has something to remove: volumes, directories, a cgroup
 }
 
 // Output is everything Step decided.
@@ -157,14 +152,12 @@ type Output struct {
 	Status corev1.PodStatus // to publish as it is
 	Events []Event          // to record; each once
 	Life   Life
-	// Allocated is the pod with the resources that it may use now: actions of Begin use it, and
-	// the node counts it. It is Input.Pod unless a resize waits to be granted; then its
-	// generation is the granted one (L3.120).
+	// Allocated is the pod with the resources that it may use now: the actions in Begin use it, and the node counts
+	// it. It is Input.Pod unless a resize waits to be granted; then its generation is the granted one (L3.120).
 	Allocated *corev1.Pod
 	Wake      time.Time // call Step again by then; zero when no time matters
-	// Look is when the snapshot becomes too old: by then, take a new one and call Step. It may
-	// be now. It is zero unless the pod waits for something that no event announces: an image
-	// may arrive from anywhere (L3.104).
+	// Look is when the snapshot becomes too old: take a new one by then, and call Step. It may be now. It is zero
+	// unless the pod waits for something without an event: an image may arrive from anywhere (L3.104).
 	Look  time.Time
 	Waits []Wait // what the pod waits for, one for each thing; empty when it waits for nothing
 }
@@ -175,7 +168,7 @@ type Begin struct {
 	Cause  string
 }
 
-// Wait says what a pod waits for (principle 4: never stuck without a reason).
+// Wait is one thing that a pod waits for. A pod that waits always has a Wait (docs/design.md, principle 4).
 type Wait struct {
 	For     string // "image", "back-off", "probe", "init container", "sandbox", "volumes", "grace" …
 	Object  string // container, image or volume
@@ -184,7 +177,7 @@ type Wait struct {
 	LastErr string
 }
 
-// Life is the visible stage of the machine (L7.1). It never goes back.
+// Life is the stage of a pod on its node (L7.1). It never goes back.
 //
 //	Syncing ──delete, stop, terminal phase──▶ Terminating ──all stopped──▶ Terminated ──cleaned──▶ Finished
 type Life string
@@ -208,9 +201,8 @@ type Event struct {
 // Key names an action of one pod: "start/web/3". Beginning a Key twice is harmless.
 type Key string
 
-// Action is one of PrepareVolumes, CreateSandbox, PullImage, StartContainer,
-// RunProbe, RunHook, AdmitResize, ResizePod, Resize, StopContainer,
-// RemoveContainer, StopSandbox, RemoveSandbox, ReleaseDevices, RemoveVolumes and DeletePod.
+// Action is one of PrepareVolumes, CreateSandbox, PullImage, StartContainer, RunProbe, RunHook, AdmitResize, ResizePod,
+// Resize, StopContainer, RemoveContainer, StopSandbox, RemoveSandbox, ReleaseDevices, RemoveVolumes, and DeletePod.
 type Action interface {
 	Key() Key
 	flight() flight
@@ -237,7 +229,7 @@ type Failure struct {
 	Reason    string // ErrImagePull, CreateContainerConfigError, CreateContainerError, RunContainerError, Aborted …
 	Message   string
 	Created   bool // StartContainer: the container was created, its start failed
-	Permanent bool // trying again can't help
+	Permanent bool // another attempt would fail, too
 }
 
 // Aborted is the Failure.Reason of an action ended by Output.Cancel.
@@ -256,7 +248,7 @@ const (
 // ProbeVerdict is how one run of a probe ended (L5.20–25).
 type ProbeVerdict string
 
-// The verdicts. ProbeError means that the prober could not find out.
+// The verdicts. ProbeError means that the probe could not run.
 const (
 	ProbeSuccess ProbeVerdict = "success"
 	ProbeWarning ProbeVerdict = "warning"

@@ -41,12 +41,12 @@ func (m *machine) nothingLeft() string {
 // order, and a postStart hook holds back the containers after it (L3.56).
 func (m *machine) sync() {
 	if h := m.hold(); h != nil {
-		m.tellHold(h)
+		m.reportHold(h)
 		return
 	}
 	m.s.Held = waitingReason{}
 	m.prepareVolumes()
-	m.askForResize()
+	m.requestResize()
 	if m.sandbox == nil {
 		m.makeSandbox()
 		return
@@ -80,8 +80,8 @@ func (m *machine) hold() *Hold {
 	return m.in.Hold
 }
 
-// tellHold reports what the pod waits for until the node has resources for it.
-func (m *machine) tellHold(h *Hold) {
+// reportHold reports what the pod waits for until the node has resources for it.
+func (m *machine) reportHold(h *Hold) {
 	if m.s.Held.Reason != h.For || m.s.Held.Message != h.Object {
 		if m.s.Held.Reason == "" {
 			m.s.Held.At = m.now
@@ -183,7 +183,7 @@ func (m *machine) start(c *podContainer, held bool, cause string) (hold bool) {
 		return false
 	}
 	if until, waits := m.crashWait(c); waits {
-		m.tellCrash(c, until)
+		m.reportCrash(c, until)
 		return false
 	}
 	m.grantRestart(c)

@@ -3,14 +3,14 @@
 // It is one pure function, Step, and the State that it hands from one call to the next.
 // It reads no clock, does no I/O, starts no goroutine, keeps no package variable, and
 // ranges over no map. The node agent (internal/node/pods) and the simulator
-// (internal/sim) drive it in the same way. Step must never learn how an action is done; a
-// driver must never decide whether to do one.
+// (internal/sim) drive it in the same way. Step must not depend on how an action is
+// carried out; a driver must not decide whether to begin one.
 //
 // # The loop of a driver
 //
 // A driver owns one State for each pod and calls Step from one goroutine at a time:
 //
-//	state := podlife.Recover(pod, observed) // once, when the agent starts to look after the pod
+//	state := podlife.Recover(pod, observed) // once, when the agent starts to manage the pod
 //	for {
 //		in := podlife.Input{
 //			Now: time.Now(), Pod: newest version, Node: facts of the machine,
@@ -24,24 +24,24 @@
 //		for a := range out.Begin     { go do(a) } // ends in an Outcome, or in a ProbeResult
 //		if out.Life == podlife.Finished { forget the pod }
 //		wait for: another version of the pod, an outcome, an event of the runtime,
-//			the time out.Wake, and a new picture by out.Look
+//			the time out.Wake, and a new snapshot by out.Look
 //	}
 //
-// A driver keeps five promises:
+// A driver guarantees:
 //
 //  1. Every action that was begun reports exactly one Outcome (a probe that ran, one
 //     ProbeResult), also one that was cancelled.
-//  2. Observed is never older than the newest outcome in the same Input: look at the
-//     runtime after an action ended, and before its end is reported.
+//  2. Observed is never older than the newest outcome in the same Input: take the
+//     snapshot after an action has ended, and before its end is reported.
 //  3. Actions are carried out with Output.Allocated of the Step that began them, not with
 //     the newest spec: a resize may not be granted yet.
-//  4. Now never runs backwards. Its monotonic reading counts; wall times of others are
-//     turned into it when they are first seen (machine.stepTime).
-//  5. A call that comes late, twice, or without any news is harmless.
+//  4. Now never runs backwards. Its monotonic reading counts; wall times from
+//     elsewhere are converted to it when Step first reads them (machine.stepTime).
 //
-// After the agent ended, State is gone. Recover makes a new one from what is left: the
-// status in the API server, and the runtime. An action may then run again, and none is
-// lost.
+// Step may be called late, twice, or without a change: that is harmless.
+//
+// State ends with the agent. Recover makes a new one from the status in the API server and
+// the snapshot of the runtime. An action may then run again, and none is lost.
 //
 // # The phases of a pod
 //
@@ -66,7 +66,7 @@
 //
 //	open              index containers, find the sandbox in use
 //	compareResources  does the spec request other resources than granted?
-//	absorb            outcomes first, then probe results: their effects on the State
+//	applyResults      outcomes first, then probe results: their effects on the State
 //	lookForEnd        a request to end the pod; nothingLeft: no request, but no container will run again
 //	sync | terminate | cleanUp, by Life
 //	runProbes         the probes that are due
@@ -75,7 +75,7 @@
 //
 // Step decides whether the pod ends before it begins any action. Predicates (due, over, crashWait,
 // imageBackoff, resting, …) change nothing; functions that change the State or the Output have
-// names that show it (tell…, note…, grant…, forget…, absorb…, do, try).
+// names that show it (report…, note…, grant…, forget…, apply…, do, try).
 //
 // In Syncing, containers progress independently, and start checks for each: is it due, is it in
 // back-off after a crash or a failed start, is its image present, is it its turn? The first check

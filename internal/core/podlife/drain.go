@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// settleTime is how long the containers continue to run after the data plane has stopped routing
-// to the pod and the queues of its listeners are empty: programs read the requests of
-// connections that they have just accepted. If the queues cannot be read, it is also the time
-// for connections in them.
+// settleTime is how long the containers continue to run after the data plane has stopped routing to the pod and the
+// accept queues of its listeners are empty: programs still read the requests of connections that they have just
+// accepted. If the queues cannot be read, it also covers the connections in them.
 const settleTime = 100 * time.Millisecond
 
-// awaitDrain has the end of a deleted pod wait for the data plane: until no part of it opens
-// new connections to the pod as to one that goes on, neither preStop hook nor signal reaches a container
-// (N8.13, N8.14). So a program that stops at once on SIGTERM drops no request. The wait is part of the
-// grace: it takes half of it at most, and never longer than Node.DrainTimeout, or what the pod's
-// InferencePools or the pod itself say instead (DrainAnnotation), which may change during the wait. A pod that
-// no data plane knows does not wait (N8.15), nor one that something else than its deletion ends.
+// awaitDrain delays the end of a deleted pod until no part of the data plane opens new connections to it as if it
+// were not being deleted. Until then neither the preStop hook nor a signal reaches a container (N8.13, N8.14). So a
+// program that stops at once on SIGTERM drops no request. The wait counts towards the grace period: it takes at most
+// half of it, and at most Node.DrainTimeout, or the time that the pod's InferencePools or the pod itself set
+// (DrainAnnotation), which may change during the wait. A pod to which no data plane routes does not wait (N8.15);
+// neither does a pod that ends for another reason than its deletion.
 //
 //	deleted ──routed──▶ routed ──no longer routed──▶ settling ──settleTime──▶ drained
 //	   │                   └────────── time is up ──────┴──────────────────────▲
@@ -35,7 +34,7 @@ func (m *machine) awaitDrain() (waits bool) {
 	}
 	until := end.Since.Add(min(bound, end.Grace/2))
 	if m.in.Routed && !end.Settles.IsZero() {
-		end.Settles = time.Time{} // a Service selects it again
+		end.Settles = time.Time{} // a Service selects the pod again
 	}
 	if !m.in.Routed && end.Routed && end.Settles.IsZero() {
 		end.Settles = m.now.Add(settleTime)
@@ -53,12 +52,12 @@ func (m *machine) awaitDrain() (waits bool) {
 	return true
 }
 
-// DrainAnnotation of a pod is how long it waits for the data plane at most when it is deleted, instead of
-// Node.DrainTimeout: a duration such as 5m, for answers that take long; 0s: it does not wait. That of an InferencePool
-// holds for its pods that have none.
+// DrainAnnotation sets how long a deleted pod waits for the data plane at most, instead of Node.DrainTimeout: a
+// duration such as 5m, for responses that take long; 0s means no wait. On an InferencePool it applies to the pods of
+// the pool that do not have it.
 const DrainAnnotation = "carob.dev/deletion-drain-timeout"
 
-// DrainTimeout reads DrainAnnotation; false: the object has none. With an error, it is treated as if it had none.
+// DrainTimeout reads DrainAnnotation; false if there is none. The caller treats an error as if there were none.
 func DrainTimeout(annotations map[string]string) (time.Duration, bool, error) {
 	text, ok := annotations[DrainAnnotation]
 	if !ok {

@@ -63,7 +63,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 	}
 	// pullPolicy Never of another container does not prevent this one from pulling the image.
 	if im := m.imageBackoff(c); im != nil && im.Reason != reasonNeverPull {
-		m.tellImageWait(c, im)
+		m.reportImageWait(c, im)
 		return "", false, false
 	}
 	m.normal(c, "Pulling", fmt.Sprintf("Pulling image %q", c.spec.Image))
@@ -81,7 +81,7 @@ func (m *machine) imageRefused(c *podContainer, reason, message, eventReason, ev
 		c.record.Waiting = waitingReason{Reason: reason, Message: message, At: m.now}
 		im = m.s.Images.Failed(c.spec.Image, reason, message, m.now)
 	}
-	m.tellImageWait(c, im)
+	m.reportImageWait(c, im)
 }
 
 // imageBackoff is the back-off of the image of c, until it is over (L3.109).
@@ -92,8 +92,8 @@ func (m *machine) imageBackoff(c *podContainer) *pull.Backoff {
 	return nil
 }
 
-// tellImageWait reports the back-off of an image after the failure itself was visible.
-func (m *machine) tellImageWait(c *podContainer, im *pull.Backoff) {
+// reportImageWait reports the back-off of an image after the failure itself was visible.
+func (m *machine) reportImageWait(c *podContainer, im *pull.Backoff) {
 	m.wait(Wait{For: "image", Object: im.Image, Since: im.At, Until: im.Until(), LastErr: im.Message})
 	if c.spec.ImagePullPolicy != corev1.PullAlways { // which is pulled even if it is present
 		m.lookBy(m.stepTime(m.in.Observed.Taken).Add(lookEvery))

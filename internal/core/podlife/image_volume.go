@@ -26,8 +26,8 @@ func imageVolumes(spec *corev1.PodSpec) []podContainer {
 // getVolumeImages gets the images of all volumes and reports whether those that c mounts are here.
 // The containers that mount a missing one show the reason.
 func (m *machine) getVolumeImages(c *podContainer) (here bool) {
-	if !m.volumesAsked {
-		m.volumesAsked = true
+	if !m.volumeImagesRequested {
+		m.volumeImagesRequested = true
 		for i := range m.volumes {
 			if v := &m.volumes[i]; v.record.Pulled == "" {
 				v.record.Pulled, _, _ = m.getImage(v) // a present image is looked up once, too

@@ -7,20 +7,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// absorb applies the events since the last Step: outcomes first, then probes.
-func (m *machine) absorb() {
+// applyResults applies the events since the last Step: outcomes first, then probes.
+func (m *machine) applyResults() {
 	for i := range m.in.Done {
 		o := &m.in.Done[i]
 		f, ok := m.land(o.Key)
 		if !ok {
 			continue // begun before the agent was restarted
 		}
-		m.absorbOutcome(f, o)
+		m.applyOutcome(f, o)
 	}
 	for i := range m.in.Probes {
 		r := &m.in.Probes[i]
 		if f, ok := m.land(r.Key); !ok || !f.Cancelled {
-			m.absorbProbe(r)
+			m.applyProbe(r)
 		}
 	}
 	m.forgetStops()
@@ -44,19 +44,19 @@ func (m *machine) land(k Key) (flight, bool) {
 	return flight{}, false
 }
 
-func (m *machine) absorbOutcome(f flight, o *Outcome) {
+func (m *machine) applyOutcome(f flight, o *Outcome) {
 	if o.Err != nil && o.Err.Reason == Aborted && f.Cancelled {
 		return // it was cancelled; if it is still needed, it begins again
 	}
 	switch f.Op {
 	case opPull:
-		m.absorbPull(f, o)
+		m.applyPull(f, o)
 		return
 	case opStart:
-		m.absorbStart(f, o)
+		m.applyStart(f, o)
 		return
 	case opPostStart:
-		m.absorbPostStart(f, o)
+		m.applyPostStart(f, o)
 		return
 	case opPreStop:
 		if o.Err != nil {
@@ -68,10 +68,10 @@ func (m *machine) absorbOutcome(f flight, o *Outcome) {
 		}
 		return
 	case opAdmitResize:
-		m.absorbAdmission(f, o)
+		m.applyAdmission(f, o)
 		return
 	case opResizePod, opResize:
-		m.absorbResize(f, o)
+		m.applyResize(f, o)
 		return
 	case opProbe:
 		return // the driver could not run it; it is due again after a period
@@ -158,8 +158,8 @@ func (m *machine) lacks(f flight) string {
 	return ""
 }
 
-// absorbStart applies the end of a start (L3.85–L3.96).
-func (m *machine) absorbStart(f flight, o *Outcome) {
+// applyStart applies the end of a start (L3.85–L3.96).
+func (m *machine) applyStart(f flight, o *Outcome) {
 	c := m.container(f.Object)
 	if c == nil {
 		return
@@ -196,8 +196,8 @@ func (m *machine) absorbStart(f flight, o *Outcome) {
 	m.warning(c, "Failed", "Error: "+text)
 }
 
-// absorbPostStart applies the end of a postStart hook (L6.2).
-func (m *machine) absorbPostStart(f flight, o *Outcome) {
+// applyPostStart applies the end of a postStart hook (L6.2).
+func (m *machine) applyPostStart(f flight, o *Outcome) {
 	c := m.container(f.Object)
 	if c == nil || c.record.PostStart.ContainerID != f.Detail {
 		return
@@ -215,8 +215,8 @@ func (m *machine) absorbPostStart(f flight, o *Outcome) {
 	}
 }
 
-// absorbPull applies the end of a pull (L3.107–L3.112).
-func (m *machine) absorbPull(f flight, o *Outcome) {
+// applyPull applies the end of a pull (L3.107–L3.112).
+func (m *machine) applyPull(f flight, o *Outcome) {
 	c := m.container(f.Object)
 	if c == nil {
 		return

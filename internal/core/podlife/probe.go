@@ -103,8 +103,8 @@ func (m *machine) cancelProbes() {
 	}
 }
 
-// absorbProbe counts one finished run (L5.15, L5.16, L5.30, L5.31).
-func (m *machine) absorbProbe(r *ProbeResult) {
+// applyProbe counts one finished run (L5.15, L5.16, L5.30, L5.31).
+func (m *machine) applyProbe(r *ProbeResult) {
 	c := m.container(r.Container)
 	if c == nil {
 		return

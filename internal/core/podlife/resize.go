@@ -17,8 +17,8 @@ const notResizable = "In-place resize of static pods is not supported"
 // resizing is the state of an in-place resize (L3.120–L3.128). What the node has granted may lag
 // behind the spec:
 //
-//	at rest ──spec asks for more or less──▶ asked ──refused──▶ pending ──room, or 3 min──▶ asked
-//	   ▲                                      └──granted──▶ widen ──▶ containers ──▶ narrow ──▶ at rest
+//	at rest ──spec differs──▶ requested ──refused──▶ pending ──room, or 3 min──▶ requested
+//	   ▲                       └──granted──▶ widen ──▶ containers ──▶ narrow ──▶ at rest
 //
 // The pod's group is widened first and narrowed last, containers that shrink go before those that grow
 // (L3.125). A new spec may be requested at any stage.
@@ -94,9 +94,9 @@ func (m *machine) compareResources() {
 	}
 }
 
-// askForResize requests from the node the resources that the spec requests beyond the grant
+// requestResize requests from the node the resources that the spec requests beyond the grant
 // (L3.120, L3.123).
-func (m *machine) askForResize() {
+func (m *machine) requestResize() {
 	r := &m.s.Resize
 	f := m.inFlight(opAdmitResize, "")
 	if f != nil && f.Attempt != r.Generation {
@@ -124,8 +124,8 @@ func (m *machine) askForResize() {
 	m.do(AdmitResize{Generation: r.Generation}, "the spec requests other resources", "resize", "")
 }
 
-// absorbAdmission applies the node's decision about a resize (L3.120, L3.121).
-func (m *machine) absorbAdmission(f flight, o *Outcome) {
+// applyAdmission applies the node's decision about a resize (L3.120, L3.121).
+func (m *machine) applyAdmission(f flight, o *Outcome) {
 	switch {
 	case f.Attempt != m.s.Resize.Generation || !m.s.Resize.Ahead || m.s.Life != Syncing:
 	case o.Err == nil:
@@ -221,8 +221,8 @@ func (m *machine) resizeContainers(shrinking bool) (busy bool) {
 	return busy
 }
 
-// absorbResize applies the end of a step of a resize (L3.122).
-func (m *machine) absorbResize(f flight, o *Outcome) {
+// applyResize applies the end of a step of a resize (L3.122).
+func (m *machine) applyResize(f flight, o *Outcome) {
 	r := &m.s.Resize
 	problem := ""
 	switch {

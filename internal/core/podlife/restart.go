@@ -83,8 +83,8 @@ func (m *machine) grantRestart(c *podContainer) {
 
 func (m *machine) crashLimit() time.Duration { return restart.Limit(m.in.Node.CrashBackoffMax) }
 
-// tellCrash shows the back-off after the exit itself was visible (L3.76).
-func (m *machine) tellCrash(c *podContainer, until time.Time) {
+// reportCrash shows the back-off after the exit itself was visible (L3.76).
+func (m *machine) reportCrash(c *podContainer, until time.Time) {
 	e, _ := m.lastExit(c)
 	ended := c.record.Ended.At
 	m.wait(Wait{For: "back-off", Object: c.spec.Name, Since: ended, Until: until,

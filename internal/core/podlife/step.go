@@ -14,7 +14,7 @@ func Step(s State, in Input) (State, Output) {
 	m := machine{s: s.clone(), in: in, pod: in.Pod, now: in.Now}
 	m.open()
 	m.compareResources()
-	m.absorb()
+	m.applyResults()
 	if m.s.Life == Syncing {
 		m.lookForEnd()
 	}
@@ -50,8 +50,8 @@ type machine struct {
 	out        Output
 	containers []podContainer // init containers in spec order, then regular, then ephemeral ones
 
-	volumes      []podContainer // image volumes
-	volumesAsked bool           // their images were requested in this Step
+	volumes               []podContainer // image volumes
+	volumeImagesRequested bool           // their images were requested in this Step
 
 	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
 	sandboxProblem string   // why there is none (L3.57–61)

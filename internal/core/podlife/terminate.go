@@ -116,7 +116,7 @@ func (m *machine) terminate() {
 	}
 	left := max(end.Since.Add(end.Grace).Sub(m.now), 0)
 	if m.stopAll(end.Cause, left, end.NoHooks) || busy || !m.stopSandboxes(end.Cause) {
-		m.tellLate()
+		m.reportLate()
 		return
 	}
 	if m.in.Observed.Devices.Held { // other pods may get them once the pod's phase is terminal (S9.55)
@@ -126,8 +126,8 @@ func (m *machine) terminate() {
 	m.s.Life = Terminated
 }
 
-// tellLate reports once that a pod that the node ends takes too long (L7.18).
-func (m *machine) tellLate() {
+// reportLate reports once that a pod that the node ends takes too long (L7.18).
+func (m *machine) reportLate() {
 	end := &m.s.End
 	if !end.Stopped || end.Late {
 		return

@@ -99,7 +99,7 @@ const mostGuesses = 1 << 17
 // blockServer is the state of one server from its events on the current connection.
 type blockServer struct {
 	following bool
-	heard     bool // an event has arrived on this connection
+	received  bool // an event has arrived on this connection
 	whole     bool // no event was missed: the server has no other blocks
 	full      bool // it has more blocks than the limit
 	next      uint64
@@ -215,14 +215,14 @@ func (x *blockIndex) empty(slot int) {
 func (x *blockIndex) number(slot int, n uint64) {
 	v := &x.servers[slot]
 	switch {
-	case !v.heard:
+	case !v.received:
 		v.whole = n == 0
 	case n != v.next:
 		x.empty(slot)
 		v.gaps++
 		v.whole = n == 0
 	}
-	v.heard, v.next = true, n+1
+	v.received, v.next = true, n+1
 }
 
 // take applies an event.
@@ -393,12 +393,12 @@ func (x *blockIndex) unguess(slot int) {
 }
 
 // fits reports whether the blocks of a server are as long as those of the requests.
-func (x *blockIndex) fits(v blockServer) bool { return v.heard && v.size == x.size && x.size > 0 }
+func (x *blockIndex) fits(v blockServer) bool { return v.received && v.size == x.size && x.size > 0 }
 
 // knows reports whether the state of a server is valid, including an empty one.
 func (x *blockIndex) knows(slot int) bool {
 	v := &x.servers[slot]
-	return x.fits(*v) || v.heard && v.whole && v.size == 0
+	return x.fits(*v) || v.received && v.whole && v.size == 0
 }
 
 // match writes for each server how many consecutive blocks of a prompt it has from the beginning, and how many of them

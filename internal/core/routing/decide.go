@@ -49,17 +49,17 @@ func (p *Pool) Decide(r *Request, now time.Time) Decision {
 	return p.choose(v)
 }
 
-// askedTime is how long an autoscaler counts as active after it has read the number of held requests; autoscalers
+// heldReadTime is how long an autoscaler counts as active after it has read the number of held requests; autoscalers
 // read it every 15 s.
-const askedTime = 2 * time.Minute
+const heldReadTime = 2 * time.Minute
 
-// Asked records that an autoscaler has read the number of held requests: it will start a server for
+// HeldRead records that an autoscaler has read the number of held requests: it will start a server for
 // them.
-func (p *Pool) Asked(now time.Time) { p.asked = now }
+func (p *Pool) HeldRead(now time.Time) { p.heldRead = now }
 
 // starting reports whether an autoscaler will start a server for held requests.
 func (p *Pool) starting(now time.Time) bool {
-	return p.ready == 0 && !p.asked.IsZero() && now.Sub(p.asked) < askedTime
+	return p.ready == 0 && !p.heldRead.IsZero() && now.Sub(p.heldRead) < heldReadTime
 }
 
 // begin decides on the first request for a pool without a server: it waits if an autoscaler is active. The wait ends

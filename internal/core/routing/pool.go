@@ -19,25 +19,25 @@ const staleLoad = 2 * time.Second
 // Pool is the state of one InferencePool. The zero value is not usable: see NewPool. It is not safe for several
 // goroutines at once.
 type Pool struct {
-	config  *Config
-	ends    []end  // by slot
-	loads   []load // by slot; the part that decisions read
-	free    []int32
-	live    []int32 // slots of endpoints in the pool, in the order of SetEndpoints
-	byAddr  map[netip.AddrPort]int32
-	session map[string]int32
-	names   map[string]int32 // adapters → number
-	index   *index
-	blocks  *blockIndex // nil: no precise-prefix-cache-scorer
-	precise *Precise    // of blocks
-	pace    time.Duration
-	ready   int
-	block   int // tokens, as reported by the servers
-	colds   int64
-	all     latency // of all endpoints: for those with few observations
-	flow    *queues
-	asked   time.Time // when an autoscaler last read the number of held requests
-	work    view
+	config   *Config
+	ends     []end  // by slot
+	loads    []load // by slot; the part that decisions read
+	free     []int32
+	live     []int32 // slots of endpoints in the pool, in the order of SetEndpoints
+	byAddr   map[netip.AddrPort]int32
+	session  map[string]int32
+	names    map[string]int32 // adapters → number
+	index    *index
+	blocks   *blockIndex // nil: no precise-prefix-cache-scorer
+	precise  *Precise    // of blocks
+	pace     time.Duration
+	ready    int
+	block    int // tokens, as reported by the servers
+	colds    int64
+	all      latency // of all endpoints: for those with few observations
+	flow     *queues
+	heldRead time.Time // when an autoscaler last read the number of held requests
+	work     view
 }
 
 // end is an endpoint, without the part that each decision reads.

@@ -186,7 +186,7 @@ func (p *Pool) Message(ref Ref, number uint64, readable bool) {
 
 // Event applies an event of the last Message. model is the name in its topic.
 func (p *Pool) Event(ref Ref, model string, e *BlockEvent) {
-	if p.blocks != nil && p.at(ref) != nil && p.blocks.servers[ref.slot].heard {
+	if p.blocks != nil && p.at(ref) != nil && p.blocks.servers[ref.slot].received {
 		p.blocks.take(int(ref.slot), model, e)
 	}
 }
@@ -208,7 +208,7 @@ func (p *Pool) TokenHasher() TokenHasher {
 // CacheState is the state of a server's cache according to its KV events.
 type CacheState struct {
 	Following bool // there is a connection
-	Heard     bool // an event has arrived since
+	Received  bool // an event has arrived since
 	Whole     bool // all of its blocks are known
 	Full      bool // it has more blocks than the limit
 	Blocks    int
@@ -223,7 +223,7 @@ func (p *Pool) CacheState(ref Ref) (c CacheState) {
 		return c
 	}
 	v := &p.blocks.servers[ref.slot]
-	c = CacheState{Following: v.following, Heard: v.heard, Whole: v.whole, Full: v.full, Blocks: len(v.blocks),
+	c = CacheState{Following: v.following, Received: v.received, Whole: v.whole, Full: v.full, Blocks: len(v.blocks),
 		Gaps: v.gaps, Tokens: v.size}
 	if v.size != 0 && v.size != p.blocks.size {
 		c.Wrong = p.blocks.size

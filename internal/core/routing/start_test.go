@@ -34,7 +34,7 @@ func TestStart(t *testing.T) {
 	}
 	p := NewPool(DefaultConfig())
 	refused(p, begin, NoEndpoints) // no autoscaler is active
-	p.Asked(begin)
+	p.HeldRead(begin)
 	one, two := ask(p, begin), ask(p, begin.Add(time.Second))
 	f := p.Figures(begin.Add(time.Second))
 	if all, wakes, ok := Measures("inference_pool_requests", &f, nil); !ok || !wakes || len(all) != 1 ||
@@ -62,7 +62,7 @@ func TestStart(t *testing.T) {
 	}
 	// Never: each request is refused after its own timeout.
 	p.SetEndpoints(nil)
-	p.Asked(late)
+	p.HeldRead(late)
 	three := ask(p, late)
 	if ticket, _, next := p.Expire(late.Add(59 * time.Second)); ticket != 0 || !next.Equal(late.Add(time.Minute)) {
 		t.Errorf("%d %s", ticket, next)
@@ -71,7 +71,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("%d %s", ticket, why)
 	}
 	// The autoscaler is no longer active.
-	refused(p, late.Add(askedTime), NoEndpoints)
+	refused(p, late.Add(heldReadTime), NoEndpoints)
 }
 
 // The number of requests that wait for the first server is limited, and a configuration sets their
@@ -79,7 +79,7 @@ func TestStart(t *testing.T) {
 func TestStartIsBounded(t *testing.T) {
 	p := NewPool(config(t, `"schedulingProfiles": [{"name": "a"}], "flowControl": {"maxRequests": "2",
 		"maxBytes": "1k", "noEndpointRequestTTL": "10m"}`))
-	p.Asked(begin)
+	p.HeldRead(begin)
 	small, large := &Request{Bytes: 10}, &Request{Bytes: 1 << 20}
 	if d := p.Decide(large, begin); d.Reason != Saturated {
 		t.Errorf("a large request: %s %s", d.Verdict, d.Reason)

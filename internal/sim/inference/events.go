@@ -26,10 +26,10 @@ func tokensOf(text string) []uint32 {
 
 // published is the state of a server's KV events: its messages, and the subscription of the pool.
 type published struct {
-	number uint64      // of the next message
-	ref    routing.Ref // the pool's reference to it, while subscribed
-	heard  bool        // the pool is subscribed
-	since  uint64      // connections before this one
+	number     uint64      // of the next message
+	ref        routing.Ref // the pool's reference to it, while subscribed
+	subscribed bool        // the pool is subscribed
+	since      uint64      // connections before this one
 }
 
 // follow subscribes the pool to all its servers, a moment after they were added.
@@ -39,10 +39,10 @@ func (w *world) follow() {
 	}
 	for _, ref := range w.pool.Refs() {
 		s := w.of(ref)
-		if s == nil || s.dead || s.heard && s.ref == ref {
+		if s == nil || s.dead || s.subscribed && s.ref == ref {
 			continue
 		}
-		s.heard, s.ref = true, ref
+		s.subscribed, s.ref = true, ref
 		s.since++
 		w.pool.Following(ref)
 	}
@@ -50,8 +50,8 @@ func (w *world) follow() {
 
 // deaf ends the connection to a server.
 func (w *world) deaf(s *server) {
-	if s.heard {
-		s.heard = false
+	if s.subscribed {
+		s.subscribed = false
 		s.since++
 		w.pool.Unfollowed(s.ref)
 	}
@@ -92,7 +92,7 @@ func (w *world) publish(s *server, r *request, before map[uint64]bool) {
 	}
 	number := s.number
 	s.number++
-	if !s.heard || w.troubled && w.one(60) { // lost
+	if !s.subscribed || w.troubled && w.one(60) { // lost
 		if w.sabotage.Unnumbered {
 			s.number--
 		}

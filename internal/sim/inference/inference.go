@@ -318,7 +318,7 @@ func (w *world) run(end time.Time, enough func() bool) {
 func (w *world) scale() {
 	w.asked = w.now
 	if !w.sabotage.Deaf {
-		w.pool.Asked(w.now)
+		w.pool.HeldRead(w.now)
 	}
 	switch {
 	case w.calm:
