@@ -246,6 +246,30 @@ func askVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.An
 	return have
 }
 
+// unusable returns the nodes where the volumes of a pod can't be used, of those that refuse it for other reasons:
+// upstream's filters of volumes also run for nodes without their less important pods (L2.50). A limit of volumes, or a
+// ReadWriteOncePod claim in use, is not among the reasons: removing pods helps.
+func (s *Scheduler) unusable(it *item, d placement.Decision) map[string]placement.Refusal {
+	if len(d.Refusals) == 0 || !needsVolumes(it.pod) {
+		return nil
+	}
+	needs, no := s.volumeNeeds(it.pod)
+	if no != nil {
+		return nil // changed since the decision: the pod is tried again
+	}
+	out := map[string]placement.Refusal{}
+	for i := range d.Refusals {
+		n := s.cluster.Node(d.Refusals[i].Node)
+		if !d.Refusals[i].Curable || n == nil {
+			continue
+		}
+		if _, no := needs.On(n.Object); no != nil && no.By != volume.Restrictions && no.By != volume.Limits {
+			out[n.Object.Name] = placement.Refusal{Filter: placement.Filter(no.By), Reasons: no.Reasons}
+		}
+	}
+	return out
+}
+
 // reserveVolumes decides which volumes a pod gets on its node, and reserves them. It returns nil if
 // no wait is needed.
 func (s *Scheduler) reserveVolumes(it *item, node string) (*volume.Plan, error) {

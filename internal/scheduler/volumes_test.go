@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -220,4 +221,44 @@ func TestVolumeWaitEnds(t *testing.T) {
 				w.Errorf("message %q, want %q", m, want)
 			}
 		})
+}
+
+// S2.11, L2.50: a pod preempts others only where its volumes can be used, although less important ones run elsewhere.
+func TestPreemptionNeedsTheVolume(t *testing.T) {
+	bound, v := volumeClaim("data", "static"), localVolume("v", "static", "n2")
+	bindTo("v")(bound)
+	v.Spec.ClaimRef, v.Status.Phase = volume.Ref(bound), corev1.VolumeBound
+	of := func(p *corev1.Pod, priority int32) *corev1.Pod {
+		p.Spec.Priority = &priority
+		return p
+	}
+	first, second := of(pod("first", "1"), 1), of(pod("second", "1"), 5)
+	first.Spec.NodeName, second.Spec.NodeName = "n1", "n2"
+	inWorld(t, []runtime.Object{node("n1", "1"), node("n2", "1"), lateClass("static", "kubernetes.io/no-provisioner"),
+		bound, v, first, second}, func(w *world) {
+		w.create(mounting(of(pod("third", "1"), 3), "data"))
+		w.on("third", "")
+		if got, want := w.message("third"), "0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are "+
+			"available: 1 No preemption victims found for incoming pod, 1 node(s) didn't match PersistentVolume's node "+
+			"affinity."; got != want {
+			w.Errorf("message %q\nwant %q", got, want)
+		}
+		w.delete("third")
+		w.create(mounting(of(pod("fourth", "1"), 9), "data"))
+		if n := w.pod("fourth").Status.NominatedNodeName; n != "n2" {
+			w.Errorf("nominated to %q", n)
+		}
+		list, err := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		var left []string
+		for i := range list.Items {
+			left = append(left, list.Items[i].Name)
+		}
+		if slices.Sort(left); !slices.Equal(left, []string{"first", "fourth"}) {
+			w.Errorf("pods %v are left", left)
+		}
+		w.on("fourth", "n2")
+	})
 }

@@ -17,6 +17,9 @@ type Decision struct {
 	Excluded int           // nodes that the pod's affinity excludes; they are not among Refusals
 	Nodes    int           // number of nodes
 	Next     int           // where the search of the next decision starts
+	// Unusable are nodes among Refusals where removing pods does not help, by name: the volumes of the pod can't be
+	// used there. Preempt leaves them out.
+	Unusable map[string]Refusal
 
 	summary *summary // of Refusals, if that was made before
 }

@@ -67,19 +67,25 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 	if d.Conflict != "" {
 		reasons.add(d.Nodes, preemptionNotHelpful)
 	}
+	refused := func(why Refusal) {
+		reasons.add(1, why.Reasons...)
+		if why.Filter != "" && !slices.Contains(filters, why.Filter) {
+			filters = append(filters, why.Filter)
+		}
+	}
 	for i := 0; i < len(d.Refusals) && len(found) < enough; i++ {
 		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
 		n := c.Node(r.Node)
+		unusable, isUnusable := d.Unusable[r.Node]
 		switch {
 		case n == nil || !r.Curable:
 			reasons.add(1, preemptionNotHelpful)
+		case isUnusable:
+			refused(unusable)
 		default:
 			victims, why := c.victims(s, n, budgets)
 			if why != nil {
-				reasons.add(1, why.Reasons...)
-				if why.Filter != "" && !slices.Contains(filters, why.Filter) {
-					filters = append(filters, why.Filter)
-				}
+				refused(*why)
 			} else if len(victims.pods) > 0 {
 				found = append(found, victims)
 			}
