@@ -108,6 +108,11 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 		{args: "rollout restart deployment/web", want: []string{"restarted"}},
 		{args: "autoscale deployment web --min=1 --max=3 --cpu-percent=80", want: []string{"autoscaled"}},
 		{args: "get hpa web", want: []string{"Deployment/web"}},
+		// W7.91: without a target for the CPU, the API server's default is in force
+		{args: "autoscale deployment web --name=plain --min=2 --max=3", want: []string{"autoscaled"}},
+		{args: "get hpa plain -o jsonpath={.spec.scaleTargetRef.name}/{.spec.minReplicas}/{.spec.maxReplicas}/" +
+			"{.spec.metrics[*].resource.name}/{.spec.metrics[*].resource.target.averageUtilization}",
+			want: []string{"web/2/3/cpu/80"}},
 		{args: "expose deployment web --port=80", want: []string{"exposed"}},
 		{args: "create service clusterip plain --tcp=80:8080", want: []string{"created"}},
 		{args: "create service nodeport port --tcp=80:8080", want: []string{"created"}},

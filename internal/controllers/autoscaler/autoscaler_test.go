@@ -183,3 +183,36 @@ func TestRivals(t *testing.T) {
 		}
 	})
 }
+
+// W7.69: a status that cannot be written is an event; the next pass, 15 seconds later, writes it (W7.10).
+func TestStatusIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &twin{size: 1, value: 1000, synced: make(chan struct{})}
+		close(w.synced)
+		api := controllertest.New(newHPA("h"))
+		refused := 0
+		api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "update" && gvr.Resource == "horizontalpodautoscalers" && refused == 0 {
+				refused++
+				return apierrors.NewForbidden(gvr.GroupResource(), "h", errors.New("not now"))
+			}
+			return nil
+		}
+		events := run(t, api, w)
+		time.Sleep(time.Second)
+		if got, want := recorded(events), `Warning FailedUpdateStatus horizontalpodautoscalers.autoscaling "h" is `+
+			"forbidden: not now"; got != want {
+			t.Errorf("events:\n%s\nwant %s", got, want)
+		}
+		status := func() autoscalingv2.HorizontalPodAutoscalerStatus {
+			return controllertest.All[*autoscalingv2.HorizontalPodAutoscaler](api)[0].Status
+		}
+		if s := status(); len(s.Conditions) > 0 {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(15 * time.Second)
+		if s := status(); s.DesiredReplicas != 1 || len(s.Conditions) != 3 || recorded(events) != "" {
+			t.Errorf("status %+v after the next pass", s)
+		}
+	})
+}

@@ -171,12 +171,6 @@ func TestMetricsOfOthers(t *testing.T) {
 	up := func(n int) string {
 		return fmt.Sprintf("%d %s\nNormal SuccessfulRescale: New size: %d; reason: %s above target", n, usual, n, queue)
 	}
-	object := autoscalingv2.MetricSpec{Type: autoscalingv2.ObjectMetricSourceType,
-		Object: &autoscalingv2.ObjectMetricSource{
-			DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Ingress", Name: "i"},
-			Metric:          autoscalingv2.MetricIdentifier{Name: "hits"},
-			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.ValueMetricType,
-				Value: new(resource.MustParse("1"))}}}
 	for _, c := range []struct {
 		clause string
 		in     Input
@@ -188,10 +182,10 @@ func TestMetricsOfOthers(t *testing.T) {
 		{"W7.42 values that overflow",
 			with(hpa(1, 10, external(autoscalingv2.AverageValueMetricType, "1m")), values(1<<62, 1<<62, 1<<62), 0, 0),
 			strings.Replace(up(4), "ScalingLimited=False(DesiredWithinRange)", "ScalingLimited=True(ScaleUpLimit)", 1)},
-		{"W7.41 object", with(hpa(1, 10, object), values(2000), 0, 0),
+		{"W7.41 object", with(hpa(1, 10, object()), values(2000), 0, 0),
 			fmt.Sprintf("4 %s\nNormal SuccessfulRescale: New size: 4; reason: Ingress metric hits above target",
 				usual)},
-		{"W8.21 one object, one value", with(hpa(1, 10, object), values(1, 2), 0),
+		{"W8.21 one object, one value", with(hpa(1, 10, object()), values(1, 2), 0),
 			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetObjectMetric)" +
 				"\nWarning FailedGetObjectMetric: unable to get metric hits on Ingress ns/i: unable to fetch metrics from custom metrics API: the custom metrics API server returned 2 results when we asked for exactly one" +
 				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get object metric value: " +
