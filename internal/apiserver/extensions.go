@@ -24,10 +24,10 @@ import (
 
 	"carob/internal/apiserver/aggregation"
 	"carob/internal/apiserver/crds"
-	"carob/internal/apiserver/external"
 	"carob/internal/apiserver/flow"
+	"carob/internal/apiserver/metricsapi/external"
+	"carob/internal/apiserver/metricsapi/usage"
 	"carob/internal/apiserver/storage"
-	"carob/internal/apiserver/usage"
 	"carob/internal/apiserver/webhooks"
 	"carob/internal/base/externalmetrics"
 	"carob/internal/kinds/admissionregistration"

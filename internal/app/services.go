@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/base/instance"
-	"carob/internal/core/netplan/pool"
+	"carob/internal/core/netplan/addresspool"
 	"carob/internal/network/services"
 )
 
@@ -67,7 +67,7 @@ func (c *carob) startServices(ctx context.Context) error {
 
 // balancerPool reads the addresses for load balancers; nil: there are none. Addresses of pods and cluster IPs are
 // refused.
-func balancerPool(in instance.Instance) (*pool.Pool, error) {
+func balancerPool(in instance.Instance) (*addresspool.Pool, error) {
 	if in.LoadBalancerPool == "" {
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ func balancerPool(in instance.Instance) (*pool.Pool, error) {
 		return nil, fmt.Errorf("%w --load-balancer-pool: it is for the built-in service proxy, not for --service-proxy none",
 			instance.ErrFlag)
 	}
-	p, err := pool.Parse(in.LoadBalancerPool)
+	p, err := addresspool.Parse(in.LoadBalancerPool)
 	if err != nil {
 		return nil, fmt.Errorf("%w --load-balancer-pool: %w", instance.ErrFlag, err)
 	}

@@ -33,7 +33,7 @@ import (
 	"carob/internal/cli"
 	"carob/internal/controllers"
 	"carob/internal/core/eviction"
-	"carob/internal/core/netplan/pool"
+	"carob/internal/core/netplan/addresspool"
 	"carob/internal/gateway"
 	"carob/internal/kinds/apps"
 	"carob/internal/kinds/pods"
@@ -165,8 +165,8 @@ type carob struct {
 	gateway     *gateway.Gateway
 	server      *apiserver.Server
 	services    *services.Proxy
-	dns         *dns.Server // nil: another DNS server is used
-	pool        *pool.Pool  // of load balancers' addresses
+	dns         *dns.Server       // nil: another DNS server is used
+	pool        *addresspool.Pool // of load balancers' addresses
 	engine      *engine
 	timeline    *timeline.Store
 	credentials *credentials.Plugins

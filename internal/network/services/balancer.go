@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"carob/internal/core/netplan/pool"
+	"carob/internal/core/netplan/addresspool"
 	core "carob/internal/core/netplan/services"
 )
 
@@ -23,7 +23,7 @@ import (
 // to the loop that writes the rules: addresses of a pool, or the node's.
 type balancer struct {
 	client kubernetes.Interface // with the rights of the service-controller
-	pool   *pool.State          // nil: there is none; used by the loop only
+	pool   *addresspool.State   // nil: there is none; used by the loop only
 	wake   chan struct{}
 
 	mu   sync.Mutex
@@ -36,16 +36,16 @@ type write struct {
 	want []corev1.LoadBalancerIngress
 }
 
-func newBalancer(client kubernetes.Interface, p *pool.Pool) *balancer {
+func newBalancer(client kubernetes.Interface, p *addresspool.Pool) *balancer {
 	b := &balancer{client: client, wake: make(chan struct{}, 1), todo: map[types.NamespacedName]write{}}
 	if p != nil {
-		b.pool = pool.New(*p)
+		b.pool = addresspool.New(*p)
 	}
 	return b
 }
 
 // look records what to write for Services that have changed, and returns the events to record.
-func (b *balancer) look(in []input, node []netip.Addr) []pool.Notice {
+func (b *balancer) look(in []input, node []netip.Addr) []addresspool.Notice {
 	if b.client == nil {
 		return nil
 	}
@@ -72,11 +72,11 @@ func (b *balancer) look(in []input, node []netip.Addr) []pool.Notice {
 	return nil
 }
 
-func (b *balancer) fromPool(in []input, node []netip.Addr) []pool.Notice {
-	inputs := make([]pool.Input, len(in))
+func (b *balancer) fromPool(in []input, node []netip.Addr) []addresspool.Notice {
+	inputs := make([]addresspool.Input, len(in))
 	for n, i := range in {
 		delete(b.todo, i.Name)
-		inputs[n] = pool.Input{Name: i.Name, Service: i.Service}
+		inputs[n] = addresspool.Input{Name: i.Name, Service: i.Service}
 	}
 	writes, notices := b.pool.Update(inputs, node)
 	for _, w := range writes {
@@ -117,7 +117,7 @@ func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
 }
 
 // notices records events of Services.
-func (p *Proxy) notices(list []pool.Notice) {
+func (p *Proxy) notices(list []addresspool.Notice) {
 	for _, n := range list {
 		if s := p.feed.service(n.Name); s != nil && p.cfg.Events != nil {
 			p.cfg.Events.Event(s, n.Type, n.Reason, n.Text)

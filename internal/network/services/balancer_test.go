@@ -11,7 +11,7 @@ import (
 
 	"carob/internal/base/netns"
 	"carob/internal/base/testwait"
-	"carob/internal/core/netplan/pool"
+	"carob/internal/core/netplan/addresspool"
 )
 
 // A Service gets an address of the pool, which a machine on the same Ethernet resolves and then reaches; the next
@@ -19,7 +19,7 @@ import (
 func TestPool(t *testing.T) {
 	d := &driver{testPlane: &testPlane{lab: newLab(t)}}
 	d.driverParts(t)
-	p, err := pool.Parse("203.0.113.200-203.0.113.201")
+	p, err := addresspool.Parse("203.0.113.200-203.0.113.201")
 	d.must(err)
 	d.pool = &p
 	d.run()

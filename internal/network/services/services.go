@@ -50,7 +50,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"carob/internal/core/netplan/pool"
+	"carob/internal/core/netplan/addresspool"
 	core "carob/internal/core/netplan/services"
 	"carob/internal/network/announce"
 	"carob/internal/network/nft"
@@ -74,7 +74,7 @@ type Config struct {
 	Status kubernetes.Interface
 	// Pool has the addresses of load balancers; nil: they have the node's. They are announced to
 	// neighbours on Links; without Links, on the links with an address of the node.
-	Pool   *pool.Pool
+	Pool   *addresspool.Pool
 	Links  []string
 	Events record.EventRecorder
 	Table  string // name of the nftables tables (ip and ip6)
@@ -420,7 +420,7 @@ type input struct {
 func slimService(s *corev1.Service) *corev1.Service {
 	out := *s
 	out.ManagedFields, out.Annotations = nil, nil
-	for _, name := range pool.Annotations() {
+	for _, name := range addresspool.Annotations() {
 		if v, ok := s.Annotations[name]; ok {
 			if out.Annotations == nil {
 				out.Annotations = map[string]string{}

@@ -22,7 +22,7 @@ import (
 
 	"carob/internal/base/netns"
 	"carob/internal/base/testwait"
-	"carob/internal/core/netplan/pool"
+	"carob/internal/core/netplan/addresspool"
 )
 
 // driver is a Proxy in the lab's node, with an API that the test writes.
@@ -31,8 +31,8 @@ type driver struct {
 	api        *fake.Clientset
 	proxy      *Proxy
 	events     *record.FakeRecorder
-	healthz    net.Listener // of the next run
-	pool       *pool.Pool   // of load balancers' addresses, from the next run
+	healthz    net.Listener      // of the next run
+	pool       *addresspool.Pool // of load balancers' addresses, from the next run
 	stop       func()
 }
 

@@ -1,11 +1,11 @@
-// Package pool decides which addresses of a pool the Services of type LoadBalancer get, by the same
+// Package addresspool decides which addresses of a pool the Services of type LoadBalancer get, by the same
 // rules as MetalLB: an address may be requested, Services with the same sharing key may share one, and
 // addresses in the status of a Service are kept. Services with a loadBalancerClass belong to other
 // controllers. The package must never look at a clock or at the API; internal/network/services drives
 // it.
 //
 // Contract: N2.30 and N11.14 in docs/spec/network.md.
-package pool
+package addresspool
 
 import (
 	"fmt"
