@@ -41,7 +41,7 @@ type item struct {
 	queued   time.Time          // start of the wait for this attempt
 	attempts int                // decisions without a fitting node
 	errors   int                // consecutive errors, which have their own back-off
-	refused  []placement.Filter // filters of the last decision
+	refused  []placement.Filter // filters of the last decision, and of events since then
 	answers  *placement.Answers // of extenders, during a search for a preemption
 	devices  *devices.Attempt   // of the last decision; nil if the pod needs none
 	stored   *devices.Stored    // the writes for devices
@@ -145,11 +145,14 @@ func (q *queue) Watch(it *item, refused []placement.Filter) {
 	}
 }
 
-// Park sets a popped pod aside until a change concerns the filters that rejected it; no filters:
-// any change.
+// Park sets a popped pod aside until a change concerns the filters that rejected it, also those that
+// rejected it at events since Watch; no filters: any change.
 func (q *queue) Park(it *item, refused []placement.Filter, now time.Time) {
 	if q.items[it.pod.Object.UID] != it {
 		return // deleted meanwhile
+	}
+	if q.parked[it.pod.Object.UID] == it {
+		refused = append(slices.Clip(refused), it.refused...)
 	}
 	it.errors, it.refused = 0, refused
 	it.attempts++

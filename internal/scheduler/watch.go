@@ -227,7 +227,11 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 // requeue re-queues the pods that an event helps.
 func (s *Scheduler) requeue(e placement.Event) {
 	if !e.Nothing() {
-		s.queue.Requeue(func(it *item) bool { return s.cluster.Helps(it.pod, it.refused, e) }, time.Now())
+		s.queue.Requeue(func(it *item) bool {
+			helps, refused := s.cluster.Helps(it.pod, it.refused, e)
+			it.refused = refused
+			return helps
+		}, time.Now())
 	}
 }
 

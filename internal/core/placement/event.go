@@ -99,28 +99,29 @@ func nodeEvent(before, after *corev1.Node, n *Node) Event {
 // Helps reports whether the pod is worth another attempt after the event: one of the filters that
 // refused it may have another result now (L2.5). If it returns false, neither Decide nor Preempt
 // can find a node that it did not find before. refused lists the filters that Decide and Preempt
-// returned; empty when there was no node at all.
-func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
+// returned; empty when there was no node at all. Without another attempt, the returned filters are
+// those for the next event: refused, and the filter that refuses the changed node now.
+func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) (bool, []Filter) {
 	if len(refused) == 0 {
-		return e.nodeBefore == nil && e.nodeAfter != nil
+		return e.nodeBefore == nil && e.nodeAfter != nil, refused
 	}
 	if e.owners && slices.Contains(refused, PodTopologySpread) && len(p.Object.Spec.TopologySpreadConstraints) == 0 {
-		return true
+		return true, refused
 	}
 	if e.node != nil && e.node.name == p.Object.Status.NominatedNodeName && e.before != nil && e.after == nil {
-		return true // while its victims terminate on this node, it preempts on no other
+		return true, refused // while its victims terminate on this node, it preempts on no other
 	}
 	if slices.Contains(refused, Extender) && !e.Nothing() {
-		return true
+		return true, refused
 	}
 	byNode := func(f Filter) bool {
 		return f == DynamicResources || f == VolumeBinding || f == VolumeZone || f == NodeVolumeLimits
 	}
 	if slices.ContainsFunc(refused, byNode) && e.before == nil && e.after == nil && e.nodeAfter != nil &&
 		!e.Nothing() {
-		return true // devices and volumes depend on the labels of nodes (S9.30, S2.30)
+		return true, refused // devices and volumes depend on the labels of nodes (S9.30, S2.30)
 	}
-	local, nodeAsked := false, false
+	nodeChecked := false
 	for _, f := range e.filters {
 		if !slices.Contains(refused, f) {
 			continue
@@ -128,29 +129,35 @@ func (c *Cluster) Helps(p *Pod, refused []Filter, e Event) bool {
 		switch f {
 		case PodTopologySpread:
 			if c.mayLevel(p, e) {
-				return true
+				return true, refused
 			}
 		case InterPodAffinity:
 			if c.mayAttract(p, e) {
-				return true
+				return true, refused
 			}
 		default:
-			if !nodeAsked {
-				local, nodeAsked = c.opens(p, e.node), true
+			if nodeChecked {
+				continue
 			}
-			if local {
-				return true
+			nodeChecked = true
+			opened, by := c.opens(p, e.node)
+			if opened {
+				return true, refused
+			}
+			if by != "" && !slices.Contains(refused, by) {
+				refused = append(slices.Clip(refused), by)
 			}
 		}
 	}
-	return false
+	return false, refused
 }
 
 // opens runs the filters on the changed node, including the pods that are nominated to it: the
-// event helps if they accept the pod, or would accept it without less important pods.
-func (c *Cluster) opens(p *Pod, n *Node) bool {
+// event helps if they accept the pod, or would accept it without less important pods. If not, the
+// result is the filter that refuses it; empty if there is no such node.
+func (c *Cluster) opens(p *Pod, n *Node) (bool, Filter) {
 	if n == nil || n.Object == nil {
-		return false
+		return false, ""
 	}
 	lesser := slices.ContainsFunc(n.pods, func(o *Pod) bool { return o.Priority < p.Priority })
 	if ahead := c.reservations(n, p); len(ahead) > 0 {
@@ -158,9 +165,12 @@ func (c *Cluster) opens(p *Pod, n *Node) bool {
 	}
 	r := n.refuses(p)
 	if r == nil {
-		return n.lacksFeatures(p) == nil
+		r = n.lacksFeatures(p)
 	}
-	return r.Curable && lesser
+	if r == nil {
+		return true, ""
+	}
+	return r.Curable && lesser, r.Filter
 }
 
 // mayLevel reports whether the event can change the result of topology spread for p.
