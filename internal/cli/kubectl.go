@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	_ "k8s.io/component-base/cli/flag"
+	_ "k8s.io/component-base/logs"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 
 	_ "carob/internal/cli/language" // must be initialized before kubectl's packages look up their texts
@@ -66,7 +68,8 @@ func (r *root) pointKubectl(args []string) error {
 	return nil
 }
 
-// kubectl is upstream's command tree.
+// kubectl is upstream's command tree, with the flags that upstream's main function adds: those of logging, such
+// as -v, and underscores in names of flags.
 func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 	k := kubectl.NewDefaultKubectlCommandWithArgs(kubectl.KubectlOptions{
 		PluginHandler: kubectl.NewDefaultPluginHandler([]string{"kubectl"}),
@@ -75,6 +78,8 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 			300).WithDiscoveryQPS(50),
 		IOStreams: genericiooptions.IOStreams{In: r.in, Out: out, ErrOut: errOut},
 	})
+	//k.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
+	//logs.AddFlags(k.PersistentFlags())
 	k.SetIn(r.in)
 	k.SetOut(out)
 	k.SetErr(errOut)
