@@ -329,8 +329,8 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 		!slices.Equal(node.Status.Addresses, r.addresses()) {
 		return true
 	}
-	capacity, allocatable := r.devices()
-	if differs(node.Status.Capacity, capacity) || differs(node.Status.Allocatable, allocatable) {
+	capacity, allocatable := r.quantities(node)
+	if !sameQuantities(node.Status.Capacity, capacity) || !sameQuantities(node.Status.Allocatable, allocatable) {
 		return true
 	}
 	if !slices.Equal(node.Status.VolumesInUse, r.inUse(node)) {
@@ -345,14 +345,9 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 	return false
 }
 
-// differs reports whether a list lacks something of another, or has another quantity of it.
-func differs(have, want corev1.ResourceList) bool {
-	for name, q := range want { // any order: one difference is enough
-		if is, ok := have[name]; !ok || is.Cmp(q) != 0 {
-			return true
-		}
-	}
-	return false
+// sameQuantities reports whether two lists have the same resources in the same quantities.
+func sameQuantities(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
 }
 
 // fill sets everything of the status that the agent owns.
@@ -372,24 +367,7 @@ func (r *Reporter) fill(ctx context.Context, node *corev1.Node, conditions []cor
 // describe sets what the machine and the agent are.
 func (r *Reporter) describe(node *corev1.Node) {
 	s := &node.Status
-	pods := *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI)
-	before := s.Capacity
-	beforeAllocatable := s.Allocatable
-	s.Capacity, s.Allocatable = r.cfg.Machine.Capacity.DeepCopy(), r.cfg.Machine.Allocatable()
-	for name, q := range before { // any order: what others advertise stays
-		if resources.IsExtended(name) {
-			s.Capacity[name] = q
-			if a, ok := beforeAllocatable[name]; ok {
-				s.Allocatable[name] = a
-			} else {
-				s.Allocatable[name] = q // of what was added to the capacity only
-			}
-		}
-	}
-	capacity, allocatable := r.devices()
-	maps.Copy(s.Capacity, capacity)
-	maps.Copy(s.Allocatable, allocatable)
-	s.Capacity[corev1.ResourcePods], s.Allocatable[corev1.ResourcePods] = pods, pods
+	s.Capacity, s.Allocatable = r.quantities(node)
 	s.NodeInfo = r.cfg.Machine.Info
 	s.NodeInfo.KubeletVersion = r.cfg.Version
 	s.NodeInfo.ContainerRuntimeVersion = r.cfg.Runtime
@@ -397,6 +375,23 @@ func (r *Reporter) describe(node *corev1.Node) {
 	s.Addresses = r.addresses()
 	s.Features, s.RuntimeHandlers = r.cfg.Features()
 	s.DeclaredFeatures = declaredFeatures()
+}
+
+// quantities are the resources of the node: those of the machine and of devices, and the extended resources that
+// others advertise in the object's capacity, all of which can be allocated.
+func (r *Reporter) quantities(node *corev1.Node) (capacity, allocatable corev1.ResourceList) {
+	capacity, allocatable = r.cfg.Machine.Capacity.DeepCopy(), r.cfg.Machine.Allocatable()
+	for name, q := range node.Status.Capacity { // any order: they are independent
+		if resources.IsExtended(name) {
+			capacity[name], allocatable[name] = q, q
+		}
+	}
+	deviceCapacity, deviceAllocatable := r.devices()
+	maps.Copy(capacity, deviceCapacity)
+	maps.Copy(allocatable, deviceAllocatable)
+	pods := *resource.NewQuantity(int64(r.cfg.MaxPods), resource.DecimalSI)
+	capacity[corev1.ResourcePods], allocatable[corev1.ResourcePods] = pods, pods
+	return capacity, allocatable
 }
 
 func (r *Reporter) devices() (capacity, allocatable corev1.ResourceList) {

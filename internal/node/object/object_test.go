@@ -440,3 +440,40 @@ func TestAllocatable(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// TestAdvertisedResources: the agent completes within ten seconds what others write into the capacity of its Node:
+// extended resources become allocatable, change, and leave again; the machine's own quantities are restored.
+func TestAdvertisedResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		const foo = "example.com/foo"
+		for _, step := range []struct {
+			what      string
+			advertise func(corev1.ResourceList)
+			foo       int64
+		}{
+			{"advertised", func(l corev1.ResourceList) { l[foo] = resource.MustParse("3") }, 3},
+			{"more", func(l corev1.ResourceList) { l[foo] = resource.MustParse("5") }, 5},
+			{"another quantity of the machine", func(l corev1.ResourceList) { l["cpu"] = resource.MustParse("64") }, 5},
+			{"gone", func(l corev1.ResourceList) { delete(l, foo) }, 0},
+		} {
+			n := f.node(t)
+			step.advertise(n.Status.Capacity)
+			stored, err := f.client.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.r.Seen(stored)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			n = f.node(t)
+			for what, list := range map[string]corev1.ResourceList{"capacity": n.Status.Capacity,
+				"allocatable": n.Status.Allocatable} {
+				q, ok := list[foo]
+				if q.Value() != step.foo || ok != (step.foo > 0) || list.Cpu().Value() != 4 {
+					t.Errorf("%s: %s %v", step.what, what, list)
+				}
+			}
+		}
+	})
+}
