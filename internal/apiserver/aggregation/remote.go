@@ -1,6 +1,7 @@
 package aggregation
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,10 +55,34 @@ type state struct {
 	v2Tag     string
 }
 
-func newRemote(cfg Config, o *apiregistrationv1.APIService) *remote {
+// newRemote returns the remote of o, which replaces old unless that is nil. Until its first check it
+// is as available as old was, or without old as the condition in its status says, as in
+// kube-aggregator: a change of a priority interrupts no client, nor does a restart of carob.
+func newRemote(cfg Config, o *apiregistrationv1.APIService, old *remote) *remote {
 	r := &remote{cfg: cfg, name: o.Name, spec: *o.Spec.DeepCopy()}
-	r.state.Store(&state{err: errors.New("not looked at yet"), reason: "Pending"})
+	st := &state{err: errors.New("not checked yet"), reason: "Pending"}
+	if old != nil {
+		st = old.successor(r)
+	} else if c := apiregistration.Condition(o); c != nil && c.Status == apiregistrationv1.ConditionTrue {
+		st = &state{reason: c.Reason}
+	}
+	if st.err == nil && st.transport == nil {
+		st.transport, st.err = r.roundTripper()
+	}
+	r.state.Store(st)
 	return r
+}
+
+// successor returns the state that the remote which replaces r begins with. Connections are kept if
+// they lead to the same server with the same trust; documents of another server are not.
+func (r *remote) successor(next *remote) *state {
+	st := *r.state.Load()
+	a, b := r.spec, next.spec
+	if !equality.Semantic.DeepEqual(a.Service, b.Service) || a.InsecureSkipTLSVerify != b.InsecureSkipTLSVerify ||
+		!bytes.Equal(a.CABundle, b.CABundle) {
+		st = state{err: st.err, reason: st.reason, resources: st.resources}
+	}
+	return &st
 }
 
 func (r *remote) serves(o *apiregistrationv1.APIService) bool {

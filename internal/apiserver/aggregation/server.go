@@ -98,7 +98,7 @@ func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
 	case old != nil && old.serves(o):
 		return
 	}
-	s.remotes[gv] = newRemote(s.cfg, o)
+	s.remotes[gv] = newRemote(s.cfg, o, old)
 	s.list(group)
 	s.signal()
 }

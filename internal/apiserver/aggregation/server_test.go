@@ -2,6 +2,7 @@ package aggregation
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -111,6 +112,7 @@ func newServer() (*Server, *groups) {
 	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"})
 	return New(Config{Resolver: &resolver{}, Groups: g, Aggregated: aggregated.NewResourceManager("apis"),
 		Serializer: serializer.NewCodecFactory(known),
+		FrontProxy: func() (*tls.Certificate, error) { return &tls.Certificate{}, nil },
 		Next: http.HandlerFunc(func(w http.ResponseWriter,
 			_ *http.Request) {
 			w.WriteHeader(http.StatusTeapot)
@@ -182,6 +184,59 @@ func TestTakenGroups(t *testing.T) {
 	}
 	if s.Changed("v2.g", nil); taken["g"] {
 		t.Error("no version is left, and the group is taken")
+	}
+}
+
+// Until the first check of a changed APIService, clients are served as before the change; those of another server or
+// another trust by new connections. What was never available, or is not according to its status, is not served.
+func TestAvailableDuringAChange(t *testing.T) {
+	serves := func(s *Server) bool {
+		st := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}].state.Load()
+		return st.err == nil && st.transport != nil
+	}
+	kept := func(s *Server, b *backend) bool {
+		return s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}].state.Load().transport == http.RoundTripper(b)
+	}
+	for _, step := range []struct {
+		name         string
+		change       func(o *apiregistrationv1.APIService)
+		keepsClients bool
+	}{
+		{"a priority", func(o *apiregistrationv1.APIService) { o.Spec.VersionPriority++ }, true},
+		{"the service", func(o *apiregistrationv1.APIService) { o.Spec.Service.Name = "other" }, false},
+		{"trust", func(o *apiregistrationv1.APIService) { o.Spec.InsecureSkipTLSVerify = true }, false},
+	} {
+		s, _ := newServer()
+		o, b := apiService("v1", "g", 1, 1), &backend{code: http.StatusOK, body: resources}
+		change(s, o)
+		if serves(s) {
+			t.Errorf("%s: a new one is served before it was checked", step.name)
+		}
+		put(s, "v1", "g", b).check(t.Context())
+		step.change(o)
+		change(s, o)
+		if !serves(s) || kept(s, b) != step.keepsClients {
+			t.Errorf("%s changed: served: %t, connections kept: %t; want true, %t", step.name, serves(s), kept(s, b),
+				step.keepsClients)
+		}
+	}
+	for _, status := range []apiregistrationv1.ConditionStatus{apiregistrationv1.ConditionTrue,
+		apiregistrationv1.ConditionFalse, apiregistrationv1.ConditionUnknown} {
+		s, _ := newServer()
+		o := apiService("v1", "g", 1, 1)
+		o.Status.Conditions = []apiregistrationv1.APIServiceCondition{
+			{Type: apiregistrationv1.Available, Status: status}}
+		if change(s, o); serves(s) != (status == apiregistrationv1.ConditionTrue) {
+			t.Errorf("after a restart, Available is %s: served: %t", status, serves(s))
+		}
+	}
+	s, _ := newServer()
+	o := apiService("v1", "g", 1, 1)
+	o.Spec.CABundle = []byte("no certificate")
+	o.Status.Conditions = []apiregistrationv1.APIServiceCondition{
+		{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue}}
+	if change(s, o); serves(s) {
+		t.Error("without a certificate to trust, it is served")
 	}
 }
 
