@@ -274,6 +274,26 @@ func TestChoice(t *testing.T) { // L2.10
 	}
 }
 
+// Host ports conflict if both can get the same packet (N7.28); 0.0.0.0 conflicts with all, as upstream.
+func TestHostPortConflicts(t *testing.T) {
+	for _, test := range []struct {
+		a, b string
+		want bool
+	}{
+		{"", "::1", true}, {"0.0.0.0", "::", true}, {"::", "::", true}, {"::", "fd00::1", true},
+		{"::", "127.0.0.1", false}, {"::1", "127.0.0.1", false}, {"::ffff:127.0.0.1", "127.0.0.1", true},
+		{"fd00:0:0::1", "fd00::1", true}, {"fd00::1", "fd00::2", false}, {"::ffff:0.0.0.0", "192.0.2.1", true},
+	} {
+		for _, ips := range [][2]string{{test.a, test.b}, {test.b, test.a}} {
+			c := clusterOf([]*corev1.Node{makeNode("n1", "4", "4Gi")}, placed{"n1", makePod("a", hostPort(80, ips[0]))})
+			d := c.Decide(Prepare(makePod("p", hostPort(80, ips[1]))), 0)
+			if got := d.Node == ""; got != test.want {
+				t.Errorf("%q and %q: conflict %v, want %v", ips[0], ips[1], got, test.want)
+			}
+		}
+	}
+}
+
 func TestPreempt(t *testing.T) { // L2.50, L2.51
 	budget := func(appValue string, allowed int32) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{

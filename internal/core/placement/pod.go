@@ -10,7 +10,9 @@
 package placement
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -165,16 +167,20 @@ func neededFeatures(pod *corev1.Pod) features.FeatureSet {
 // HostPort is a port a pod takes on its node.
 type HostPort struct {
 	Protocol corev1.Protocol
-	IP       string // 0.0.0.0 for all addresses
+	IP       string // 0.0.0.0 for all addresses, :: for those of IPv6
 	Port     int32
 }
 
-const allAddresses = "0.0.0.0"
+const allAddresses, allIPv6 = "0.0.0.0", "::"
 
-// conflicts reports whether two pods cannot both have their ports.
+// conflicts reports whether two pods cannot both have their ports (N7.28).
 func (a HostPort) conflicts(b HostPort) bool {
-	return a.Port == b.Port && a.Protocol == b.Protocol &&
-		(a.IP == b.IP || a.IP == allAddresses || b.IP == allAddresses)
+	if a.Port != b.Port || a.Protocol != b.Protocol {
+		return false
+	}
+	v6 := func(ip string) bool { return strings.Contains(ip, ":") }
+	return a.IP == b.IP || a.IP == allAddresses || b.IP == allAddresses || a.IP == allIPv6 && v6(b.IP) ||
+		b.IP == allIPv6 && v6(a.IP)
 }
 
 // hostPorts collects the host ports of the containers that run for the pod's whole life.
@@ -189,7 +195,10 @@ func hostPorts(pod *corev1.Pod) []HostPort {
 			if h.Protocol == "" {
 				h.Protocol = corev1.ProtocolTCP
 			}
-			if h.IP == "" || h.IP == "::" {
+			if addr, err := netip.ParseAddr(h.IP); err == nil {
+				h.IP = addr.Unmap().String() // one text for one address
+			}
+			if h.IP == "" {
 				h.IP = allAddresses
 			}
 			ports = append(ports, h)

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -30,29 +32,36 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 			continue
 		}
 		for _, at := range taken {
-			if !matches(at, p.HostIP) {
+			if !at.takes(p.HostIP) {
 				continue
 			}
 			hint := ""
-			if at.IsLoopback() && !p.HostIP.IsValid() {
+			if at.addr.IsLoopback() && !p.HostIP.IsValid() {
 				hint = "; set hostIP to use another address"
 			}
 			return errkind.Errorf(errkind.InUse, "host port %d/%s is taken: a process of the host listens on %s%s",
-				p.HostPort, strings.ToLower(p.Protocol), netip.AddrPortFrom(at, p.HostPort), hint)
+				p.HostPort, strings.ToLower(p.Protocol), netip.AddrPortFrom(at.addr, p.HostPort), hint)
 		}
 	}
 	return nil
 }
 
-// matches reports whether a listener receives packets for an address of a host port.
-func matches(listener, hostIP netip.Addr) bool {
-	if !hostIP.IsValid() {
+// listener is the address on which a process listens.
+type listener struct {
+	addr netip.Addr
+	only bool // an IPv6 socket that takes no packets of IPv4, even if its address is unspecified
+}
+
+// takes reports whether a listener receives packets for an address of a host port.
+func (l listener) takes(hostIP netip.Addr) bool {
+	if !hostIP.IsValid() || l.addr == hostIP {
 		return true
 	}
-	if hostIP.IsUnspecified() { // all addresses of its family
-		return listener.Is4() == hostIP.Is4() || listener.IsUnspecified()
+	sameFamily := l.addr.Is4() == hostIP.Is4()
+	if l.addr.IsUnspecified() {
+		return sameFamily || l.addr.Is6() && !l.only
 	}
-	return listener == hostIP || listener.IsUnspecified() && (listener.Is4() == hostIP.Is4() || listener.Is6())
+	return sameFamily && hostIP.IsUnspecified() // which means all addresses of its family
 }
 
 const (
@@ -61,6 +70,7 @@ const (
 	udpUnconnected   = 7  // TCP_CLOSE: an unconnected UDP socket, which receives packets from any sender
 	diagRequestLen   = 56 // struct inet_diag_req_v2 of linux/inet_diag.h
 	diagMessageLen   = 72 // struct inet_diag_msg
+	diagOnlyIPv6     = 11 // INET_DIAG_SKV6ONLY
 )
 
 // diagRequest is struct inet_diag_req_v2.
@@ -70,12 +80,12 @@ func (d *diagRequest) Len() int          { return len(d) }
 func (d *diagRequest) Serialize() []byte { return d[:] }
 
 // listeners returns the addresses on which processes of this network namespace listen on a port.
-func listeners(proto uint8, port uint16) ([]netip.Addr, error) {
+func listeners(proto uint8, port uint16) ([]listener, error) {
 	state := uint32(1) << tcpListen
 	if proto == unix.IPPROTO_UDP {
 		state = 1 << udpUnconnected
 	}
-	var list []netip.Addr
+	var list []listener
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		var ask diagRequest
 		ask[0], ask[1] = family, proto
@@ -88,26 +98,30 @@ func listeners(proto uint8, port uint16) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("list sockets: %w", err)
 		}
 		for _, s := range sockets {
-			if ip, at := listener(s); ip.IsValid() && at == port {
-				list = append(list, ip)
+			if l, at := parseListener(s); l.addr.IsValid() && at == port {
+				list = append(list, l)
 			}
 		}
 	}
 	return list, nil
 }
 
-// listener parses the source of struct inet_diag_msg: family, three bytes, port, the peer's port,
-// address.
-func listener(msg []byte) (netip.Addr, uint16) {
+// parseListener parses the source of struct inet_diag_msg (family, three bytes, port, the peer's port, address), and
+// the attribute that follows it if the socket is one of IPv6 only.
+func parseListener(msg []byte) (listener, uint16) {
 	if len(msg) < diagMessageLen {
-		return netip.Addr{}, 0
+		return listener{}, 0
 	}
 	port := binary.BigEndian.Uint16(msg[4:])
 	switch msg[0] {
 	case unix.AF_INET:
-		return netip.AddrFrom4([4]byte(msg[8:12])), port
+		return listener{addr: netip.AddrFrom4([4]byte(msg[8:12]))}, port
 	case unix.AF_INET6:
-		return netip.AddrFrom16([16]byte(msg[8:24])).Unmap(), port
+		attrs, err := nl.ParseRouteAttr(msg[diagMessageLen:])
+		only := err == nil && slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
+			return a.Attr.Type == diagOnlyIPv6 && len(a.Value) > 0 && a.Value[0] != 0
+		})
+		return listener{addr: netip.AddrFrom16([16]byte(msg[8:24])).Unmap(), only: only}, port
 	}
-	return netip.Addr{}, 0
+	return listener{}, 0
 }

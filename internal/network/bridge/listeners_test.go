@@ -23,14 +23,20 @@ func TestListenerMatches(t *testing.T) {
 		{"192.0.2.1", "192.0.2.1", true}, {"192.0.2.2", "192.0.2.1", false}, {"127.0.0.1", "192.0.2.1", false},
 		{"0.0.0.0", "192.0.2.1", true}, {"::", "192.0.2.1", true}, {"::", "2001:db8::1", true},
 		{"0.0.0.0", "2001:db8::1", false},
-		{"2001:db8::2", "::", true}, {"127.0.0.1", "::", false},
+		{"2001:db8::2", "::", true}, {"127.0.0.1", "::", false}, {"0.0.0.0", "::", false}, {"::", "::", true},
 	} {
 		var hostIP netip.Addr
 		if tt.hostIP != "" {
 			hostIP = netip.MustParseAddr(tt.hostIP)
 		}
-		if got := matches(netip.MustParseAddr(tt.listener), hostIP); got != tt.want {
+		if got := (listener{addr: netip.MustParseAddr(tt.listener)}).takes(hostIP); got != tt.want {
 			t.Errorf("listener %s, hostIP %q: %v", tt.listener, tt.hostIP, got)
+		}
+	}
+	only := listener{addr: netip.IPv6Unspecified(), only: true}
+	for hostIP, want := range map[string]bool{"0.0.0.0": false, "192.0.2.1": false, "::": true, "2001:db8::1": true} {
+		if got := only.takes(netip.MustParseAddr(hostIP)); got != want {
+			t.Errorf("a listener of IPv6 only, hostIP %s: %v", hostIP, got)
 		}
 	}
 }
@@ -40,8 +46,8 @@ func FuzzListener(f *testing.F) {
 	f.Add(make([]byte, diagMessageLen))
 	f.Add([]byte{2, 10, 0})
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		if ip, _ := listener(msg); ip.IsValid() && len(msg) < diagMessageLen {
-			t.Errorf("%x is %s", msg, ip)
+		if l, _ := parseListener(msg); l.addr.IsValid() && len(msg) < diagMessageLen {
+			t.Errorf("%x is %s", msg, l.addr)
 		}
 	})
 }
@@ -114,6 +120,17 @@ func TestHostPortOfTheHost(t *testing.T) {
 	if err := attach(network.PortMapping{Protocol: "TCP", ContainerPort: 80, HostPort: port,
 		HostIP: n.v4.gateway()}); err != nil {
 		t.Errorf("port of another address: %v", err)
+	}
+	// A socket of IPv6 only takes no packets of IPv4.
+	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
+		port, _ := listen("tcp6", "[::]:0")
+		only := network.PortMapping{Protocol: "TCP", ContainerPort: 80, HostPort: port, HostIP: netip.IPv4Unspecified()}
+		if err := attach(only); err != nil {
+			t.Errorf("IPv4 beside a listener of IPv6 only: %v", err)
+		}
+		if only.HostIP = netip.IPv6Unspecified(); !errkind.Is(attach(only), errkind.InUse) {
+			t.Error("IPv6 beside a listener of IPv6 only was attached")
+		}
 	}
 	// The port of a client connection has no listener.
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

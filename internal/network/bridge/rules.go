@@ -84,10 +84,15 @@ func (n *Network) checkPortsFree(pod network.Pod) error {
 	return nil
 }
 
+// collide reports whether both ports can get the same packet. An unspecified address means all of its family.
 func collide(a, b network.PortMapping) bool {
-	any := func(ip netip.Addr) bool { return !ip.IsValid() || ip.IsUnspecified() }
-	return a.HostPort != 0 && a.HostPort == b.HostPort && strings.EqualFold(a.Protocol, b.Protocol) &&
-		(any(a.HostIP) || any(b.HostIP) || a.HostIP == b.HostIP)
+	if a.HostPort == 0 || a.HostPort != b.HostPort || !strings.EqualFold(a.Protocol, b.Protocol) {
+		return false
+	}
+	if !a.HostIP.IsValid() || !b.HostIP.IsValid() || a.HostIP == b.HostIP {
+		return true
+	}
+	return a.HostIP.Is4() == b.HostIP.Is4() && (a.HostIP.IsUnspecified() || b.HostIP.IsUnspecified())
 }
 
 // published returns an attachment's host ports for each of its addresses.
@@ -247,6 +252,11 @@ func (r *rules) addFamily(conn *nftables.Conn, f *family) error {
 	own := f.pods.Masked().Addr().Next()
 	rule(guard, from(expr.CmpOpNeq, r.bridge), from(expr.CmpOpNeq, "lo"),
 		f.within(f.daddr, netip.PrefixFrom(own, own.BitLen()), expr.CmpOpEq), drop)
+	if f.nf == nftables.TableFamilyIPv6 {
+		// The kernel lets no answer of a pod reach ::1. Without a translation, a client of "localhost" is refused at
+		// once if no process listens there, and tries 127.0.0.1.
+		rule(out, f.within(f.saddr, f.loopback, expr.CmpOpEq), []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}})
+	}
 	for _, c := range []*nftables.Chain{pre, out} {
 		rule(c, []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
