@@ -35,6 +35,7 @@ import (
 	"iter"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -135,9 +136,15 @@ type Table struct {
 	link   *netlink.Conn
 	ports  portIDs
 	poke   chan struct{}
-	stale  map[string]time.Time // chains to delete, and since when they are empty
-	now    func() time.Time
+	// watch is the socket of Watch while it runs.
+	watch atomic.Pointer[os.File]
+	stale map[string]time.Time // chains to delete, and since when they are empty
+	now   func() time.Time
 }
+
+// readBuffer is how many bytes of replies are queued at least. One reply for each message of a transaction is queued
+// before the first is read, and for a rule also the rule: a large transaction needs more.
+const readBuffer = 4 << 20
 
 // replyTimeout bounds a transaction with its replies, which the kernel has queued when the send returns. The kernel
 // may take long: 20,000 ranges took it half a minute on a machine with much other work.
@@ -226,8 +233,7 @@ func (t *Table) connect() error {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(int(t.ns.Fd())),
 		nftables.WithSockOptions(func(c *netlink.Conn) error {
 			t.link = c
-			// One reply for each message of a transaction is queued before the first is read.
-			if err := c.SetReadBuffer(4 << 20); err != nil {
+			if err := c.SetReadBuffer(readBuffer); err != nil {
 				return fmt.Errorf("enlarge the receive buffer: %w", err)
 			}
 			return t.ports.add(c)
@@ -286,9 +292,10 @@ func (t *Table) Apply(c Change) error {
 
 // flush sends the transaction, and opens a new connection after an error: the old one may still have replies.
 func (t *Table) flush(what string, size int) error {
-	if err := t.link.SetWriteBuffer(size + 1<<20); err != nil {
-		return t.abandon(fmt.Errorf("enlarge the send buffer: %w", err))
+	if err := errors.Join(t.link.SetWriteBuffer(size+1<<20), t.link.SetReadBuffer(size+readBuffer)); err != nil {
+		return t.abandon(fmt.Errorf("enlarge the buffers: %w", err))
 	}
+	t.watchRoom(size)
 	_ = t.link.SetReadDeadline(time.Now().Add(replyTimeout))
 	if err := t.conn.Flush(); err != nil {
 		return t.abandon(fmt.Errorf("%s nftables table %s: %w", what, t.cfg.Name, err))

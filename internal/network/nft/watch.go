@@ -78,6 +78,8 @@ func (t *Table) Watch(ctx context.Context) error {
 		return fmt.Errorf("watch nftables: %w", err)
 	}
 	defer socket.Close()
+	t.watch.Store(socket)
+	defer t.watch.CompareAndSwap(socket, nil)
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	t.disturb() // changes before the subscription are unknown
@@ -154,6 +156,24 @@ func tableOf(attrs []byte) (string, bool) {
 	return "", false
 }
 
+// watchBuffer is the room for notifications of small transactions.
+const watchBuffer = 1 << 20
+
+// watchRoom makes room for the notifications of a transaction of this many bytes: those of our own are reported, too.
+// If some were lost, the table would be compared and written again, in another large transaction, without an end.
+func (t *Table) watchRoom(size int) {
+	socket := t.watch.Load()
+	if socket == nil {
+		return
+	}
+	raw, err := socket.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, watchBuffer+2*size)
+		})
+	}
+}
+
 // subscribe opens a socket for notifications in the calling thread's network namespace. It uses the
 // runtime's poller: no thread blocks in it.
 func subscribe() (*os.File, error) {
@@ -161,8 +181,7 @@ func subscribe() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Our own large transactions are reported here, too. More room avoids a needless comparison.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<20)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, watchBuffer)
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
 		Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
 		_ = unix.Close(fd)

@@ -5,11 +5,13 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"carob/internal/core/netplan/policies"
 )
@@ -94,4 +96,55 @@ func TestManyBlocks(t *testing.T) {
 			t.Errorf("%v, refused: %v", err, both[0].wrong)
 		}
 	})
+}
+
+// A policy with many peers and many ports is written in one transaction, changed, and removed.
+func TestManyPeersAndPorts(t *testing.T) {
+	in(t, func(t *testing.T) {
+		e, both := enforcer(t), halves()
+		defer closeAll(both)
+		np := deny("many")
+		const many = 5_000
+		var r networkingv1.NetworkPolicyIngressRule
+		for i := range many {
+			port := intstr.FromString(fmt.Sprint("p", i))
+			r.Ports = append(r.Ports, networkingv1.NetworkPolicyPort{Port: &port})
+			r.From = append(r.From, networkingv1.NetworkPolicyPeer{
+				PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": fmt.Sprint(i)}}})
+		}
+		np.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{r}
+		e.plan.SetPod(policies.Pod{UID: "1", Namespace: "x", Here: true, Addresses: []netip.Addr{at(1)}})
+		write := func(what string) {
+			t.Helper()
+			if err := e.put(t.Context(), both); err != nil || both[0].wrong {
+				t.Errorf("%s: %v, refused: %v", what, err, both[0].wrong)
+			}
+			expectNoDrops(t, what)
+		}
+		_ = e.plan.SetPolicy(np)
+		write("a new policy")
+		np = np.DeepCopy()
+		np.Spec.Ingress[0].Ports = r.Ports[:many/2]
+		_ = e.plan.SetPolicy(np)
+		write("half of the ports")
+		_ = e.plan.SetPolicy(deny("other"))
+		e.plan.DeletePolicy(np.Namespace, np.Name)
+		write("without the policy")
+	})
+}
+
+// expectNoDrops checks that the kernel dropped no notification: then the table would be written again, without an end.
+func expectNoDrops(t *testing.T, when string) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/thread-self/net/netlink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		const protocol, drops = 1, 8
+		f := strings.Fields(line)
+		if len(f) > drops && f[protocol] == fmt.Sprint(unix.NETLINK_NETFILTER) && f[drops] != "0" {
+			t.Errorf("%s: a socket lost messages: %s", when, line)
+		}
+	}
 }

@@ -25,7 +25,8 @@ import (
 //	chain ingress     forward, -9    replies → accept; destination → map isolated-in
 //	map isolated-out, isolated-in    address → chain out-…, in-…, which ends with drop
 //	chain out-…, in-…                of a list of policies: jump to each; to itself → accept; drop
-//	chain policy-out-…, policy-in-…  of one policy: a rule for each peer and port → accept
+//	chain policy-out-…, policy-in-…  of one policy: a rule for each peer and port → accept, or for each peer → jump
+//	chain ports-out-…, ports-in-…    of one rule of a policy: a rule for each port → accept
 //	set peers         (group, address)        pods that a selector matches
 //	set named         (name, address, port)   where pods have a port of this name
 //	set own           (address, address)      of each isolated pod
@@ -152,14 +153,22 @@ func (f *family) change(c *policies.FamilyChange, kinds map[string]policies.Kind
 
 // inOrder sorts the names of chains: a chain comes after those that it jumps to.
 func inOrder(chains map[string]*policies.Chain) []string {
-	jumps := func(name string) int {
-		if slices.ContainsFunc(chains[name].Rules, func(r policies.Rule) bool { return r.Action == policies.Jump }) {
-			return 1
+	depths := map[string]int{}
+	var depth func(name string) int
+	depth = func(name string) int {
+		n, known := depths[name]
+		if c := chains[name]; c != nil && !known {
+			for _, r := range c.Rules {
+				if r.Action == policies.Jump {
+					n = max(n, 1+depth(r.Target))
+				}
+			}
+			depths[name] = n
 		}
-		return 0
+		return n
 	}
 	return slices.SortedFunc(maps.Keys(chains), func(a, b string) int {
-		return cmp.Or(jumps(a)-jumps(b), strings.Compare(a, b))
+		return cmp.Or(depth(a)-depth(b), strings.Compare(a, b))
 	})
 }
 

@@ -213,6 +213,19 @@ func (w *want) any(ports []port) bool {
 	return slices.ContainsFunc(ports, w.matches)
 }
 
+// numbers are the numbers of the ports that are wanted, each once.
+func (w *want) numbers(ports []port) []uint16 {
+	var list []uint16
+	seen := map[uint16]struct{}{}
+	for _, p := range ports {
+		if _, have := seen[p.number]; !have && w.matches(p) {
+			seen[p.number] = struct{}{}
+			list = append(list, p.number)
+		}
+	}
+	return list
+}
+
 func (a *answer) service(s *service, w want) Result {
 	plain := w.endpoint == nil && w.port == nil && w.protocol == nil
 	if s.alias {
@@ -257,12 +270,12 @@ func (a *answer) servicePorts(s *service, w want) {
 	weight := weightOf(n)
 	target := slices.Concat(s.name, a.wire)
 	var at uint16
-	for i, p := range s.ports {
-		if !w.matches(p) || slices.ContainsFunc(s.ports[:i],
-			func(o port) bool { return w.matches(o) && o.number == p.number }) {
-			continue
+	for _, number := range w.numbers(s.ports) {
+		place, ok := a.srv(weight, number, target)
+		if !ok {
+			break // no room: the rest is left out, however many ports a user has defined
 		}
-		if place, ok := a.srv(weight, p.number, target); ok && at == 0 {
+		if at == 0 {
 			at = place
 		}
 	}
@@ -308,79 +321,139 @@ func (a *answer) endpoints(s *service, w want, plain bool) Result {
 		}
 		return found()
 	}
-	type pair struct {
-		label string
-		ip    netip.Addr
-	}
-	type portOf struct {
-		label  string
-		number uint16
-	}
-	var (
-		known = false
-		seen  = map[pair]uint16{}
-		ports = map[portOf]uint16{}
-		n     = 0
-	)
-	each := func(f func(label []byte, ip netip.Addr, p port, some bool)) {
-		for _, one := range s.slices {
-			if !w.any(one.ports) {
-				continue
-			}
-			for _, e := range one.endpoints {
-				label := e.label
-				if a.k.EndpointPodNames {
-					label = e.podLabel
-				}
-				if w.endpoint != nil && string(w.endpoint) != string(label) {
-					continue
-				}
-				known = true
-				if len(one.ports) == 0 {
-					f(label, e.addr, port{}, false)
-				}
-				for _, p := range one.ports {
-					if w.matches(p) {
-						f(label, e.addr, p, true)
-					}
-				}
-			}
-		}
-	}
-	each(func([]byte, netip.Addr, port, bool) { n++ })
-	if !known {
+	wanted := a.wanted(s, w)
+	if len(wanted) == 0 {
 		return unknown()
 	}
 	switch a.q.Type {
 	case TypeA, TypeAAAA:
-		each(func(_ []byte, ip netip.Addr, _ port, _ bool) {
-			if _, ok := seen[pair{ip: ip}]; !ok {
-				seen[pair{ip: ip}] = 0
-				a.address(ip, a.q.Type)
+		seen := map[netip.Addr]struct{}{}
+		for _, one := range wanted {
+			for _, e := range one.endpoints {
+				if _, have := seen[e.ip]; have {
+					continue
+				}
+				seen[e.ip] = struct{}{}
+				if !a.address(e.ip, a.q.Type) {
+					return found()
+				}
 			}
-		})
+		}
 	case TypeSRV:
-		weight := weightOf(n)
-		each(func(label []byte, _ netip.Addr, p port, some bool) {
-			k := portOf{string(label), p.number}
-			if _, ok := ports[k]; ok || !some || p.number == 0 {
-				return
-			}
-			if at, ok := a.srv(weight, p.number, slices.Concat(label, s.name, a.wire)); ok {
-				ports[k] = at
-			}
-		})
-		each(func(label []byte, ip netip.Addr, p port, _ bool) {
-			at := ports[portOf{string(label), p.number}]
-			if _, ok := seen[pair{string(label), ip}]; ok || at == 0 {
-				return
-			}
-			seen[pair{string(label), ip}] = at
-			a.addressAt(sectionAdditional, at, ip)
-		})
+		a.endpointPorts(s, wanted)
 	default: // no data
 	}
 	return found()
+}
+
+// wantedSlice is the part of a slice that a name selects.
+type wantedSlice struct {
+	endpoints []labelled
+	pairs     int      // of an endpoint and a port
+	numbers   []uint16 // of the ports, each once
+}
+
+type labelled struct {
+	label []byte
+	ip    netip.Addr
+}
+
+// wanted returns the parts of a service's slices that a name selects. Its cost is that of the endpoints and the ports
+// of each slice, not that of their pairs.
+func (a *answer) wanted(s *service, w want) []wantedSlice {
+	var list []wantedSlice
+	for _, one := range s.slices {
+		if !w.any(one.ports) {
+			continue
+		}
+		var part wantedSlice
+		for _, e := range one.endpoints {
+			label := e.label
+			if a.k.EndpointPodNames {
+				label = e.podLabel
+			}
+			if w.endpoint == nil || string(w.endpoint) == string(label) {
+				part.endpoints = append(part.endpoints, labelled{label, e.addr})
+			}
+		}
+		if len(part.endpoints) == 0 {
+			continue
+		}
+		part.pairs = len(part.endpoints)
+		if a.q.Type == TypeSRV && len(one.ports) > 0 {
+			ports := 0
+			for _, p := range one.ports {
+				if w.matches(p) {
+					ports++
+				}
+			}
+			part.pairs *= ports
+			part.numbers = slices.DeleteFunc(w.numbers(one.ports), func(n uint16) bool { return n == 0 })
+		}
+		list = append(list, part)
+	}
+	return list
+}
+
+// endpointPorts writes the SRV records of endpoints, and their addresses, until there is no room (N4.6, N4.7).
+func (a *answer) endpointPorts(s *service, wanted []wantedSlice) {
+	type target struct {
+		label  string
+		number uint16
+	}
+	type address struct {
+		label string
+		ip    netip.Addr
+	}
+	n, done, at, written := 0, map[target]bool{}, map[string]uint16{}, map[address]bool{}
+	for _, one := range wanted {
+		n += one.pairs
+	}
+	weight := weightOf(n)
+	record := func(label []byte, number uint16) bool {
+		k := target{string(label), number}
+		if done[k] {
+			return true
+		}
+		place, ok := a.srv(weight, number, slices.Concat(label, s.name, a.wire))
+		if done[k] = true; at[k.label] == 0 {
+			at[k.label] = place
+		}
+		return ok
+	}
+	eachTarget(wanted, record)
+	for _, one := range wanted {
+		if len(one.numbers) == 0 {
+			continue
+		}
+		for _, e := range one.endpoints {
+			k := address{string(e.label), e.ip}
+			if at[k.label] == 0 || written[k] {
+				continue
+			}
+			if written[k] = true; !a.addressAt(sectionAdditional, at[k.label], e.ip) {
+				return
+			}
+		}
+	}
+}
+
+// eachTarget calls f for each label of a slice with each of its port numbers, until f returns false.
+func eachTarget(wanted []wantedSlice, f func(label []byte, number uint16) bool) {
+	for _, one := range wanted {
+		seen := map[string]bool{}
+		for _, e := range one.endpoints {
+			if seen[string(e.label)] {
+				continue
+			}
+			seen[string(e.label)] = true
+			for _, number := range one.numbers {
+				if !f(e.label, number) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // pod writes the address in the name of a pod.
@@ -418,7 +491,9 @@ func (a *answer) pointers(ip netip.Addr) Result {
 			continue
 		}
 		seen[string(name)] = true
-		a.b.nameRecord(TypePTR, a.k.TTL, nil, name)
+		if _, ok := a.b.nameRecord(TypePTR, a.k.TTL, nil, name); !ok {
+			break
+		}
 	}
 	if len(seen) == 0 {
 		return unknown()

@@ -339,3 +339,44 @@ func TestTruncation(t *testing.T) {
 		t.Errorf("one endpoint: %v", m)
 	}
 }
+
+// The cost of an answer is that of the ports and endpoints, not of their pairs: users can define thousands of both.
+func TestManyPorts(t *testing.T) {
+	z := dns.NewZone()
+	z.SetNamespace("n")
+	headless := service("big", "n", "None")
+	z.SetService(headless)
+	var ports []discoveryv1.EndpointPort
+	proxied := service("proxied", "n", "10.96.0.7")
+	for i := range int32(20_000) {
+		p := discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", i)), Port: new(i + 1),
+			Protocol: new(corev1.ProtocolTCP)}
+		ports = append(ports, p)
+		proxied.Spec.Ports = append(proxied.Spec.Ports, corev1.ServicePort{Name: *p.Name, Port: *p.Port,
+			Protocol: corev1.ProtocolTCP})
+	}
+	z.SetService(proxied)
+	var list []discoveryv1.Endpoint
+	for i := range 1000 {
+		list = append(list, endpoint(fmt.Sprintf("10.1.%d.%d", i/200, i%200+1), "same", nil))
+	}
+	z.SetSlice(nil, slice("s", "big", "n", ports, list...))
+	k := config(t, dns.DefaultCorefile("cluster.local")).Servers[0].Kubernetes
+	for _, name := range []string{"big.n.svc.cluster.local.", "_p7._tcp.big.n.svc.cluster.local.",
+		"same.big.n.svc.cluster.local.", "proxied.n.svc.cluster.local."} {
+		for _, typ := range []uint16{mdns.TypeSRV, mdns.TypeA} {
+			allocs := testing.AllocsPerRun(1, func() {
+				if m, _ := ask(t, z, k, name, typ, 0); len(m.Answer) == 0 {
+					t.Errorf("%s: no answer", name)
+				}
+			})
+			if allocs > 50_000 { // there are 20,000,000 pairs
+				t.Errorf("%s %s: %v allocations", name, mdns.TypeToString[typ], allocs)
+			}
+		}
+	}
+	m, _ := ask(t, z, k, "_p7._tcp.big.n.svc.cluster.local.", mdns.TypeSRV, 0)
+	if srv, ok := m.Answer[0].(*mdns.SRV); !ok || len(m.Answer) != 1 || srv.Port != 8 || len(m.Extra) == 0 {
+		t.Errorf("one port of endpoints with one name: %v", m)
+	}
+}

@@ -261,8 +261,12 @@ func (z *Zone) forgetSlice(s *service, name string) {
 	if !ok {
 		return
 	}
+	seen := map[netip.Addr]struct{}{}
 	for _, e := range s.slices[at].endpoints {
-		without(z.endpoints, e.addr, func(n named) bool { return n.service == s && n.slice == name })
+		if _, done := seen[e.addr]; !done { // an address may be in a slice many times
+			seen[e.addr] = struct{}{}
+			without(z.endpoints, e.addr, func(n named) bool { return n.service == s && n.slice == name })
+		}
 		if e.pod == "" {
 			continue
 		}

@@ -113,6 +113,7 @@ func (c *compiler) selector(s *metav1.LabelSelector) (string, bool) {
 
 func (c *compiler) rule(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) rule {
 	r := rule{anyPeer: len(peers) == 0, anyPort: len(ports) == 0}
+	seen := map[groupKey]bool{}
 	for _, p := range peers {
 		switch {
 		case p.IPBlock != nil:
@@ -121,8 +122,8 @@ func (c *compiler) rule(peers []networkingv1.NetworkPolicyPeer, ports []networki
 				r.ranges[f] = append(r.ranges[f], b)
 			}
 		case p.NamespaceSelector != nil || p.PodSelector != nil:
-			if k, ok := c.group(p); ok && !slices.Contains(r.groups, k) {
-				r.groups = append(r.groups, k)
+			if k, ok := c.group(p); ok && !seen[k] {
+				seen[k], r.groups = true, append(r.groups, k)
 			}
 		}
 	}
@@ -186,7 +187,7 @@ func portMatches(ports []networkingv1.NetworkPolicyPort) []portMatch {
 		case p.Port == nil:
 			m.all = m.all || p.EndPort == nil
 		case p.Port.Type == intstr.String:
-			if p.EndPort == nil && !slices.Contains(m.names, p.Port.StrVal) {
+			if p.EndPort == nil {
 				m.names = append(m.names, p.Port.StrVal)
 			}
 		default:
@@ -207,6 +208,7 @@ func portMatches(ports []networkingv1.NetworkPolicyPort) []portMatch {
 		}
 		m.ranges = mergePorts(m.ranges)
 		slices.Sort(m.names)
+		m.names = slices.Compact(m.names)
 		if m.all || len(m.ranges)+len(m.names) > 0 {
 			out = append(out, *m)
 		}

@@ -5,7 +5,8 @@
 //
 //	Isolated[Egress], Isolated[Ingress]    address of a pod → chain in-… or out-… of its policies
 //	chain in-…, out-…    of all pods that the same policies select: jump to each policy; drop
-//	chain of a policy    a rule for each peer and port: accept
+//	chain of a policy    a rule for each peer and port: accept; or for each peer: jump to
+//	chain of ports       of one rule of a policy, if it has many peers and ports: accept
 //	sets                 pods of a selector (shared by all policies with this selector), blocks,
 //	                     ports, and where pods have a named port
 //
@@ -56,7 +57,7 @@ type Plan struct {
 	groups     map[groupKey]*group
 	ports      map[portKey]*namedPort
 	profiles   map[string]*profile
-	shared     [2]map[string]int // how many chains use a set of blocks or ports
+	shared     [2]map[string]int // how many chains use a set of blocks or ports, or a chain of ports
 	own        [2]int            // how many addresses are isolated
 	policies   int
 
@@ -89,11 +90,12 @@ type policy struct {
 	uses      [2][2]uses
 }
 
-// uses are the sets that a chain refers to.
+// uses are the sets and chains that a chain refers to.
 type uses struct {
 	groups []groupKey
 	ports  []portKey
-	shared []string
+	shared []string // sets
+	chains []string
 }
 
 // profile is the list of policies that select a pod for one direction.

@@ -146,6 +146,55 @@ func TestSizeOfChanges(t *testing.T) {
 	}
 }
 
+// A rule with many peers and many ports costs their sum, not their product: any user may write one.
+func TestManyPeersAndPorts(t *testing.T) {
+	const peers, ports = 3_000, 4_000
+	var r networkingv1.NetworkPolicyIngressRule
+	for i := range peers {
+		r.From = append(r.From, networkingv1.NetworkPolicyPeer{
+			PodSelector: &metav1.LabelSelector{MatchLabels: labelsOf("app", strconv.Itoa(i))}})
+	}
+	for i := range ports {
+		name := intstr.FromString(fmt.Sprint("p", i))
+		r.Ports = append(r.Ports, networkingv1.NetworkPolicyPort{Port: &name})
+	}
+	p := policies.New()
+	p.SetNamespace("x", nil)
+	server, client := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	p.SetPod(policies.Pod{UID: "server", Namespace: "x", Here: true, Addresses: []netip.Addr{server},
+		Ports: []policies.Port{{Name: "p3999", Protocol: policies.TCP, Port: 8080}}})
+	p.SetPod(policies.Pod{UID: "client", Namespace: "x", Labels: labelsOf("app", "2999"),
+		Addresses: []netip.Addr{client}})
+	spec := networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{r, r}}
+	for _, np := range []string{"one", "another"} {
+		_ = p.SetPolicy(newPolicy(np, nil, spec))
+	}
+	rules := func() (n int) {
+		table := p.Table()
+		for _, c := range table.V4.Chains {
+			n += len(c.Rules)
+		}
+		return n
+	}
+	if n := rules(); n > 2*(peers+ports)+10 {
+		t.Errorf("%d rules", n)
+	}
+	for port, want := range map[uint16]bool{8080: true, 8081: false} {
+		packet := policies.Packet{Src: client, Dst: server, Protocol: policies.TCP, Port: port}
+		if got := p.Allowed(packet); got != want {
+			t.Errorf("port %d: %v", port, got)
+		}
+	}
+	p.DeletePolicy("x", "one")
+	if !p.Allowed(policies.Packet{Src: client, Dst: server, Protocol: policies.TCP, Port: 8080}) {
+		t.Error("the other policy lost its ports")
+	}
+	p.DeletePolicy("x", "another")
+	if n := rules(); n != 0 {
+		t.Errorf("%d rules are left", n)
+	}
+}
+
 // Strings of users are not part of a name, and different objects never get the same name.
 func TestNames(t *testing.T) {
 	p := policies.New()

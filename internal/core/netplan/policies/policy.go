@@ -1,7 +1,7 @@
 package policies
 
 import (
-	"slices"
+	"fmt"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -78,29 +78,17 @@ func (p *Plan) Policies() int { return p.policies }
 func (p *Plan) writeChain(pol *policy, d Direction, f int) {
 	c := &Chain{Direction: d}
 	var u uses
+	seen := map[Rule]bool{}
 	for i := range pol.rules[d] {
 		r := &pol.rules[d][i]
-		var peers []string
-		if r.anyPeer {
-			peers = append(peers, "")
-		}
-		for _, k := range r.groups {
-			p.useGroup(k, pol, f)
-			u.groups = append(u.groups, k)
-			peers = append(peers, k.set())
-		}
-		if set, s := rangesSet(r.ranges[f]); s != nil {
-			p.share(set, s, f)
-			u.shared = append(u.shared, set)
-			peers = append(peers, set)
-		}
+		peers := p.rulePeers(pol, r, f, &u)
 		if len(peers) == 0 {
 			continue // no peers of this family
 		}
-		for _, m := range p.portRules(r, f, &u) {
+		for _, m := range p.matches(d, p.portRules(r, f, &u), len(peers), f, &u) {
 			for _, peer := range peers {
-				m.Peer = peer
-				if !slices.Contains(c.Rules, m) {
+				if m.Peer = peer; !seen[m] {
+					seen[m] = true
 					c.Rules = append(c.Rules, m)
 				}
 			}
@@ -108,6 +96,46 @@ func (p *Plan) writeChain(pol *policy, d Direction, f int) {
 	}
 	p.families[f].chain(pol.chain[d], c)
 	pol.uses[d][f] = u
+}
+
+// rulePeers are the sets of a rule's peers in a family; "" means any peer.
+func (p *Plan) rulePeers(pol *policy, r *rule, f int, u *uses) []string {
+	var peers []string
+	if r.anyPeer {
+		peers = append(peers, "")
+	}
+	for _, k := range r.groups {
+		p.useGroup(k, pol, f)
+		u.groups = append(u.groups, k)
+		peers = append(peers, k.set())
+	}
+	if set, s := rangesSet(r.ranges[f]); s != nil {
+		p.share(set, s, f)
+		u.shared = append(u.shared, set)
+		peers = append(peers, set)
+	}
+	return peers
+}
+
+// mostPairs is up to how many pairs of a peer and a port of one rule are rules of their own.
+const mostPairs = 8
+
+// matches returns what must be combined with each peer: the rules of the ports, or for many pairs a jump to a chain
+// of these rules, so that the number of rules is that of peers and ports, not their product.
+func (p *Plan) matches(d Direction, ports []Rule, peers, f int, u *uses) []Rule {
+	if len(ports) < 2 || peers < 2 || len(ports)*peers <= mostPairs {
+		return ports
+	}
+	texts := make([]string, len(ports))
+	for i, r := range ports {
+		texts[i] = fmt.Sprintf("%d %d-%d %s %s", r.Protocol, r.From, r.To, r.Ports, r.NamedPort)
+	}
+	chain := name([]string{"ports-in", "ports-out"}[d], texts...)
+	u.chains = append(u.chains, chain)
+	if p.shared[f][chain]++; p.shared[f][chain] == 1 {
+		p.families[f].chain(chain, &Chain{Direction: d, Rules: ports})
+	}
+	return []Rule{{Action: Jump, Target: chain}}
 }
 
 // portRules are rules that match the ports of a rule, for any peer.
@@ -157,6 +185,12 @@ func (p *Plan) release(u uses, f int) {
 		if p.shared[f][set]--; p.shared[f][set] == 0 {
 			delete(p.shared[f], set)
 			p.families[f].delSet(set)
+		}
+	}
+	for _, chain := range u.chains {
+		if p.shared[f][chain]--; p.shared[f][chain] == 0 {
+			delete(p.shared[f], chain)
+			p.families[f].chain(chain, nil)
 		}
 	}
 }

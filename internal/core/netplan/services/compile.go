@@ -89,20 +89,31 @@ func compile(f family, n Node, s *corev1.Service, slicesOf []*discoveryv1.Endpoi
 	}
 	c := &compiled{age: s.CreationTimestamp.Unix(), ip: ip, vips: map[Port]vip{}, lists: map[List][]endpoint{},
 		timeout: affinity(s)}
-	sorted := bySliceName(slicesOf)
-	external := externals(f, s)
+	all, external := indexOf(f, n.Name, slicesOf), externals(f, n, s)
+	room := maxEntries
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
 		proto := protocolOf(&p.Protocol)
 		if p.Port <= 0 || p.Port > 65535 || proto == 0 {
 			continue
 		}
-		if at := (Port{ip, proto, uint16(p.Port)}); c.vips[at].verdict == pass && c.vips[at].dispatch.N == 0 {
-			c.port(f, n, s, p, at, external, gather(f, n.Name, p, sorted))
+		at := Port{ip, proto, uint16(p.Port)}
+		if c.vips[at].verdict != pass || c.vips[at].dispatch.N > 0 {
+			continue
 		}
+		if room -= all.size(p) + entries(external); room < 0 {
+			c.problems = append(c.problems, fmt.Sprintf("%s and the ports behind it are not served: the endpoints, "+
+				"addresses, and source ranges of a Service are together at most %d for all its ports", at, maxEntries))
+			break
+		}
+		c.port(f, n, s, p, at, external, all.gather(p))
 	}
 	return c
 }
+
+// maxEntries is about how many entries of the tables one Service may have: whoever may write Services can multiply
+// thousands of ports by as many endpoints or addresses.
+const maxEntries = 1 << 18
 
 // affinity returns for how many seconds clients keep their endpoint (N2.41).
 func affinity(s *corev1.Service) uint32 {
@@ -116,20 +127,31 @@ func affinity(s *corev1.Service) uint32 {
 	return uint32(corev1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// address is an external address of a Service.
+// address is an external address of a Service, with the sources that may use it.
 type address struct {
-	addr netip.Addr
-	rank rank
+	addr    netip.Addr
+	rank    rank
+	guarded bool
+	sources []netip.Prefix
+}
+
+// entries is how many entries of the tables a port of the Service has for external addresses.
+func entries(external []address) int {
+	n := 2 // of the cluster IP and the node port
+	for _, a := range external {
+		n += 1 + len(a.sources)
+	}
+	return n
 }
 
 // externals returns the external addresses of a family (N2.29, N2.30).
-func externals(f family, s *corev1.Service) []address {
+func externals(f family, n Node, s *corev1.Service) []address {
 	var out []address
+	seen := map[netip.Addr]bool{}
 	add := func(text string, r rank) {
 		a, ok := parse(text)
-		if ok && f.is(a) && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() &&
-			!slices.ContainsFunc(out, func(have address) bool { return have.addr == a }) {
-			out = append(out, address{a, r})
+		if ok && f.is(a) && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && !seen[a] {
+			seen[a], out = true, append(out, address{addr: a, rank: r})
 		}
 	}
 	for _, in := range s.Status.LoadBalancer.Ingress {
@@ -137,8 +159,15 @@ func externals(f family, s *corev1.Service) []address {
 			add(in.IP, rankBalancer)
 		}
 	}
+	balancers := out
 	for _, text := range s.Spec.ExternalIPs {
 		add(text, rankExternal)
+	}
+	if len(balancers) > 0 {
+		guarded, sources := allowed(f, n, s, balancers)
+		for i := range balancers {
+			out[i].guarded, out[i].sources = guarded, sources
+		}
 	}
 	return out
 }
@@ -178,11 +207,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 
 	outer := map[Port]vip{}
 	for _, a := range external {
-		v := vip{rank: a.rank}
-		if a.rank == rankBalancer {
-			v.guarded, v.sources = allowed(f, n, s, external)
-		}
-		outer[Port{a.addr, at.Proto, at.Port}] = v
+		outer[Port{a.addr, at.Proto, at.Port}] = vip{rank: a.rank, guarded: a.guarded, sources: a.sources}
 	}
 	if p.NodePort > 0 && p.NodePort <= 65535 {
 		outer[Port{f.unspecified(), at.Proto, uint16(p.NodePort)}] = vip{rank: rankNodePort}
@@ -253,7 +278,7 @@ func (n Node) owns(at Port) bool {
 
 // allowed returns the sources that may use a load balancer's addresses (N2.36, N2.37); not guarded:
 // all.
-func allowed(f family, n Node, s *corev1.Service, external []address) (guarded bool, out []netip.Prefix) {
+func allowed(f family, n Node, s *corev1.Service, balancers []address) (guarded bool, out []netip.Prefix) {
 	node := false
 	for _, text := range s.Spec.LoadBalancerSourceRanges {
 		p, ok := parsePrefix(text)
@@ -270,19 +295,18 @@ func allowed(f family, n Node, s *corev1.Service, external []address) (guarded b
 		return false, nil
 	}
 	if node {
-		for _, a := range external {
-			if a.rank == rankBalancer {
-				out = append(out, netip.PrefixFrom(a.addr, a.addr.BitLen()))
-			}
+		for _, a := range balancers {
+			out = append(out, netip.PrefixFrom(a.addr, a.addr.BitLen()))
 		}
 	}
-	// Ranges within others are dropped, because the kernel does not accept overlapping ranges.
+	// Ranges within others are dropped, because the kernel does not accept overlapping ranges. In this order, a range
+	// comes directly behind the one that contains it, or behind others that do not overlap with it.
 	slices.SortFunc(out, func(a, b netip.Prefix) int {
-		return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Addr().Compare(b.Addr()))
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	kept := out[:0]
 	for _, p := range out {
-		if !slices.ContainsFunc(kept, func(k netip.Prefix) bool { return k.Contains(p.Addr()) }) {
+		if n := len(kept); n == 0 || !kept[n-1].Contains(p.Addr()) {
 			kept = append(kept, p)
 		}
 	}

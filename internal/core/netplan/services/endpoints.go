@@ -25,28 +25,63 @@ type endpoint struct {
 // fallback reports whether an endpoint serves if none is ready (N2.3).
 func (e *endpoint) fallback() bool { return !e.ready && e.serving && e.terminating }
 
-// gather finds the endpoints of a Service port (N2.1, N2.9), sorted by address.
-func gather(f family, node string, port *corev1.ServicePort, list []*discoveryv1.EndpointSlice) []endpoint {
-	byAddr := map[netip.AddrPort]endpoint{}
-	for _, s := range list {
+// index finds the endpoints of Service ports in EndpointSlices (N2.1, N2.9), at the cost of those that it returns.
+type index struct {
+	family family
+	node   string
+	ports  map[portName][]slicePort
+}
+
+type portName struct {
+	name  string
+	proto Protocol
+}
+
+// slicePort is a port of a slice, with the slice.
+type slicePort struct {
+	number uint16
+	of     *discoveryv1.EndpointSlice
+}
+
+func indexOf(f family, node string, list []*discoveryv1.EndpointSlice) index {
+	x := index{family: f, node: node, ports: map[portName][]slicePort{}}
+	for _, s := range bySliceName(list) {
 		if _, headless := s.Labels[labelHeadless]; headless || s.AddressType != f.sliceType() {
 			continue
 		}
 		for i := range s.Ports {
-			p := &s.Ports[i]
-			if p.Port == nil || *p.Port <= 0 || *p.Port > 65535 ||
-				protocolOf(p.Protocol) != protocolOf(&port.Protocol) ||
-				nameOf(p) != port.Name {
+			if p := &s.Ports[i]; p.Port != nil && *p.Port > 0 && *p.Port <= 65535 {
+				k := portName{nameOf(p), protocolOf(p.Protocol)}
+				x.ports[k] = append(x.ports[k], slicePort{uint16(*p.Port), s})
+			}
+		}
+	}
+	return x
+}
+
+func (x index) of(port *corev1.ServicePort) []slicePort {
+	return x.ports[portName{port.Name, protocolOf(&port.Protocol)}]
+}
+
+// size is at least the number of endpoints of a Service port.
+func (x index) size(port *corev1.ServicePort) (n int) {
+	for _, p := range x.of(port) {
+		n += len(p.of.Endpoints)
+	}
+	return n
+}
+
+// gather returns the endpoints of a Service port, sorted by address.
+func (x index) gather(port *corev1.ServicePort) []endpoint {
+	byAddr := map[netip.AddrPort]endpoint{}
+	for _, p := range x.of(port) {
+		for j := range p.of.Endpoints {
+			e, ok := endpointOf(x.family, x.node, p.number, &p.of.Endpoints[j])
+			if !ok {
 				continue
 			}
-			for j := range s.Endpoints {
-				e, ok := endpointOf(f, node, uint16(*p.Port), &s.Endpoints[j])
-				if !ok {
-					continue
-				}
-				if _, have := byAddr[e.at]; !have || !e.terminating {
-					byAddr[e.at] = e
-				}
+			if _, have := byAddr[e.at]; !have || !e.terminating {
+				byAddr[e.at] = e
 			}
 		}
 	}

@@ -24,9 +24,9 @@ func Health(v6 bool, n Node, in Input) (check HealthCheck, ok bool) {
 		return HealthCheck{}, false
 	}
 	local := map[netip.Addr]bool{}
-	sorted := bySliceName(in.Slices)
+	all := indexOf(f, n.Name, in.Slices)
 	for i := range s.Spec.Ports {
-		for _, e := range gather(f, n.Name, &s.Spec.Ports[i], sorted) {
+		for _, e := range all.gather(&s.Spec.Ports[i]) {
 			if e.local && e.ready {
 				local[e.at.Addr()] = true
 			}

@@ -3,6 +3,7 @@ package services
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +71,68 @@ func TestScalingMakesNoChains(t *testing.T) {
 	}
 	if c := s.Update([]Input{simple(0, commonClasses+1)}); len(c.NewClasses) != 1 {
 		t.Errorf("many endpoints: new %v", c.NewClasses)
+	}
+}
+
+// What one Service may have is bounded, however its ports multiply its endpoints, addresses, or source ranges: the
+// ports up to the bound are served, and one text reports the others.
+func TestEntriesAreBounded(t *testing.T) {
+	many := func(change func(i *Input)) Input {
+		in := simple(1, 1)
+		in.Service.Spec.Ports = nil
+		for p := range 20_000 {
+			in.Service.Spec.Ports = append(in.Service.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", p),
+				Port: int32(p + 1), Protocol: corev1.ProtocolTCP})
+		}
+		change(&in)
+		return in
+	}
+	of := func(n int) (list []string) {
+		for i := range n {
+			list = append(list, fmt.Sprintf("198.51.%d.%d", i/256, i%256))
+		}
+		return list
+	}
+	for name, in := range map[string]Input{
+		"endpoints": many(func(in *Input) {
+			in.Slices = simple(1, 100).Slices
+			s := in.Slices[0]
+			s.Ports, s.Endpoints = nil, slices.Repeat(s.Endpoints, 10)
+			for p := range 20_000 {
+				s.Ports = append(s.Ports,
+					discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", p)), Port: new(int32(8080))})
+			}
+		}),
+		"external IPs": many(func(in *Input) { in.Service.Spec.ExternalIPs = of(20_000) }),
+		"source ranges": many(func(in *Input) {
+			in.Service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.9"}}
+			for _, a := range of(20_000) {
+				in.Service.Spec.LoadBalancerSourceRanges = append(in.Service.Spec.LoadBalancerSourceRanges, a+"/32")
+			}
+		}),
+	} {
+		s := New(false, Node{Name: "here"})
+		c := s.Update([]Input{in})
+		if len(c.Add) == 0 || len(c.Add) > 2*maxEntries {
+			t.Errorf("%s: %d elements", name, len(c.Add))
+		}
+		if len(c.Problems) != 1 || !strings.Contains(c.Problems[0].Text, "and the ports behind it are not served") {
+			t.Errorf("%s: %d problems", name, len(c.Problems))
+		}
+		first := Port{netip.MustParseAddr(in.Service.Spec.ClusterIP), TCP, 1}
+		if _, served := s.services[in.Name].vips[first]; !served {
+			t.Errorf("%s: the first port is not served", name)
+		}
+	}
+	// A list of problems is bounded, too: each is an event.
+	s := New(false, Node{Name: "here"})
+	external := func(in *Input) { in.Service.Spec.ExternalIPs = []string{"192.0.2.7"} }
+	first, second := many(external), many(external)
+	second.Name.Name, second.Service.Name = "s2", "s2"
+	second.Service.Spec.ClusterIP, second.Service.Spec.ClusterIPs = "10.96.9.9", []string{"10.96.9.9"}
+	if c := s.Update([]Input{first, second}); len(c.Problems) != maxProblems+1 ||
+		!strings.HasPrefix(c.Problems[maxProblems].Text, "and ") && !strings.HasPrefix(c.Problems[0].Text, "and ") {
+		t.Errorf("%d problems, the last: %v", len(c.Problems), c.Problems[len(c.Problems)-1])
 	}
 }
 

@@ -2,7 +2,6 @@ package services
 
 import (
 	"cmp"
-	"fmt"
 	"iter"
 	"maps"
 	"net/netip"
@@ -46,12 +45,6 @@ type placed struct {
 
 // uses counts in how many places of lists a pod is.
 type uses struct{ ready, fallback int }
-
-// Problem is the reason why an address or port of a Service does not work.
-type Problem struct {
-	Service types.NamespacedName
-	Text    string
-}
 
 // New returns a state without Services. v6 selects the address family.
 func New(v6 bool, n Node) *State {
@@ -505,24 +498,6 @@ func place(old []placed, want []endpoint) []placed {
 }
 
 // problems lists the problems of a Service.
-func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
-	if first := s.owners[now.ip][0]; first != name {
-		return []Problem{{name, fmt.Sprintf("its cluster IP %s belongs to Service %s: it is not served", now.ip,
-			first)}}
-	}
-	var out []Problem
-	for _, text := range now.problems {
-		out = append(out, Problem{name, text})
-	}
-	// any order: each port by itself
-	for p := range now.vips {
-		if first := s.ports[p][0]; first != name {
-			out = append(out, Problem{name, fmt.Sprintf("%s belongs to Service %s: it does not lead here", p, first)})
-		}
-	}
-	return out
-}
-
 // Elements returns all elements of the table.
 func (s *State) Elements() iter.Seq[Element] {
 	return func(yield func(Element) bool) {
