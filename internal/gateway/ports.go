@@ -19,6 +19,7 @@ import (
 	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/forward"
+	"carob/internal/gateway/server"
 	"carob/internal/gateway/spans"
 )
 
@@ -38,8 +39,10 @@ type port struct {
 	site    atomic.Pointer[site]
 	ln      net.Listener
 	server  *http.Server
+	plain   *server.Server // of requests without TLS; nil: there are none
 	accept  chan net.Conn
 	closing chan struct{} // closed when the listener is
+	last    chan struct{} // closed when no connection is passed to the HTTP server any more
 	open    *atomic.Int64 // connections of all ports
 	mirrors *mirrors
 	seen    *telemetry
@@ -85,8 +88,9 @@ func listener(ctx context.Context, at netip.AddrPort, store *fdstore.Store) (net
 func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, open *atomic.Int64, m *mirrors,
 	seen *telemetry, proxies []netip.Prefix) *port {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), open: open, mirrors: m,
-		seen: seen, proxies: proxies, conns: newClientConns(), cancel: cancel, ended: make(chan struct{})}
+	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), last: make(chan struct{}),
+		open: open, mirrors: m, seen: seen, proxies: proxies, conns: newClientConns(), cancel: cancel,
+		ended: make(chan struct{})}
 	p.site.Store(s)
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
 		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
@@ -98,6 +102,11 @@ func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, o
 	p.server.Protocols.SetHTTP1(true)
 	p.server.Protocols.SetHTTP2(true)
 	p.server.Protocols.SetUnencryptedHTTP2(true)
+	if !s.tls {
+		p.plain = &server.Server{Handler: p, Pass: p.hand, Context: func(c net.Conn) context.Context {
+			return p.conns.context(ctx, c)
+		}, State: p.conns.state, HeaderTime: headerTime, IdleTime: keepAlive}
+	}
 	go p.run(ctx)
 	return p
 }
@@ -157,8 +166,20 @@ func (p *port) acceptAll(ctx context.Context) {
 			p.streams.Go(func() { p.sort(ctx, c) })
 			continue
 		}
-		p.hand(c)
+		p.begin(c)
 	}
+}
+
+// begin serves a connection without TLS; others are passed to the HTTP server.
+func (p *port) begin(c net.Conn) {
+	if direct, ok := c.(*counted); ok && p.plain != nil {
+		if tcp, ok := direct.Conn.(*net.TCPConn); ok {
+			p.conns.hand(1)
+			go p.plain.Serve(c, tcp)
+			return
+		}
+	}
+	p.hand(c)
 }
 
 // hand passes a connection to the HTTP server.
@@ -216,7 +237,7 @@ func (p *port) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.accept:
 		return c, nil
-	case <-p.closing:
+	case <-p.last:
 		return nil, net.ErrClosed
 	}
 }
@@ -303,10 +324,22 @@ func (p *port) stop() {
 	_ = p.ln.Close()
 	<-p.closing // accepted connections are served
 	p.server.SetKeepAlivesEnabled(false)
+	plain := make(chan struct{})
+	if p.plain != nil {
+		p.plain.KeepAlivesOff()
+	}
 	p.conns.drain(ctx)
+	close(p.last)
+	go func() {
+		defer close(plain)
+		if p.plain != nil {
+			p.plain.Shutdown(ctx)
+		}
+	}()
 	if err := p.server.Shutdown(ctx); err != nil {
 		_ = p.server.Close()
 	}
+	<-plain
 	passed := make(chan struct{})
 	go func() { p.streams.Wait(); close(passed) }()
 	select { // as requests in flight

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -377,8 +378,8 @@ func (s *Scanner) field(body []byte, v Span) error {
 	if len(name) > 64 {
 		return nil
 	}
-	var plain string
-	if json.Unmarshal(name, &plain) != nil {
+	plain := string(name[1 : len(name)-1])
+	if strings.Contains(plain, `\`) && json.Unmarshal(name, &plain) != nil {
 		return nil //nolint:nilerr // the name of another field
 	}
 	small := func(into any) bool { return v.To-v.From <= smallField && json.Unmarshal(v.Of(body), into) == nil }

@@ -55,7 +55,11 @@ type counts struct {
 
 // Usage returns the usage in the answer. Implausible numbers become 0.
 func (a *Answer) Usage() (u Usage) {
-	for _, part := range [][]byte{a.head, a.tail} { // the end is more recent
+	parts := [][]byte{a.head, a.tail} // the end is more recent
+	if a.Bytes <= int64(len(a.head)) {
+		parts = parts[:1] // both are the whole answer
+	}
+	for _, part := range parts {
 		for at := 0; ; {
 			i := bytes.Index(part[at:], []byte(`"usage"`))
 			if i < 0 {

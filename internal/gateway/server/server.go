@@ -1,0 +1,451 @@
+// Package server serves requests of HTTP/1.1 on connections without TLS, with less work than net/http: the server there
+// starts a goroutine for each request, which waits for the end of the connection, and wakes another thread for it. Here
+// only requests that take long have one. Requests that are not plain are passed to net/http, with their connection:
+// other versions, changes of the protocol, bodies of unknown length, and all that is not valid.
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of connections.
+const (
+	headBytes = 16 << 10 // of a request that this package serves; and of the parts of a body that come with it
+	// unreadBytes of a body that the handler left are read, so that the connection can be used again.
+	unreadBytes = 256 << 10
+	unreadTime  = 5 * time.Second
+	// lingerTime is how long a client that still sends may read the response before the connection ends.
+	lingerTime = 500 * time.Millisecond
+	// watchAfter is after how long the server watches for the end of the client during a request.
+	watchAfter = 10 * time.Millisecond
+)
+
+// Server serves connections. Its fields are set before the first one.
+type Server struct {
+	Handler http.Handler
+	// Pass takes a connection over, from the beginning of a request.
+	Pass func(net.Conn)
+	// Context is the context of a connection; its requests have contexts that are derived from it.
+	Context func(net.Conn) context.Context
+	// State is called when a connection changes its state, as that of http.Server. StateHijacked: it was passed.
+	State func(net.Conn, http.ConnState)
+	// HeaderTime is how long a client may send a header, IdleTime how long it may send nothing between two requests.
+	HeaderTime, IdleTime time.Duration
+
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	shut    bool        // no connection is taken any more
+	closing atomic.Bool // each connection ends after its request
+	all     sync.WaitGroup
+}
+
+// The states of a connection.
+const (
+	idle int32 = iota // no byte of the next request was read
+	active
+	ended
+)
+
+// conn is one connection. One goroutine serves it; the watcher is another one.
+type conn struct {
+	server *Server
+	client net.Conn // what the server was given
+	tcp    net.Conn // the connection below it
+	raw    syscall.RawConn
+	ctx    context.Context //nolint:containedctx // of the connection, which is the parameter of its goroutine
+	remote string
+	state  atomic.Int32
+
+	buf     *[]byte // while there are unread bytes, and while a request is served
+	from    int     // unread bytes begin
+	to      int     // and end
+	waited  error   // result of poll
+	pollFor func(uintptr) bool
+
+	mu       sync.Mutex
+	timer    *time.Timer
+	cancel   context.CancelFunc // of the request
+	serving  *response          // nil: no request is being served
+	armed    bool               // its body has arrived
+	watching chan struct{}      // closed when the watcher has ended; nil: there is none
+}
+
+var buffers = sync.Pool{New: func() any { return new(make([]byte, headBytes)) }}
+
+// Serve serves a connection until it ends. tcp is the connection below client, which is c itself or wrapped by it; its
+// bytes are those of the client.
+func (s *Server) Serve(client net.Conn, tcp *net.TCPConn) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	c := &conn{server: s, client: client, tcp: tcp, raw: raw, ctx: s.Context(client),
+		remote: client.RemoteAddr().String()}
+	c.pollFor = c.poll
+	if !s.add(c) {
+		c.close()
+		return
+	}
+	defer s.remove(c)
+	s.State(client, http.StateNew)
+	wait := s.HeaderTime // for the first request, as net/http
+	for c.next(wait) {
+		wait = s.IdleTime
+		if s.closing.Load() {
+			break
+		}
+	}
+	c.put()
+	if c.state.Load() != passed {
+		c.close()
+	}
+}
+
+// passed is the state of a connection that another server has.
+const passed int32 = -1
+
+func (s *Server) add(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shut {
+		return false
+	}
+	if s.conns == nil {
+		s.conns = map[*conn]struct{}{}
+	}
+	s.conns[c] = struct{}{}
+	s.all.Add(1)
+	return true
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	s.all.Done()
+}
+
+// KeepAlivesOff ends each connection after its request.
+func (s *Server) KeepAlivesOff() { s.closing.Store(true) }
+
+// Shutdown ends the connections without a request, waits for the others, and ends them, too, when ctx ends.
+func (s *Server) Shutdown(ctx context.Context) {
+	s.KeepAlivesOff()
+	s.mu.Lock()
+	s.shut = true // none is added from now on
+	s.mu.Unlock()
+	s.each(func(c *conn) {
+		if c.state.CompareAndSwap(idle, ended) {
+			_ = c.client.Close()
+		}
+	})
+	done := make(chan struct{})
+	go func() { s.all.Wait(); close(done) }()
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	s.each(func(c *conn) {
+		_ = c.client.Close()
+		c.fail() // the client may have sent another request already, which ends the watch
+	})
+	<-done
+}
+
+func (s *Server) each(do func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		do(c)
+	}
+}
+
+func (c *conn) close() {
+	_ = c.client.Close()
+	c.server.State(c.client, http.StateClosed)
+}
+
+// put returns the buffer.
+func (c *conn) put() {
+	if c.buf != nil {
+		buffers.Put(c.buf)
+		c.buf, c.from, c.to = nil, 0, 0
+	}
+}
+
+// poll reads the first bytes of a request. While there are none, the connection has no buffer.
+func (c *conn) poll(fd uintptr) bool {
+	buf, _ := buffers.Get().(*[]byte)
+	for {
+		n, err := unix.Read(int(fd), *buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			buffers.Put(buf)
+			return false
+		case err != nil || n <= 0:
+			buffers.Put(buf)
+			c.waited = io.EOF
+			return true
+		}
+		c.buf, c.from, c.to, c.waited = buf, 0, n, nil
+		return true
+	}
+}
+
+// next serves one request, and reports whether another one may follow.
+func (c *conn) next(wait time.Duration) bool {
+	if c.from == c.to {
+		c.put()
+		_ = c.tcp.SetReadDeadline(time.Now().Add(wait))
+		if err := c.raw.Read(c.pollFor); err != nil || c.waited != nil {
+			return false
+		}
+	}
+	if !c.state.CompareAndSwap(idle, active) {
+		return false // Shutdown has closed it
+	}
+	c.server.State(c.client, http.StateActive)
+	end, ok := c.head()
+	if !ok {
+		return false
+	}
+	if end > 0 {
+		if r, plain := parse((*c.buf)[c.from : c.from+end]); plain {
+			c.from += end
+			return c.serve(r)
+		}
+	}
+	c.state.Store(passed)
+	_ = c.tcp.SetReadDeadline(time.Time{})
+	c.server.Pass(&again{Conn: c.client, rest: bytes.Clone((*c.buf)[c.from:c.to])})
+	c.server.State(c.client, http.StateHijacked)
+	return false
+}
+
+// head reads the rest of a head, and returns its length; 0: it does not fit into the buffer.
+func (c *conn) head() (end int, ok bool) {
+	end = headEnd((*c.buf)[c.from:c.to], 0)
+	if end > 0 {
+		return end, true
+	}
+	_ = c.tcp.SetReadDeadline(time.Now().Add(c.server.HeaderTime))
+	if c.from > 0 {
+		c.from, c.to = 0, copy(*c.buf, (*c.buf)[c.from:c.to])
+	}
+	for end == 0 && c.to < len(*c.buf) {
+		n, err := c.tcp.Read((*c.buf)[c.to:])
+		if err != nil {
+			return 0, false
+		}
+		before := c.to
+		c.to += n
+		end = headEnd((*c.buf)[:c.to], before)
+	}
+	return end, true
+}
+
+// serve serves a request whose head was read.
+func (c *conn) serve(r *http.Request) (more bool) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	r.RemoteAddr = c.remote
+	var b *body
+	if r.ContentLength > 0 {
+		b = &body{c: c, left: r.ContentLength}
+		r.Body = b
+	}
+	r = r.WithContext(ctx)
+	w := &response{c: c, request: r, length: -1, left: b}
+	c.begin(w, cancel)
+	finished := c.handle(w, r)
+	c.end()
+	cancel()
+	if finished {
+		finished = w.finish()
+	}
+	w.release()
+	if !b.discard(finished) {
+		if finished {
+			c.linger()
+		}
+		return false
+	}
+	if w.closing {
+		return false
+	}
+	if c.from == c.to {
+		c.put()
+	}
+	c.state.Store(idle)
+	c.server.State(c.client, http.StateIdle)
+	return true
+}
+
+// handle calls the handler. A panic ends the connection, as with net/http: that is how a handler ends a response that
+// is not complete.
+func (c *conn) handle(w *response, r *http.Request) (finished bool) {
+	defer func() {
+		if !finished {
+			_ = recover()
+		}
+	}()
+	c.server.Handler.ServeHTTP(w, r)
+	return true
+}
+
+// begin marks the beginning of a request.
+func (c *conn) begin(w *response, cancel context.CancelFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cancel, c.serving = cancel, w
+	if w.left == nil {
+		c.arm()
+	}
+}
+
+// arrived is called when the body was read.
+func (c *conn) arrived() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.serving != nil {
+		c.arm()
+	}
+}
+
+// arm has the connection watched after a while. The lock is held.
+func (c *conn) arm() {
+	if c.from < c.to { // the next request is here
+		return
+	}
+	c.armed = true
+	if c.timer == nil {
+		c.timer = time.AfterFunc(watchAfter, c.watch)
+		return
+	}
+	c.timer.Reset(watchAfter)
+}
+
+// watch cancels the request when the client ends the connection. It returns when the client sends something, and when
+// the request ends.
+func (c *conn) watch() {
+	c.mu.Lock()
+	if !c.armed || c.watching != nil {
+		c.mu.Unlock()
+		return
+	}
+	over, cancel := make(chan struct{}), c.cancel
+	c.watching = over
+	_ = c.tcp.SetReadDeadline(time.Time{})
+	c.mu.Unlock()
+	defer close(over)
+	gone := false
+	err := c.raw.Read(func(fd uintptr) bool {
+		var one [1]byte
+		for {
+			n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case errors.Is(err, unix.EAGAIN):
+				return false
+			}
+			gone = err != nil || n <= 0
+			return true
+		}
+	})
+	if gone || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		cancel()
+	}
+}
+
+// end marks the end of a request, and ends its watcher.
+func (c *conn) end() {
+	c.mu.Lock()
+	c.serving, c.armed = nil, false
+	over := c.watching
+	c.watching = nil
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if over != nil {
+		_ = c.tcp.SetReadDeadline(time.Unix(1, 0))
+	}
+	c.mu.Unlock()
+	if over != nil {
+		<-over // its read has the deadline
+	}
+}
+
+// deadline sets a deadline of a request. After its end it does nothing: another goroutine may still read its body.
+func (c *conn) deadline(w *response, set func(time.Time) error, at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.serving != w {
+		return nil
+	}
+	return set(at)
+}
+
+// fail ends the request, if there is one.
+func (c *conn) fail() {
+	c.mu.Lock()
+	cancel := c.cancel
+	c.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// linger lets a client that still sends read the response.
+func (c *conn) linger() {
+	if half, ok := c.tcp.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = c.tcp.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.Copy(io.Discard, onlyReader{c.tcp})
+}
+
+// onlyReader hides other methods.
+type onlyReader struct{ io.Reader }
+
+// again is a connection whose first bytes are read again.
+type again struct {
+	net.Conn
+	rest []byte
+}
+
+// Read implements net.Conn.
+func (a *again) Read(p []byte) (int, error) {
+	if len(a.rest) > 0 {
+		n := copy(p, a.rest)
+		if a.rest = a.rest[n:]; len(a.rest) == 0 {
+			a.rest = nil
+		}
+		return n, nil
+	}
+	return a.Conn.Read(p)
+}
+
+// CloseWrite ends one direction.
+func (a *again) CloseWrite() error {
+	if w, ok := a.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return a.Close()
+}
