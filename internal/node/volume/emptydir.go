@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,38 +18,80 @@ import (
 	"carob/internal/node/spec"
 )
 
-// emptyDir makes the directory of an emptyDir volume; what an earlier run made is kept (L7.37).
+// preparing ends the name of a directory that is not an emptyDir volume yet. It is no valid name of a volume.
+const preparing = ".preparing"
+
+// emptyDir makes the directory of an emptyDir volume; what an earlier run made is kept (L7.37), also the mode and the
+// group that containers have given it since.
 func (m *Manager) emptyDir(pod *corev1.Pod, name string, src *corev1.EmptyDirVolumeSource) (spec.Volume, error) {
-	dir := m.volumeDir(pod.UID, name)
-	v := spec.Volume{HostPath: dir, Relabel: true}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return v, err
-	}
+	final := m.volumeDir(pod.UID, name)
+	v := spec.Volume{HostPath: final, Relabel: true}
 	switch medium := src.Medium; {
 	case medium == corev1.StorageMediumDefault:
+		return v, makeShared(final, fsGroup(pod))
 	case medium == corev1.StorageMediumMemory:
-		if isMounted(dir) {
-			return v, nil
-		}
-		options := fmt.Sprintf("mode=0777,size=%d", memorySize(pod, src, m.cfg.Node().Allocatable))
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-			return v, &os.PathError{Op: "mount tmpfs", Path: dir, Err: err}
-		}
+		options := fmt.Sprintf("%s,size=%d", sharedOptions(fsGroup(pod)),
+			memorySize(pod, src, m.cfg.Node().Allocatable))
+		return v, mountInMemory("tmpfs", final, options)
 	case strings.HasPrefix(string(medium), string(corev1.StorageMediumHugePages)):
-		if isMounted(dir) {
-			return v, nil
-		}
 		options, err := hugePageOptions(pod, medium)
 		if err != nil {
 			return v, err
 		}
-		if err := unix.Mount("nodev", dir, "hugetlbfs", 0, options); err != nil {
-			return v, &os.PathError{Op: "mount hugetlbfs", Path: dir, Err: err}
+		if isMounted(final) {
+			return v, nil
 		}
+		if err := mountInMemory("hugetlbfs", final, options); err != nil {
+			return v, err
+		}
+		return v, shareDir(final, fsGroup(pod))
 	default:
 		return v, fmt.Errorf("unknown storage medium %q", medium)
 	}
-	return v, shareDir(dir, fsGroup(pod))
+}
+
+// makeShared makes a directory that everybody may write to, unless it exists. It has its name once it is complete, so
+// that a later start knows what is its own to change.
+func makeShared(final string, group *int64) error {
+	if info, err := os.Lstat(final); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(final), 0o750); err != nil {
+		return err
+	}
+	unready := final + preparing
+	if err := remove(unready); err != nil { // of an interrupted start
+		return err
+	}
+	if err := os.Mkdir(unready, 0o750); err != nil {
+		return err
+	}
+	if err := shareDir(unready, group); err != nil {
+		return err
+	}
+	return os.Rename(unready, final)
+}
+
+// mountInMemory makes a directory and mounts a file system on it, unless one is mounted there.
+func mountInMemory(kind, dir, options string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	if isMounted(dir) {
+		return nil
+	}
+	if err := unix.Mount(kind, dir, kind, 0, options); err != nil {
+		return &os.PathError{Op: "mount " + kind, Path: dir, Err: err}
+	}
+	return nil
+}
+
+// sharedOptions are the options of a tmpfs that everybody may write to, as shareDir does it for a directory.
+func sharedOptions(group *int64) string {
+	if group == nil {
+		return "mode=0777"
+	}
+	return fmt.Sprintf("mode=02777,gid=%d", *group)
 }
 
 // memorySize is the smallest of the volume's limit, the pod's memory limit and the node's memory.
