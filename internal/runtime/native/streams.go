@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -218,22 +219,13 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 	return err
 }
 
-// dialInside connects to a port on the loopback address of a network namespace, IPv4 first. The
-// socket belongs to the namespace of the thread that creates it.
-func dialInside(ctx context.Context, path string, port int32) (conn net.Conn, err error) {
-	dial := func() error {
-		var d net.Dialer
-		if conn, err = d.DialContext(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
-			if c6, err6 := d.DialContext(ctx, "tcp6", fmt.Sprintf("[::1]:%d", port)); err6 == nil {
-				conn, err = c6, nil
-			}
+// dialInside connects to a port on the loopback address of a network namespace, IPv4 first.
+func dialInside(ctx context.Context, path string, port int32) (net.Conn, error) {
+	conn, err := netns.DialTCP(ctx, path, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)))
+	if err != nil && ctx.Err() == nil {
+		if c6, err6 := netns.DialTCP(ctx, path, netip.AddrPortFrom(netip.IPv6Loopback(), uint16(port))); err6 == nil {
+			return c6, nil
 		}
-		return err
-	}
-	if path == "" {
-		err = dial()
-	} else {
-		err = netns.Do(path, dial)
 	}
 	return conn, err
 }
