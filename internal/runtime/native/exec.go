@@ -58,17 +58,32 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to exec in container: %w", err))
 	}
-	return &cri.ExecSyncResponse{Stdout: out.b.Bytes(), Stderr: errs.b.Bytes(), ExitCode: code}, nil
+	return &cri.ExecSyncResponse{Stdout: out.take(), Stderr: errs.take(), ExitCode: code}, nil
 }
 
-// limited keeps the first maxSyncOutput bytes and discards the rest.
-type limited struct{ b bytes.Buffer }
+// limited keeps the first maxSyncOutput bytes until take, and discards the rest. Processes that the command left behind
+// may write at any time, also while take is called.
+type limited struct {
+	mu    sync.Mutex
+	b     bytes.Buffer
+	taken bool
+}
 
 func (l *limited) Write(p []byte) (int, error) {
-	if room := maxSyncOutput - l.b.Len(); room > 0 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if room := maxSyncOutput - l.b.Len(); room > 0 && !l.taken {
 		l.b.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil
+}
+
+// take returns what was written so far. Later output does not change it.
+func (l *limited) take() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken = true
+	return l.b.Bytes()
 }
 
 // ReadFrom reads with a buffer that it shares: most commands of probes print a line or nothing, and io.Copy would

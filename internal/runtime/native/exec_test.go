@@ -19,11 +19,11 @@ func TestLimitedOutput(t *testing.T) {
 	if got := l.b.Len(); got != maxSyncOutput {
 		t.Errorf("kept %d bytes", got)
 	}
-	l = limited{}
+	var l2 limited
 	broken := io.MultiReader(strings.NewReader("said"), io.LimitReader(brokenReader{}, 1))
-	said, err := io.Copy(&l, onlyReader{broken})
-	if said != 4 || !errors.Is(err, io.ErrClosedPipe) || l.b.String() != "said" {
-		t.Errorf("read %d bytes %q, %v", said, l.b.String(), err)
+	said, err := io.Copy(&l2, onlyReader{broken})
+	if said != 4 || !errors.Is(err, io.ErrClosedPipe) || l2.b.String() != "said" {
+		t.Errorf("read %d bytes %q, %v", said, l2.b.String(), err)
 	}
 	const n = 1000
 	var before, after runtime.MemStats
@@ -36,6 +36,34 @@ func TestLimitedOutput(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if each := (after.TotalAlloc - before.TotalAlloc) / n; each > 4096 {
 		t.Errorf("%d bytes for a command without output", each)
+	}
+}
+
+// A process that the command left behind writes on: the output that was returned stays as it was (L5.20).
+func TestOutputAfterTheEnd(t *testing.T) {
+	var l limited
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	_, _ = l.Write([]byte("said"))
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_, _ = l.Write([]byte("more"))
+			}
+		}
+	}()
+	got := l.take()
+	before := string(got)
+	for range 100 {
+		_, _ = l.Write([]byte("later"))
+	}
+	close(stop)
+	<-stopped
+	if string(got) != before || !strings.HasPrefix(before, "said") || len(l.take()) != len(got) {
+		t.Errorf("%d bytes became %d", len(before), len(l.take()))
 	}
 }
 
