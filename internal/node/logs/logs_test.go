@@ -19,6 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/testwait"
 	"pgregory.net/rapid"
 )
 
@@ -218,6 +220,19 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// A limit that the log has reached ends the reading, although no further line comes.
+func TestFollowEndsAtItsLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, lines(10, 12))
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit) // only a failure waits for it
+	defer cancel()
+	var out bytes.Buffer
+	o := Options{Follow: true, Limit: new(int64(6))}
+	if err := read(ctx, path, o, make(chan struct{}), &out, &out); err != nil || out.String() != "10\n11\n" {
+		t.Errorf("%q %v", out.String(), err)
+	}
+}
+
 func TestFollowEndsWithItsContext(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path, lines(0, 1))
@@ -386,6 +401,36 @@ func TestRotator(t *testing.T) {
 	r.Remove("c")
 	if r.look(t.Context(), w) {
 		t.Error("nothing is left to look at")
+	}
+}
+
+// A log whose file is missing is made again: an agent was killed after it had moved the file away, or somebody removed
+// it. Otherwise the container would write to a file without a limit that no reader finds (L3.155).
+func TestMissingLogIsReopened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	away := path + "." + time.Now().UTC().Format(rotatedTime)
+	write(t, away, lines(0, 3))
+	failing := &fakeRuntime{path: path, err: errors.New("no")}
+	r := &Rotator{Runtime: failing, MaxSize: 200, Logger: klog.Background()}
+	r.Add("c", path)
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for range 2 {
+		if !r.look(t.Context(), w) {
+			t.Fatal("it must be tried again")
+		}
+	}
+	failing.err = nil
+	if !r.look(t.Context(), w) {
+		t.Fatal("the new file may grow")
+	}
+	appendTo(t, path, lines(3, 5))
+	var out bytes.Buffer
+	if err := read(t.Context(), path, Options{}, nil, &out, &out); err != nil || out.String() != numbers(0, 5) {
+		t.Errorf("%q %v", out.String(), err)
 	}
 }
 

@@ -417,7 +417,7 @@ func (p *printer) write(w io.Writer, text []byte) error {
 	if _, err := w.Write(text[:n]); err != nil {
 		return err
 	}
-	if n < int64(len(text)) {
+	if p.budget == 0 { // at once: with Follow, the next line may never come
 		return errFull
 	}
 	return nil

@@ -152,8 +152,14 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 	for id, l := range growing {
 		info, err := os.Lstat(l.path)
 		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed by others, or an agent ended between rename and reopen
+			if err := r.reopen(ctx, id); err != nil {
+				r.Logger.Error(err, "The missing log of a container can't be made again", "path", l.path)
+			}
+			again = true
+			continue
 		case err != nil:
-			again = true // not made yet, or between rename and reopen
+			again = true
 			continue
 		case info.Size() >= r.maxSize():
 			if err := r.rotate(ctx, id, l.path, time.Now()); err != nil {
@@ -231,10 +237,18 @@ func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) er
 	if err := rename(dir, path, away); err != nil {
 		return err
 	}
-	if _, err := r.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
+	if err := r.reopen(ctx, id); err != nil {
 		if _, statErr := os.Lstat(path); errors.Is(statErr, fs.ErrNotExist) {
 			err = errors.Join(err, rename(dir, away, path))
 		}
+		return err
+	}
+	return nil
+}
+
+// reopen has the runtime write to a new file at the path of the log.
+func (r *Rotator) reopen(ctx context.Context, id string) error {
+	if _, err := r.Runtime.ReopenContainerLog(ctx, &cri.ReopenContainerLogRequest{ContainerId: id}); err != nil {
 		return fmt.Errorf("reopening the log of container %s: %w", id, err)
 	}
 	return nil
