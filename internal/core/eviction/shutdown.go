@@ -58,7 +58,7 @@ func ShutdownGroups(pods []*corev1.Pod, steps []ShutdownStep) []ShutdownGroup {
 // Within returns a pod's own grace period, limited to that of its group.
 func (g *ShutdownGroup) Within(pod *corev1.Pod) time.Duration {
 	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
-		return min(time.Duration(*own)*time.Second, g.Grace)
+		return min(time.Duration(min(*own, int64(g.Grace/time.Second)))*time.Second, g.Grace)
 	}
 	return g.Grace
 }

@@ -192,7 +192,7 @@ func (m *machine) lastExit(c *podContainer) (exit, bool) {
 		return exit{id: old.ContainerID, code: unknownExitCode, reason: reasonStatusUnknown}, true
 	case t == nil && old.State.Waiting != nil:
 		t = old.LastTerminationState.Terminated
-		if c.record.Lost && (t == nil || t.Reason != reasonRestartingAll) { // t is the end of the previous instance
+		if c.record.Lost { // t is the end of the previous instance
 			return exit{code: unknownExitCode, reason: reasonStatusUnknown}, true
 		}
 	}

@@ -292,7 +292,7 @@ func (m *machine) over() bool {
 // probeGrace is the grace of a kill by a probe (L6.12).
 func (m *machine) probeGrace(p *corev1.Probe) time.Duration {
 	if p != nil && p.TerminationGracePeriodSeconds != nil && m.pod.DeletionGracePeriodSeconds == nil {
-		return time.Duration(*p.TerminationGracePeriodSeconds) * time.Second
+		return seconds(*p.TerminationGracePeriodSeconds)
 	}
 	return m.podGrace()
 }

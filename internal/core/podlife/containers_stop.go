@@ -174,10 +174,10 @@ func (m *machine) servesRunning(c *podContainer) bool {
 // podGrace is the grace of a container that is killed while its pod continues (L6.12).
 func (m *machine) podGrace() time.Duration {
 	if g := m.pod.DeletionGracePeriodSeconds; g != nil {
-		return time.Duration(*g) * time.Second
+		return seconds(*g)
 	}
 	if g := m.pod.Spec.TerminationGracePeriodSeconds; g != nil {
-		return time.Duration(*g) * time.Second
+		return seconds(*g)
 	}
 	return minStopGrace
 }

@@ -1,12 +1,14 @@
 package podlife
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/core/podlife/pull"
 )
@@ -277,5 +279,48 @@ func TestLostPodWithRestartPolicyNever(t *testing.T) {
 	_, out := Step(Recover(in.Pod, in.Observed), in)
 	if out.Life == Syncing || begins(out, CreateSandbox{}.Key()) {
 		t.Errorf("%s, begins %v", out.Life, out.Begin)
+	}
+}
+
+// A grace period that is longer than a duration can be is as good as none: it is not a short one (L7.15).
+func TestEndlessGrace(t *testing.T) {
+	for _, grace := range []int64{math.MaxInt64, math.MaxInt64 / int64(time.Second), 10e9} {
+		s, in := steady()
+		in.Pod.Spec.TerminationGracePeriodSeconds = &grace
+		in.Pod.DeletionTimestamp = &metav1.Time{Time: in.Now}
+		in.Pod.DeletionGracePeriodSeconds = &grace
+		in.Now = in.Now.Add(time.Second)
+		_, out := Step(s, in)
+		stops := 0
+		for _, b := range out.Begin {
+			if stop, ok := b.Action.(StopContainer); ok {
+				stops++
+				if stop.Grace < 99*365*24*time.Hour {
+					t.Errorf("grace of %d seconds: a container is killed after %s", grace, stop.Grace)
+				}
+			}
+		}
+		if stops == 0 {
+			t.Errorf("grace of %d seconds: nothing is stopped: %v", grace, out.Begin)
+		}
+	}
+}
+
+// After a restart of all containers, a container vanishes that must not run again: no later Step takes the end that
+// the restart made up, which is still shown, for its end (L7.73).
+func TestLostAfterRestartOfAll(t *testing.T) {
+	s, in := steady()
+	never, first := corev1.ContainerRestartPolicyNever, &in.Pod.Spec.Containers[0]
+	first.RestartPolicy, first.LivenessProbe = &never, nil
+	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
+	s.Last.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{
+		ExitCode: unknownExitCode, Reason: reasonRestartingAll}
+	in.Observed.Containers = in.Observed.Containers[1:]
+	for range 3 {
+		in.Now = in.Now.Add(time.Minute)
+		var out Output
+		if s, out = Step(s, in); begins(out, "start/a/1") || begins(out, "start/a/0") {
+			t.Errorf("begins %v", out.Begin)
+		}
 	}
 }

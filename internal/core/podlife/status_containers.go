@@ -56,6 +56,7 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" &&
 		(old.State.Terminated == nil || !m.resetRuns()):
 		m.resetStatus(&s, old)
+		c.record.Lost = false // the reset removed it
 	default:
 		m.lostStatus(c, &s, old, regularBegun)
 	}

@@ -78,14 +78,22 @@ func (m *machine) effectiveGrace() time.Duration {
 	g := minStopGrace
 	switch {
 	case m.pod.DeletionGracePeriodSeconds != nil:
-		g = time.Duration(*m.pod.DeletionGracePeriodSeconds) * time.Second
+		g = seconds(*m.pod.DeletionGracePeriodSeconds)
 	case m.pod.Spec.TerminationGracePeriodSeconds != nil:
-		g = time.Duration(*m.pod.Spec.TerminationGracePeriodSeconds) * time.Second
+		g = seconds(*m.pod.Spec.TerminationGracePeriodSeconds)
 	}
 	if m.in.Stop != nil && m.in.Stop.Grace != nil {
 		g = min(g, *m.in.Stop.Grace)
 	}
 	return max(g, time.Second)
+}
+
+// longest is a grace period that is as good as none: 100 years. Sums of it and of times are in range.
+const longest = 100 * 365 * 24 * time.Hour
+
+// seconds are a number of seconds of a spec, which may be out of the range of a duration.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(longest/time.Second))) * time.Second
 }
 
 // terminate ends everything that runs: work in flight is aborted, containers are
