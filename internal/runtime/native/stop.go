@@ -52,6 +52,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		!errors.Is(err, monitor.ErrGone) {
 		return err
 	}
+	r.groups.Thaw(c.rec.Cgroup) // as runc does: frozen processes do not end
 	if !c.ownsPIDs() {
 		r.groups.KillAll(c.rec.Cgroup)
 	}

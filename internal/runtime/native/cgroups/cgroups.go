@@ -323,11 +323,19 @@ func (c *Hierarchies) KillAll(group string) {
 	if !c.V2 && freezer != "" {
 		// Frozen processes cannot fork new ones while the list is read.
 		if writeFile(freezer+"/freezer.state", "FROZEN") == nil {
-			defer func() { _ = writeFile(freezer+"/freezer.state", "THAWED") }() // fails if the cgroup is gone
+			defer c.Thaw(group)
 		}
 	}
 	for _, pid := range PIDsBelow(dir) {
 		_ = unix.Kill(pid, unix.SIGKILL) // may have ended
+	}
+}
+
+// Thaw lets the processes of a cgroup of version 1 run that somebody has frozen: a signal that kills them would
+// wait. In version 2 it does not.
+func (c *Hierarchies) Thaw(group string) {
+	if freezer := c.Of("freezer", group); !c.V2 && freezer != "" {
+		_ = writeFile(freezer+"/freezer.state", "THAWED") // fails if the cgroup is gone
 	}
 }
 
