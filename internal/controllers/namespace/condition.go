@@ -13,18 +13,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 )
 
 // findings is the result of one pass over a namespace.
 type findings struct {
-	discovery  error // discovery was incomplete
-	content    error // not all objects could be deleted
+	discovery  error   // discovery was incomplete
+	content    []error // of the kinds of which not all objects could be deleted, in any order
 	remaining  map[schema.GroupVersionResource]int
 	finalizers map[string]int
 }
 
 func (f *findings) add(c cleared) {
-	f.content = errors.Join(f.content, c.err)
+	if c.err != nil {
+		f.content = append(f.content, c.err)
+	}
 	if c.remaining > 0 {
 		f.remaining[c.kind] = c.remaining
 	}
@@ -34,7 +37,7 @@ func (f *findings) add(c cleared) {
 }
 
 func (f *findings) nothingLeft() bool {
-	return f.discovery == nil && f.content == nil && len(f.remaining) == 0
+	return f.discovery == nil && len(f.content) == 0 && len(f.remaining) == 0
 }
 
 // conditions returns upstream's conditions and messages. Each condition is set, to true or false.
@@ -50,12 +53,12 @@ func (f *findings) conditions() []corev1.NamespaceCondition {
 	}
 	return []corev1.NamespaceCondition{
 		condition(corev1.NamespaceDeletionDiscoveryFailure, f.discovery != nil,
-			"DiscoveryFailed", fmt.Sprintf("Discovery failed for some groups, %v", f.discovery),
+			"DiscoveryFailed", f.discoveryText(),
 			"ResourcesDiscovered", "All resources successfully discovered"),
 		condition(corev1.NamespaceDeletionGVParsingFailure, false, "", "",
 			"ParsedGroupVersions", "All legacy kube types successfully parsed"),
-		condition(corev1.NamespaceDeletionContentFailure, f.content != nil,
-			"ContentDeletionFailed", fmt.Sprintf("Failed to delete all resource types: %v", f.content),
+		condition(corev1.NamespaceDeletionContentFailure, len(f.content) > 0,
+			"ContentDeletionFailed", f.contentText(),
 			"ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
 		condition(corev1.NamespaceContentRemaining, len(f.remaining) > 0,
 			"SomeResourcesRemain", "Some resources are remaining: "+f.remainingText(),
@@ -64,6 +67,24 @@ func (f *findings) conditions() []corev1.NamespaceCondition {
 			"SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: "+f.finalizersText(),
 			"ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 	}
+}
+
+func (f *findings) discoveryText() string {
+	if failed, ok := errors.AsType[*discovery.ErrGroupDiscoveryFailed](f.discovery); ok {
+		return fmt.Sprintf("Discovery failed for some groups, %d failing: %v", len(failed.Groups), f.discovery)
+	}
+	return fmt.Sprint(f.discovery)
+}
+
+// contentText sorts the errors: a text that changes with the order of the answers would change the status, and each
+// change of the status starts another pass.
+func (f *findings) contentText() string {
+	texts := make([]string, 0, len(f.content))
+	for _, err := range f.content {
+		texts = append(texts, err.Error())
+	}
+	slices.Sort(texts)
+	return fmt.Sprintf("Failed to delete all resource types, %d remaining: %s", len(texts), strings.Join(texts, ", "))
 }
 
 func (f *findings) remainingText() string {

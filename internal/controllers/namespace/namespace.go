@@ -101,7 +101,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	if again == recheckRest {
 		again = recheckDelay(time.Since(n.DeletionTimestamp.Time))
 	}
-	return again, f.content
+	return again, errors.Join(f.content...)
 }
 
 // finalize removes this controller's finalizer, after which the API server removes the namespace.
@@ -130,7 +130,7 @@ func (c *Controller) empty(ctx context.Context, name string) (findings, time.Dur
 			rest = append(rest, k)
 		}
 	}
-	if f.remaining[pods] > 0 || f.content != nil {
+	if f.remaining[pods] > 0 || len(f.content) > 0 {
 		return f, recheckPods
 	}
 	results := make(chan cleared, len(rest))
