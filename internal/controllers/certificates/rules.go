@@ -157,47 +157,70 @@ func client(usages []certificatesv1.KeyUsage) error {
 	return nil
 }
 
-// nodeClient validates a request for a node agent's client certificate.
+// nodeClient validates a request for a node agent's client certificate, in upstream's order.
 func nodeClient(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
-	switch {
-	case len(p.DNSNames) > 0:
-		return errors.New("DNS subjectAltNames are not allowed")
-	case len(p.IPAddresses) > 0:
-		return errors.New("IP subjectAltNames are not allowed")
-	}
-	return node(p, usages, certificatesv1.UsageClientAuth)
+	return first(
+		ofNodes(p),
+		refuse(len(p.DNSNames) > 0, "DNS subjectAltNames are not allowed"),
+		refuse(len(p.EmailAddresses) > 0, "Email subjectAltNames are not allowed"),
+		refuse(len(p.IPAddresses) > 0, "IP subjectAltNames are not allowed"),
+		refuse(len(p.URIs) > 0, "URI subjectAltNames are not allowed"),
+		ofNode(p),
+		usedFor(certificatesv1.UsageClientAuth, usages),
+	)
 }
 
-// nodeServing validates a request for a node agent's serving certificate.
+// nodeServing validates a request for a node agent's serving certificate, in upstream's order.
 func nodeServing(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
-	if len(p.DNSNames) == 0 && len(p.IPAddresses) == 0 {
-		return errors.New("DNS or IP subjectAltName is required")
-	}
-	return node(p, usages, certificatesv1.UsageServerAuth)
+	return first(
+		ofNodes(p),
+		refuse(len(p.DNSNames) == 0 && len(p.IPAddresses) == 0, "DNS or IP subjectAltName is required"),
+		refuse(len(p.EmailAddresses) > 0, "Email subjectAltNames are not allowed"),
+		refuse(len(p.URIs) > 0, "URI subjectAltNames are not allowed"),
+		usedFor(certificatesv1.UsageServerAuth, usages),
+		ofNode(p),
+	)
 }
 
-func node(p *x509.CertificateRequest, usages []certificatesv1.KeyUsage, purpose certificatesv1.KeyUsage) error {
-	switch {
-	case !slices.Equal(p.Subject.Organization, []string{"system:nodes"}):
-		return errors.New("subject organization is not system:nodes")
-	case !strings.HasPrefix(p.Subject.CommonName, "system:node:"):
-		return errors.New("subject common name is not of the form system:node:NAME")
-	case len(p.EmailAddresses) > 0:
-		return errors.New("email subjectAltNames are not allowed")
-	case len(p.URIs) > 0:
-		return errors.New("URI subjectAltNames are not allowed")
+// first returns the first error.
+func first(checks ...error) error {
+	for _, err := range checks {
+		if err != nil {
+			return err
+		}
 	}
-	// Encipherment is for RSA keys only, so it may be omitted.
+	return nil
+}
+
+func refuse(failed bool, message string) error {
+	if failed {
+		return errors.New(message)
+	}
+	return nil
+}
+
+func ofNodes(p *x509.CertificateRequest) error {
+	return refuse(!slices.Equal(p.Subject.Organization, []string{"system:nodes"}),
+		"subject organization is not system:nodes")
+}
+
+func ofNode(p *x509.CertificateRequest) error {
+	return refuse(!strings.HasPrefix(p.Subject.CommonName, "system:node:"),
+		"subject common name does not begin with system:node:")
+}
+
+// usedFor validates the usages of a node agent's certificate. Encipherment is for RSA keys only, so it may be omitted.
+func usedFor(purpose certificatesv1.KeyUsage, usages []certificatesv1.KeyUsage) error {
 	rest := slices.DeleteFunc(slices.Sorted(slices.Values(usages)),
 		func(u certificatesv1.KeyUsage) bool { return u == certificatesv1.UsageKeyEncipherment })
 	want := []certificatesv1.KeyUsage{purpose, certificatesv1.UsageDigitalSignature}
 	slices.Sort(want)
-	if !slices.Equal(slices.Compact(rest), want) {
-		return fmt.Errorf("usages did not match %v",
-			[]certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment,
-				purpose})
+	if slices.Equal(slices.Compact(rest), want) {
+		return nil
 	}
-	return nil
+	all := slices.Concat(want, []certificatesv1.KeyUsage{certificatesv1.UsageKeyEncipherment})
+	slices.Sort(all)
+	return fmt.Errorf("usages did not match %v", all)
 }
 
 // keyUsages converts usages; extended usages are sorted, without duplicates.
