@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
+	"carob/internal/base/diskusage"
 	"carob/internal/core/eviction"
 	"carob/internal/node/spec"
 )
@@ -129,7 +133,8 @@ func (m *Manager) usages(ctx context.Context, list []*corev1.Pod, signal evictio
 		}
 		u.Memory += c.Memory
 		if onDisk {
-			c.Logs, c.LogInodes = diskUsage(ctx, filepath.Join(m.cfg.LogDir(u.Pod), c.Name))
+			logs := usageOf(ctx, filepath.Join(m.cfg.LogDir(u.Pod), c.Name))
+			c.Logs, c.LogInodes = logs.Bytes, logs.Inodes
 		}
 		u.Containers = append(u.Containers, c)
 	}
@@ -169,7 +174,16 @@ func (m *Manager) measureVolumes(ctx context.Context, u *eviction.Usage) {
 		if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault {
 			continue
 		}
-		bytes, inodes := diskUsage(ctx, m.cfg.VolumeDir(u.Pod.UID, v.Name))
-		u.Volumes = append(u.Volumes, eviction.VolumeUsage{Name: v.Name, Bytes: bytes, Inodes: inodes})
+		used := usageOf(ctx, m.cfg.VolumeDir(u.Pod.UID, v.Name))
+		u.Volumes = append(u.Volumes, eviction.VolumeUsage{Name: v.Name, Bytes: used.Bytes, Inodes: used.Inodes})
 	}
+}
+
+// usageOf measures a directory; what can't be read counts nothing.
+func usageOf(ctx context.Context, dir string) diskusage.Usage {
+	used, err := diskusage.Of(ctx, dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		klog.FromContext(ctx).V(2).Info("Measuring a directory of a pod was incomplete", "err", err)
+	}
+	return used
 }

@@ -14,12 +14,12 @@ import (
 	"syscall"
 
 	"github.com/containerd/containerd/v2/core/mount"
-	continuityfs "github.com/containerd/continuity/fs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/diskusage"
 	"carob/internal/runtime/native"
 )
 
@@ -267,14 +267,14 @@ func (s *Store) Release(ctx context.Context, key string) error {
 
 // Usage implements native.Images: what the container wrote, in allocated bytes.
 func (s *Store) Usage(ctx context.Context, key string) (native.Usage, error) {
-	u, err := continuityfs.DiskUsage(ctx, filepath.Join(s.layerDir(key), "fs"))
+	u, err := diskusage.Of(ctx, filepath.Join(s.layerDir(key), "fs"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return native.Usage{}, status.Errorf(codes.NotFound, "layer %q not found", key)
 	}
 	if err != nil {
 		return native.Usage{}, status.Errorf(codes.Internal, "measure layer %s: %v", key, err)
 	}
-	return native.Usage{Bytes: u.Size, Inodes: u.Inodes}, nil
+	return native.Usage{Bytes: u.Bytes, Inodes: u.Inodes}, nil
 }
 
 // Layers lists the keys of all writable and viewed layers.
