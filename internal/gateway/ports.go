@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,6 +278,7 @@ func (c *counted) CloseWrite() error {
 
 // ServeHTTP implements http.Handler.
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer logPanic(r.Context())
 	if r.ProtoMajor == 1 {
 		c := http.NewResponseController(w)
 		_ = c.SetWriteDeadline(time.Time{}) // that of the previous request on this connection
@@ -296,6 +298,18 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := p.enter()
 	defer s.leave()
 	s.ServeHTTP(rec, r, p.mirrors)
+}
+
+// logPanic logs a panic that is a mistake of the gateway. It ends only the request's connection.
+func logPanic(ctx context.Context) {
+	switch v := recover(); v {
+	case nil:
+		return
+	case http.ErrAbortHandler: // how a response ends that is not complete
+	default:
+		klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", v), "A request failed", "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // unhurried sets a timeout for each part of a response.
