@@ -56,7 +56,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		drivers = m.csi
 	}
 	l.volumes = volume.New(volume.Config{
-		CSI:  drivers,
+		CSI: drivers, SELinux: volume.SELinuxEnabled(),
 		Root: cfg.RootDir, Node: m.facts.node, Objects: l.refs, Tokens: l.refs, Certificates: l.refs,
 		Persistent: l.refs, Object: m.reporter.Node,
 		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent,

@@ -129,9 +129,10 @@ type target struct {
 	targetKey
 	handle volume.Handle
 	block  bool
-	record bool // it is on disk
-	before bool // it was published once, by this process of the agent or an earlier one
-	use    *use // nil: found on disk, not requested since the start
+	record bool   // it is on disk
+	before bool   // it was published once, by this process of the agent or an earlier one
+	label  string // the SELinux label that it is mounted with, once there is a record; "": none
+	use    *use   // nil: found on disk, not requested since the start
 	timer  *time.Timer
 	size   knownSize
 	tokens map[string]issued

@@ -213,7 +213,7 @@ func (m *Manager) loadPod(uid types.UID) error {
 			m.damaged[uid] = append(m.damaged[uid], filepath.Join(parent, name))
 			continue
 		}
-		m.found(&target{targetKey: targetKey{uid, name}, handle: h})
+		m.found(&target{targetKey: targetKey{uid, name}, handle: h, label: data[keySELinux]})
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ type Request struct {
 	PV       *corev1.PersistentVolume      // nil with Claim
 	Block    bool
 	ReadOnly bool
-	// SELinux is the label with which the volume is mounted, if the driver supports it; "": none.
+	// SELinux is the label with which the volume is mounted if the driver supports it (S4.74); "": none.
 	SELinux string
 }
 
@@ -116,11 +116,6 @@ func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 		return Ready{}, &StepError{u.step, fmt.Errorf("kubernetes.io/csi: mounter.SetupAt failed to check volume "+
 			"lifecycle mode: %w", err)}
 	}
-	if u.SELinux != "" && u.rules.SELinuxMount && u.PV != nil && !u.Block {
-		u.flags = append(u.flags, fmt.Sprintf("context=%q", u.SELinux))
-	} else {
-		u.SELinux = ""
-	}
 	s, t := m.want(u)
 	if err := m.awaitAttached(ctx, u); err != nil {
 		return Ready{}, err
@@ -138,6 +133,9 @@ func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 	}
 	if err != nil {
 		return Ready{}, m.withoutDriver(u, err)
+	}
+	if err := m.label(u, s, t); err != nil {
+		return Ready{}, err
 	}
 	if err := m.stage(ctx, u, s); err != nil {
 		return Ready{}, err
@@ -229,12 +227,14 @@ func (m *Manager) stage(ctx context.Context, u *use, s *staged) (err error) {
 		data[keySpec], data[keyNode], data[keyAttachment] = u.name(), m.cfg.Node, u.handle.AttachmentName(m.cfg.Node)
 	}
 	old, _, readErr := readRecord(m.stageDir(s))
-	if readErr == nil && old[keySELinux] != u.SELinux && m.usedByOthers(s, u) {
-		return fmt.Errorf(
-			"the volume is mounted with the SELinux label %q by another pod, not with %q",
-			old[keySELinux],
-			u.SELinux,
-		)
+	if readErr == nil && old[keySELinux] != u.SELinux { // no pod uses it with that label any more
+		if err := m.unstageNow(ctx, s); err != nil {
+			return fmt.Errorf("unstage a volume to mount it with another SELinux label: %w", err)
+		}
+		m.mu.Lock()
+		s.done = false
+		m.mu.Unlock()
+		old = nil
 	}
 	if readErr != nil || !maps.Equal(old, data) {
 		if err := writeRecord(m.stageDir(s), data); err != nil {
@@ -398,7 +398,7 @@ func merged(a, b map[string]string) map[string]string {
 func (m *Manager) prepareTarget(u *use, t *target) error {
 	m.mu.Lock()
 	had := t.record
-	t.record = true
+	t.record, t.label = true, u.SELinux
 	m.mu.Unlock()
 	if t.block {
 		// The link is the record: it comes before the driver is called.

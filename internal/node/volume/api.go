@@ -76,6 +76,7 @@ type Config struct {
 	Certificates Certificates
 	Persistent   Persistent          // nil: there are no persistent volumes
 	CSI          Drivers             // nil: there are no CSI drivers
+	SELinux      bool                // the kernel uses SELinux labels
 	Object       func() *corev1.Node // as the API shows it; nil, or nil as its answer: unknown
 	// Event records an event about a pod: FailedMount for each failure (L10.24).
 	// May be nil: the caller then records the error that Prepare returns.

@@ -107,7 +107,7 @@ type SetUpError struct {
 }
 
 func (e *SetUpError) Error() string {
-	if _, ok := errors.AsType[*claimError](e.Err); ok { // L10.23
+	if isUnprocessed(e.Err) { // L10.23
 		return fmt.Sprintf(
 			"Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, e.Err)
 	}
@@ -122,6 +122,13 @@ func (e *SetUpError) Error() string {
 }
 
 func (e *SetUpError) Unwrap() error { return e.Err }
+
+// isUnprocessed reports whether an error keeps a volume from being mounted at all: its claim or its label is wrong.
+func isUnprocessed(err error) bool {
+	_, claim := errors.AsType[*claimError](err)
+	_, label := errors.AsType[*labelError](err)
+	return claim || label
+}
 
 // claimError is why a persistent volume claim can't be used.
 type claimError struct{ namespace, name, why string }
@@ -215,7 +222,7 @@ func rejection(failed []*SetUpError) *Rejection {
 		if errors.Is(f.Err, csi.ErrNotAttached) {
 			unattached = append(unattached, f.Volume)
 		}
-		if _, ok := errors.AsType[*claimError](f.Err); ok {
+		if isUnprocessed(f.Err) {
 			unprocessed = append(unprocessed, f.Volume)
 		}
 		unmounted = append(unmounted, f.Volume)

@@ -84,9 +84,15 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 		return spec.Volume{}, &stepError{"MountVolume.SetUp failed", pv.Name, err}
 	}
 	readOnly := v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ReadOnly
+	label := ""
+	if m.cfg.SELinux && !block {
+		if label, err = mountLabel(p.pod, v.Name); err != nil {
+			return spec.Volume{}, &labelError{err}
+		}
+	}
 	if pv.Spec.CSI != nil {
 		set, err := m.driven(ctx, pv.Name, csi.Request{Pod: p.pod, Volume: v, Claim: c, PV: pv, Block: block,
-			ReadOnly: readOnly})
+			ReadOnly: readOnly, SELinux: label})
 		set.Claim = name
 		return set, err
 	}
@@ -127,6 +133,9 @@ func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spe
 	ready, err := m.cfg.CSI.SetUp(ctx, req)
 	if step, ok := errors.AsType[*csi.StepError](err); ok {
 		return set, &stepError{step.Step + " failed", name, step.Err}
+	}
+	if conflict, ok := errors.AsType[*csi.LabelConflictError](err); ok {
+		return set, &labelError{conflict}
 	}
 	if err != nil {
 		return set, err

@@ -22,7 +22,7 @@ func TestSelinuxLabels(t *testing.T) {
 		{&cri.SELinuxOption{Level: "s0:c1,c2"}, "system_u:system_r:container_t:s0:c1,c2",
 			"system_u:object_r:container_file_t:s0:c1,c2"},
 		{&cri.SELinuxOption{User: "u", Role: "r", Type: "spc_t"}, "u:r:spc_t:s0",
-			"system_u:object_r:container_file_t:s0"},
+			"u:object_r:container_file_t:s0"},
 	} {
 		if p, f, err := SELinuxLabels(tc.o); p != tc.process || f != tc.files || err != nil {
 			t.Errorf("%v: %q, %q, %v", tc.o, p, f, err)
