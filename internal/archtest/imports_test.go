@@ -32,6 +32,8 @@ var rules = []rule{
 	{"carob/internal/runtime/native/cgroups", nil, "it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
 	{"carob/internal/runtime/native/detached", nil, "it knows overlays and mount points, not containers"},
+	{"carob/internal/runtime/native/criu", []string{"carob/internal/base/keylock"},
+		"it knows processes and files, not containers"},
 	{"carob/internal/runtime/native/selinux", nil, "it knows files and labels, not containers"},
 	{"carob/internal/runtime/native/devices", []string{"carob/internal/runtime/native/plan"},
 		"it finds devices, and creates none"},

@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/criu"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
@@ -40,6 +41,7 @@ type Runtime struct {
 	retries   *state.Retries
 
 	apparmorWarning sync.Once
+	checkpoints     criu.Dumper
 	secrets         sync.Mutex          // held while the directory of secrets is mounted, unmounted, or written to
 	alter           func(*plan.Program) // set by tests that replace programs
 

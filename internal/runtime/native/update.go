@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/criu"
 	"carob/internal/runtime/native/state"
 )
 
@@ -65,4 +66,20 @@ func (r *Runtime) UpdatePodSandboxResources(ctx context.Context,
 		return nil, err
 	}
 	return &cri.UpdatePodSandboxResourcesResponse{}, nil
+}
+
+// CheckpointContainer implements runtime.Checkpointer with CRIU.
+func (r *Runtime) CheckpointContainer(ctx context.Context, req *cri.CheckpointContainerRequest) (
+	*cri.CheckpointContainerResponse, error) {
+	c, err := r.container(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	if !c.running() {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %q is not running", req.GetContainerId())
+	}
+	rec := c.record()
+	resp, err := r.checkpoints.Checkpoint(ctx, criu.Container{Dir: r.containerDir(rec.ID), PID: rec.Pid,
+		StartedAt: rec.StartedAt, Config: c.config, ImageID: rec.ImageID}, req)
+	return resp, coded(err)
 }

@@ -33,7 +33,7 @@ type Server struct {
 }
 
 // The embedded services of gRPC are one level deeper than the runtime, so that they only answer
-// calls that the contract lacks (metrics, checkpoints).
+// calls that the contract lacks.
 type (
 	otherRuntimeCalls struct {
 		cri.UnimplementedRuntimeServiceServer
@@ -51,6 +51,12 @@ type (
 		runtime.Images
 	}
 )
+
+// CheckpointContainer works if the runtime is a Checkpointer; else it is Unimplemented.
+func (s runtimeService) CheckpointContainer(ctx context.Context, req *cri.CheckpointContainerRequest) (
+	*cri.CheckpointContainerResponse, error) {
+	return runtime.Checkpoint(ctx, s.Runtime, req)
+}
 
 // New creates a server for rt.
 func New(rt runtime.Runtime) *Server {
