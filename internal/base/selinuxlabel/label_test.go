@@ -10,7 +10,8 @@ func TestLabels(t *testing.T) {
 	}{
 		{Options{}, "", ""},
 		{Options{User: "u", Role: "r"}, "", ""},
-		{Options{Level: "s0:c1,c2"}, "system_u:system_r:container_t:s0:c1,c2", "system_u:object_r:container_file_t:s0:c1,c2"},
+		{Options{Level: "s0:c1,c2"}, "system_u:system_r:container_t:s0:c1,c2",
+			"system_u:object_r:container_file_t:s0:c1,c2"},
 		{Options{User: "u", Role: "r", Type: "spc_t", Level: "s1"}, "u:r:spc_t:s1", "u:object_r:container_file_t:s1"},
 	} {
 		if p, f, err := Labels(tc.o); p != tc.process || f != tc.files || err != nil {

@@ -32,9 +32,11 @@ func TestMountLabel(t *testing.T) {
 		change    func(p *corev1.PodSpec)
 		want, err string
 	}{
-		"none":          {func(*corev1.PodSpec) {}, "", ""},
-		"pod's":         {func(p *corev1.PodSpec) { p.SecurityContext.SELinuxOptions = level("s0:c1,c2") }, label, ""},
-		"without level": {func(p *corev1.PodSpec) { p.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{Type: "t"} }, "", ""},
+		"none":  {func(*corev1.PodSpec) {}, "", ""},
+		"pod's": {func(p *corev1.PodSpec) { p.SecurityContext.SELinuxOptions = level("s0:c1,c2") }, label, ""},
+		"without level": {func(p *corev1.PodSpec) {
+			p.SecurityContext.SELinuxOptions = &corev1.SELinuxOptions{Type: "t"}
+		}, "", ""},
 		"container's": {func(p *corev1.PodSpec) {
 			p.SecurityContext.SELinuxOptions = level("s9")
 			p.Containers[0].SecurityContext = &corev1.SecurityContext{SELinuxOptions: level("s0:c1,c2")}
@@ -59,8 +61,9 @@ func TestMountLabel(t *testing.T) {
 		}, "", "multiple SELinux labels found: " + label + ",system_u:object_r:container_file_t:s1"},
 		"ephemeral": {func(p *corev1.PodSpec) {
 			p.SecurityContext.SELinuxOptions = level("s0:c1,c2")
-			p.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-				Name: "e", VolumeMounts: mount, SecurityContext: &corev1.SecurityContext{SELinuxOptions: level("s1")}}}}
+			c := corev1.EphemeralContainerCommon{Name: "e", VolumeMounts: mount,
+				SecurityContext: &corev1.SecurityContext{SELinuxOptions: level("s1")}}
+			p.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: c}}
 		}, "", "multiple SELinux labels found"},
 		"hostile": {func(p *corev1.PodSpec) { p.SecurityContext.SELinuxOptions = level(`s0",suid,x="`) }, "",
 			"failed to construct SELinux label"},

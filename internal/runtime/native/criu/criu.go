@@ -23,9 +23,10 @@ import (
 
 // Limits of one checkpoint.
 const (
-	patience  = 4 * time.Minute // without a time limit in the request
-	maxReason = 400             // bytes of CRIU's log in an error
-	maxLog    = 64 << 10        // bytes at the end of the log that are searched for the reason
+	patience   = 4 * time.Minute // without a time limit in the request
+	maxReason  = 400             // bytes of CRIU's log in an error
+	maxReasons = 3               // lines of it: the last one often says only that another step failed
+	maxLog     = 64 << 10        // bytes at the end of the log that are searched for the reason
 )
 
 // Container is what is checkpointed.
@@ -177,7 +178,7 @@ func isInit(pid int) (bool, error) {
 	return false, fmt.Errorf("find the PID namespace of a container: %s has no NSpid", path)
 }
 
-// reasonIn is the last error in CRIU's log, or the first line of a file; printable and short. It may quote names of
+// reasonIn are the last errors in CRIU's log, or the first line of a file; printable and short. It may quote names of
 // files in the container.
 func reasonIn(path string, first bool) string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -191,19 +192,20 @@ func reasonIn(path string, first bool) string {
 	}
 	text := make([]byte, min(info.Size(), maxLog))
 	n, _ := f.ReadAt(text, info.Size()-int64(len(text)))
-	reason := ""
+	var reasons []string
 	for line := range strings.Lines(string(text[:n])) {
 		if first && strings.TrimSpace(line) != "" {
-			reason = line
+			reasons = []string{strings.TrimSpace(line)}
 			break
 		}
 		if i := strings.Index(line, "Error ("); i >= 0 && !strings.Contains(line, "Dumping FAILED") {
-			reason = line[i:]
+			reasons = append(reasons, strings.TrimSpace(line[i:]))
 		}
 	}
+	reason := strings.Join(reasons[max(0, len(reasons)-maxReasons):], "; ")
 	reason = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
-			return ' '
+			return -1
 		}
 		return r
 	}, strings.ToValidUTF8(reason, "?"))

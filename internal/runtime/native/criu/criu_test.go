@@ -127,9 +127,9 @@ func TestCheckpoint(t *testing.T) {
 // A failure has CRIU's reason, on one short line, and leaves nothing.
 func TestCheckpointFails(t *testing.T) {
 	for name, tc := range map[string]struct{ script, want string }{
-		"reason": {"echo '(0.1) Error (criu/x.c:1): no\tway \x01' > dump.log; " +
-			"echo 'Error (criu/cr-dump.c:2): Dumping FAILED.' >> dump.log; exit 1",
-			"criu dump: exit status 1: Error (criu/x.c:1): no way"},
+		"reason": {"for i in 1 2 3; do echo \"(0.$i) Error (c:$i): no way\x01\x7f\" >> dump.log; done; " +
+			"echo 'Error (d): files' >> dump.log; echo 'Error (criu/cr-dump.c:2): Dumping FAILED.' >> dump.log; exit 1",
+			"criu dump: exit status 1: Error (c:2): no way; Error (c:3): no way; Error (d): files"},
 		"arguments": {"echo 'criu: unrecognized option' >&2; echo Usage >&2; exit 1",
 			"criu dump: exit status 1: criu: unrecognized option"},
 		"no log": {"exit 3", "criu dump: exit status 3"},
