@@ -141,6 +141,8 @@ func TestWordPressInBrowser(t *testing.T) {
 	pictures := os.Getenv("PICTURES")
 	if pictures == "" {
 		pictures = t.TempDir()
+	} else if err := os.MkdirAll(pictures, 0o755); err != nil {
+		t.Fatal(err)
 	}
 	for name, at := range map[string]string{"ingress": ingress, "httproute": gateway} {
 		dom := browser(t, page, host, at, spki, filepath.Join(pictures, name+".png"))

@@ -5,26 +5,32 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 //go:embed llmd.yaml
 var llmdObjects string
 
-// The configuration that llm-d recommends for the approximate prefix index, which is also carob's default.
-const llmdConfig = `apiVersion: inference.networking.x-k8s.io/v1alpha1
+// pickerConfig is the configuration of both pickers: that which llm-d recommends for the approximate prefix index, which
+// is also carob's default, and the affinity to LoRA adapters.
+const pickerConfig = `apiVersion: inference.networking.x-k8s.io/v1alpha1
 kind: EndpointPickerConfig
 plugins:
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
 - type: prefix-cache-scorer
+- type: lora-affinity-scorer
 - type: max-score-picker
 - type: single-profile-handler
 schedulingProfiles:
@@ -33,6 +39,7 @@ schedulingProfiles:
   - {pluginRef: queue-scorer, weight: 2}
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: lora-affinity-scorer, weight: 3}
   - {pluginRef: max-score-picker}
 `
 
@@ -49,7 +56,7 @@ func pickers(ctx context.Context, l *lab) (out []line, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := l.warm(ctx, "/llmd"); err != nil {
+	if err := errors.Join(l.configure(ctx), l.warm(ctx, "/tuned"), l.warm(ctx, "/llmd")); err != nil {
 		return nil, err
 	}
 	servers, err := l.servers(ctx, "slow")
@@ -64,18 +71,63 @@ func pickers(ctx context.Context, l *lab) (out []line, err error) {
 		for _, way := range []struct {
 			name, prefix string
 			at           []string
-		}{{"round robin, direct", "", all}, {"carob", "/slow", []string{gatewayAt}},
+		}{{"round robin, direct", "", all}, {"carob", "/tuned", []string{gatewayAt}},
 			{"llm-d's picker behind carob's gateway", "/llmd", []string{gatewayAt}}} {
+			before, err := loads(ctx, all)
+			if err != nil {
+				return nil, err
+			}
 			got, err := l.send(ctx, &workloads[i], way.prefix, way.at)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", workloads[i].name, way.name, err)
 			}
+			text := fmt.Sprintf("%s, %s; %.0f/s", ms(quantile(got.first, 0.5)), ms(quantile(got.first, 0.9)), got.rate)
+			if workloads[i].adapters > 0 {
+				after, err := loads(ctx, all)
+				if err != nil {
+					return nil, err
+				}
+				text += fmt.Sprintf(", %d adapters loaded for %d requests", after-before, got.sent)
+			}
 			out = append(out, line{fmt.Sprintf("%s, %s: first token p50, p90; answers", workloads[i].name, way.name),
-				fmt.Sprintf("%s, %s; %.0f/s", ms(quantile(got.first, 0.5)), ms(quantile(got.first, 0.9)),
-					got.rate), ""})
+				text, ""})
 		}
 	}
 	return out, nil
+}
+
+// loads is how many adapters servers have loaded.
+func loads(ctx context.Context, servers []string) (sum int, err error) {
+	for _, at := range servers {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/metrics", http.NoBody)
+		if err != nil {
+			return 0, err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, err
+		}
+		page, err := io.ReadAll(res.Body)
+		if err = errors.Join(err, res.Body.Close()); err != nil {
+			return 0, err
+		}
+		_, text, _ := strings.Cut(string(page), "modelserver:adapters_loaded_total ")
+		text, _, _ = strings.Cut(text, "\n")
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return 0, fmt.Errorf("adapters that %s has loaded: %w", at, err)
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// configure gives carob's picker of the pool tuned the configuration of both.
+func (l *lab) configure(ctx context.Context) error {
+	_, err := l.client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "tuned"},
+		Data:       map[string]string{"endpoint-picker-config.yaml": pickerConfig}}, metav1.CreateOptions{})
+	return err
 }
 
 // startPicker starts llm-d's picker beside the cluster, and makes a pool that names it.
@@ -115,7 +167,7 @@ func (l *lab) startPicker(ctx context.Context) (stop func() error, err error) {
 	//nolint:gosec // the program that the user names
 	cmd := exec.Command(filepath.Join(l.llmd, "epp"), "--pool-name", "llmd", "--pool-namespace", "default",
 		"--grpc-port", ports[0], "--grpc-health-port", ports[1], "--metrics-port", ports[2], "--secure-serving=false",
-		"--metrics-endpoint-auth=false", "--config-text", llmdConfig, "--v", "0")
+		"--metrics-endpoint-auth=false", "--config-text", pickerConfig, "--v", "0")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.in.Kubeconfig)
 	cmd.Stdout, cmd.Stderr = log, log
 	for _, free := range held {

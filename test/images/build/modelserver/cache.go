@@ -21,10 +21,16 @@ func newCache(blocks int) *cache {
 	return &cache{most: blocks, blocks: map[uint64]*list.Element{}, used: list.New()}
 }
 
-// hit returns how many blocks a prompt begins with are there, and puts all of them in.
-func (c *cache) hit(prompt string) (n int) {
+// hit returns how many blocks a prompt begins with are there, and puts all of them in. Prompts with different salts
+// share nothing.
+func (c *cache) hit(salt, prompt string) (n int) {
 	var all []uint64
 	var chain [8]byte
+	if salt != "" {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(salt))
+		binary.LittleEndian.PutUint64(chain[:], h.Sum64())
+	}
 	for ; len(prompt) >= blockBytes && len(all) < c.most; prompt = prompt[blockBytes:] {
 		h := fnv.New64a()
 		_, _ = h.Write(chain[:])

@@ -1,11 +1,12 @@
 // modelserver answers as a model server without a model: OpenAI's completions, with the name of the model that it was
 // asked for, and vLLM's metrics. It takes as long as a server that computes one prompt after the other, without the
-// part that it has in its cache; by default it takes no time. POST /waiting?n=10 makes it say that so many requests
-// wait.
+// part that it has in its cache, and that loads LoRA adapters; by default it takes no time. POST /waiting?n=10 makes it
+// say that so many requests wait.
 package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,9 +28,17 @@ func main() {
 	flag.DurationVar(&s.each, "each", 0, "time for a token of an answer")
 	flag.DurationVar(&s.loading, "loading", 0, "how long after its start it is not healthy")
 	blocks := flag.Int("blocks", 0, "blocks of 64 tokens that the cache has")
+	names := flag.String("adapters", "", "names of LoRA adapters, by comma")
+	slots := flag.Int("max-loras", 1, "adapters that can be loaded at once")
+	load := flag.Duration("load", 0, "time to load an adapter")
 	flag.Parse()
+	if *slots < 1 {
+		fmt.Fprintln(os.Stderr, "-max-loras must be at least 1")
+		os.Exit(2)
+	}
 	s.began = time.Now()
 	s.cache = newCache(*blocks)
+	s.adapters = newAdapters(strings.FieldsFunc(*names, func(r rune) bool { return r == ',' }), *slots, *load)
 	http.HandleFunc("/metrics", s.metrics)
 	http.HandleFunc("/health", s.health)
 	http.HandleFunc("POST /waiting", s.setWaiting)
@@ -46,12 +56,13 @@ type server struct {
 	said, waiting, running atomic.Int64
 	computes               sync.Mutex // one prompt after the other
 	cache                  *cache
+	adapters               *adapters
 }
 
 func (s *server) metrics(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, "vllm:num_requests_waiting %d\nvllm:num_requests_running %d\nvllm:kv_cache_usage_perc 0\n"+
-		"vllm:cache_config_info{block_size=\"64\",num_gpu_blocks=\"%d\"} 1\n",
-		s.said.Load()+s.waiting.Load(), s.running.Load(), s.cache.most)
+		"vllm:cache_config_info{block_size=\"64\",num_gpu_blocks=\"%d\"} 1\n%s",
+		s.said.Load()+s.waiting.Load(), s.running.Load(), s.cache.most, s.adapters.metrics())
 }
 
 func (s *server) health(w http.ResponseWriter, _ *http.Request) {
@@ -97,7 +108,10 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.prefill(prompt)
+	if err := s.prefill(r.Context(), model, prompt); err != nil {
+		return // the client is gone
+	}
+	defer s.adapters.release(model)
 	s.running.Add(1)
 	defer s.running.Add(-1)
 	if !stream {
@@ -124,15 +138,25 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
-// prefill takes the time of a prompt.
-func (s *server) prefill(prompt string) {
-	if s.overhead == 0 && s.perToken == 0 {
-		return
-	}
+// prefill takes the time of a prompt, after its adapter has a slot; the caller releases the adapter. The error is that
+// of a client that did not wait.
+func (s *server) prefill(ctx context.Context, model, prompt string) error {
 	s.waiting.Add(1)
 	defer s.waiting.Add(-1)
+	missing, err := s.adapters.acquire(ctx, model)
+	if err != nil || s.overhead == 0 && s.perToken == 0 && !missing {
+		return err
+	}
 	s.computes.Lock()
 	defer s.computes.Unlock()
-	missing := max(len(prompt)/4-64*s.cache.hit(prompt), 0)
-	time.Sleep(s.overhead + time.Duration(missing)*s.perToken)
+	if missing {
+		time.Sleep(s.adapters.load)
+	}
+	salt := "" // the cache of an adapter is its own
+	if s.adapters.known[model] {
+		salt = model
+	}
+	uncached := max(len(prompt)/4-64*s.cache.hit(salt, prompt), 0)
+	time.Sleep(s.overhead + time.Duration(uncached)*s.perToken)
+	return nil
 }
