@@ -51,6 +51,23 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	if w.World.Offered {
 		g.offers.Store(newOffers(plan.Plan, pools))
 	}
+	g.openPorts(ctx, plan, pools, &gatewayplan.Touched{}) // all statuses are stored
+	for ref, p := range g.pools.All() {                   // after no site has it
+		if _, stays := pools.Get(ref); !stays {
+			g.retired[ref] = p
+		}
+	}
+	g.pools = pools
+	g.release()
+	g.seen.figures.removeUnserved(servedRoutes(plan.Plan))
+	g.reviewUDP()
+	g.writer.All(&w.World, plan.Plan)
+	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has the ones that it needs
+}
+
+// openPorts listens on the ports of a plan, and serves there what it says. If other ports than before cannot be opened,
+// all Gateways have other statuses. The lock is held.
+func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools poolMap, touched *gatewayplan.Touched) {
 	failed := map[netip.AddrPort]string{}
 	for at, p := range plan.Ports {
 		s := g.site(ctx, at, p, pools)
@@ -81,21 +98,10 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	}
 	failedUDP := g.openUDP(ctx, plan.Plan, pools)
 	g.cfg.Sockets.Rest()
-	for ref, p := range g.pools.All() { // after no site has it
-		if _, stays := pools.Get(ref); !stays {
-			g.retired[ref] = p
-		}
-	}
-	g.pools = pools
-	g.release()
-	g.seen.figures.removeUnserved(servedRoutes(plan.Plan))
 	if !maps.Equal(failed, g.failed) || !maps.Equal(failedUDP, g.failedUDP) { // the statuses report it
-		plan.Fail(failed, failedUDP)
+		touched.Gateways, touched.ListenerSets = plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
-	g.reviewUDP()
-	g.writer.All(&w.World, plan.Plan)
-	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has the ones that it needs
 }
 
 // pool returns the pool of a backend, which has its endpoints. The lock is held.
@@ -115,7 +121,7 @@ func (g *Gateway) pool(ref httproute.Ref, s *snapshot) *pool {
 }
 
 // follow applies changed objects to what the gateway serves. It returns false if it needs all objects.
-func (g *Gateway) follow(s *snapshot) bool {
+func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.plan == nil {
@@ -149,29 +155,21 @@ func (g *Gateway) follow(s *snapshot) bool {
 			delete(g.certs, of)
 		}
 	}
-	for at, p := range g.plan.Ports { // any order: each by itself
-		running, others := g.ports[at], names(p, s.certificates)
-		if running == nil || !others && !touched.Ports[at] {
-			continue
-		}
-		now := running.site.Load().with(p.Table, g.pools)
-		now.lead(p)
-		if others {
-			now.certs = g.certificates(p, now.certs.Fallback)
-		}
-		g.retire(running.site.Swap(now))
-	}
-	for at := range touched.UDP { // any order: each by itself
-		if running := g.udp[at]; running != nil {
-			now := running.site.Load().with(nil, g.pools)
-			now.lead(g.plan.UDP[at])
-			g.retire(running.site.Swap(now))
-		}
+	if touched.Listeners {
+		g.openPorts(ctx, g.plan, g.pools, touched)
+	} else {
+		g.changePorts(s, touched)
 	}
 	for _, ref := range touched.Gone {
 		g.retired[ref], _ = before.Get(ref)
 	}
 	g.release()
+	for _, r := range touched.HTTPRoutes { // also those whose Gateway is gone
+		g.forget("HTTPRoute", nameOf(r), g.plan.HTTPRoutes[nameOf(r)] == nil)
+	}
+	for _, r := range touched.GRPCRoutes {
+		g.forget("GRPCRoute", nameOf(r), g.plan.GRPCRoutes[nameOf(r)] == nil)
+	}
 	for of := range s.changes.HTTPRoutes { // any order: each by itself
 		g.forget("HTTPRoute", of, g.plan.HTTPRoutes[of] == nil)
 	}
@@ -193,6 +191,29 @@ func (g *Gateway) follow(s *snapshot) bool {
 	}
 	g.writer.Some(touched, g.plan)
 	return true
+}
+
+// changePorts serves other routes, streams, or certificates at open ports. The lock is held.
+func (g *Gateway) changePorts(s *snapshot, touched *gatewayplan.Touched) {
+	for at, p := range g.plan.Ports { // any order: each by itself
+		running, others := g.ports[at], names(p, s.certificates)
+		if running == nil || !others && !touched.Ports[at] {
+			continue
+		}
+		now := running.site.Load().with(p.Table, g.pools)
+		now.lead(p)
+		if others {
+			now.certs = g.certificates(p, now.certs.Fallback)
+		}
+		g.retire(running.site.Swap(now))
+	}
+	for at := range touched.UDP { // any order: each by itself
+		if running := g.udp[at]; running != nil {
+			now := running.site.Load().with(nil, g.pools)
+			now.lead(g.plan.UDP[at])
+			g.retire(running.site.Swap(now))
+		}
+	}
 }
 
 // forget ends the metrics of a route that was removed.

@@ -287,7 +287,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 		return func() cache.ListerWatcher { return cache.NewListWatchFromClient(gateway, resource, all, everything) }
 	}
 	f.gatewayClasses.changed = func(_, _ *gatewayv1.GatewayClass) { f.plan = true; poke(f.restage) }
-	f.gateways.changed, f.listenerSets.changed = f.gatewayChanged, f.listenerSetChanged
+	f.gateways.changed, f.listenerSets.changed = f.gatewayChanged, noting(&f.changes.ListenerSets)
 	f.policies.changed = noting(&f.changes.Policies)
 	f.httpRoutes.changed = noting(&f.changes.HTTPRoutes)
 	f.grpcRoutes.changed = noting(&f.changes.GRPCRoutes)

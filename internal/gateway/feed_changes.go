@@ -96,24 +96,19 @@ func noteLabels(into *map[string]labels.Set, of string, set labels.Set) {
 	(*into)[of] = set
 }
 
-// gatewayChanged records a changed Gateway, unless only its status changed, which the gateway writes itself. The lock
-// is held.
+// gatewayChanged records a changed Gateway, and reads the Secret with its certificate for backends again: until now its
+// key may not have been needed. The lock is held.
 func (f *feed) gatewayChanged(before, after *gatewayv1.Gateway) {
+	note(&f.changes.Gateways, eitherName(before, after), after)
 	if before != nil && after != nil && gatewayplan.SameGateway(before, after) {
-		note(&f.changes.Gateways, nameOf(after), after)
 		return
 	}
-	f.plan = true
 	poke(f.restage)
-}
-
-// listenerSetChanged is gatewayChanged for ListenerSets.
-func (f *feed) listenerSetChanged(before, after *gatewayv1.ListenerSet) {
-	if before != nil && after != nil && gatewayplan.SameListenerSet(before, after) {
-		note(&f.changes.ListenerSets, nameOf(after), after)
-		return
+	if of, ok := identityOf(after); ok {
+		if _, newer := f.changedSecrets[of]; !newer && f.secrets.all[of] != nil {
+			note(&f.changedSecrets, of, f.secrets.all[of])
+		}
 	}
-	f.plan = true
 }
 
 // hasCAs and hasPickerConfig report what a ConfigMap is for.

@@ -41,7 +41,7 @@ func (l *lab) change(ingresses map[string]*networkingv1.Ingress, services ...str
 		}
 	}
 	l.feed.mu.Unlock()
-	if !l.follow(s) {
+	if !l.follow(l.t.Context(), s) {
 		l.t.Fatal("the whole world is needed")
 	}
 	l.Gateway.update(l.t.Context(), s)

@@ -172,7 +172,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		switch {
 		case world != nil:
 			g.apply(ctx, world)
-		case !changes.changes.Empty() && !g.follow(changes):
+		case !changes.changes.Empty() && !g.follow(ctx, changes):
 			g.feed.again()
 			continue
 		default:

@@ -237,7 +237,7 @@ func (l *lab) snapshot() *snapshot {
 // followed has the gateway follow changes.
 func (l *lab) followed(s *snapshot) {
 	l.t.Helper()
-	if !l.follow(s) {
+	if !l.follow(l.t.Context(), s) {
 		l.t.Fatal("the whole world is needed")
 	}
 	l.Gateway.update(l.t.Context(), s)

@@ -87,3 +87,36 @@ func BenchmarkChangedPolicy(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkGatewayChange measures changes of a Gateway with many routes: of its certificate, of a listener that serves
+// none of them, and of one that serves all.
+func BenchmarkGatewayChange(b *testing.B) {
+	for _, n := range []int{10, 10000} {
+		for name, listener := range map[string]gatewayv1.Listener{
+			"certificate": secure("tls", "cert", ""), "other": plain("more", 81, "other.test"), "same": plain("more", 81, ""),
+		} {
+			w := crowd(n)
+			w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
+			before := w.Gateways[0].DeepCopy()
+			if name == "certificate" {
+				before.Spec.Listeners = append(before.Spec.Listeners, secure("tls", "gone", ""))
+				before.Spec.Listeners[1].Hostname = new(gatewayv1.Hostname("other.test"))
+				listener.Hostname = before.Spec.Listeners[1].Hostname
+			}
+			after := before.DeepCopy()
+			after.Generation++
+			after.Spec.Listeners = append(after.Spec.Listeners[:1], listener)
+			w.Gateways[0] = before
+			live := NewLive(w)
+			b.Run(fmt.Sprint(name, "/", n), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					g := []*gatewayv1.Gateway{after, before}[i%2]
+					if t, ok := live.Change(&Changes{Gateways: map[Name]*gatewayv1.Gateway{nameOf(g): g}}); !ok ||
+						!t.Listeners {
+						b.Fatal(t, ok)
+					}
+				}
+			})
+		}
+	}
+}

@@ -80,19 +80,9 @@ func (p *planner) gateways() {
 		p.Plan.Classes[c.Name] = []metav1.Condition{condition(gatewayv1.GatewayClassConditionStatusAccepted, ok, reason,
 			message, c.Generation)}
 	}
-	all := map[Name]*gateway{}
-	var order []*gateway
-	taken := p.taken(ours)
-	for _, g := range byAge(p.World.Gateways) {
-		if ours[string(g.Spec.GatewayClassName)] && g.DeletionTimestamp == nil {
-			gw := p.gateway(g, taken)
-			all[nameOf(g)] = gw
-			order = append(order, gw)
-		}
-	}
-	sets := p.listenerSets(all)
+	p.ours = ours
+	order := p.planGateways()
 	p.tlsPolicies()
-	p.gates, p.sets = all, sets
 	p.attach()
 	for _, g := range order {
 		p.open(g)
@@ -106,6 +96,22 @@ func (p *planner) gateways() {
 	for _, pol := range p.byPolicy { // any order: into a map
 		p.policyStatus(pol)
 	}
+}
+
+// planGateways plans the Gateways and ListenerSets of carob's classes, without their routes. It returns the Gateways,
+// the oldest first.
+func (p *planner) planGateways() (order []*gateway) {
+	all := map[Name]*gateway{}
+	taken := p.taken(p.ours)
+	for _, g := range byAge(p.World.Gateways) {
+		if p.ours[string(g.Spec.GatewayClassName)] && g.DeletionTimestamp == nil {
+			gw := p.gateway(g, taken)
+			all[nameOf(g)] = gw
+			order = append(order, gw)
+		}
+	}
+	p.gates, p.sets = all, p.listenerSets(all)
+	return order
 }
 
 // taken returns the addresses of the pool that Gateways have: by the plan before, or by their
@@ -278,7 +284,7 @@ func (p *planner) certificates(l *listener) {
 	for _, ref := range l.TLS.CertificateRefs {
 		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.by.GetNamespace()))),
 			Name: string(ref.Name)}
-		secret, there := p.secret(name)
+		secret, there := p.secret(name, namedByGateway)
 		switch {
 		case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "a certificate must be in a Secret"
@@ -377,6 +383,7 @@ func (p *planner) open(g *gateway) {
 			} else {
 				l.places = append(l.places, listenerPlace{netip.AddrPortFrom(ip, uint16(l.Port)), len(port.Listeners)})
 				port.Listeners = append(port.Listeners, httproute.Listener{Host: l.host, Routes: l.routes})
+				port.from = append(port.from, l)
 			}
 			if len(l.secrets) > 0 {
 				port.Certificates = append(port.Certificates, Certificate{Host: l.host, Secrets: l.secrets})

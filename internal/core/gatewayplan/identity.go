@@ -26,7 +26,7 @@ func (p *planner) clientIdentity(gw *gateway) {
 	}
 	ref := gw.Spec.TLS.Backend.ClientCertificateRef
 	name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(gw.Namespace))), Name: string(ref.Name)}
-	secret, there := p.secret(name)
+	secret, there := p.secret(name, namedByGateway)
 	id := &identity{reason: gatewayv1.GatewayReasonInvalidClientCertificateRef}
 	gw.identity = id
 	switch {
@@ -46,6 +46,14 @@ func (p *planner) clientIdentity(gw *gateway) {
 
 func (id *identity) condition(generation int64) metav1.Condition {
 	return condition(gatewayv1.GatewayConditionResolvedRefs, id.pem != "", id.reason, id.message, generation)
+}
+
+// certificate is that which backends see; empty: none.
+func (id *identity) certificate() string {
+	if id == nil {
+		return ""
+	}
+	return id.pem
 }
 
 // show returns the rules with the certificate set for all backends that use TLS.

@@ -48,16 +48,21 @@ func (p *planner) ingresses() {
 		plain, secure = append(plain, r.ingress.plain...), append(secure, r.ingress.secure...)
 		certificates = append(certificates, r.ingress.certificates...)
 	}
-	if len(plain) == 0 {
-		return
+	if p.certified = certificates; len(plain) > 0 {
+		p.openIngresses(plain, secure)
 	}
+}
+
+// openIngresses opens the ports of Ingresses.
+func (p *planner) openIngresses(plain, secure []httproute.Route) {
 	if p.HTTP.IsValid() {
-		p.port(p.HTTP, false).Listeners = []httproute.Listener{{Routes: plain}}
+		port := p.port(p.HTTP, false)
+		port.Listeners, port.from = []httproute.Listener{{Routes: plain}}, []*listener{nil}
 	}
 	if p.HTTPS.IsValid() {
 		port := p.port(p.HTTPS, true)
-		port.Listeners = []httproute.Listener{{Routes: secure}}
-		port.Certificates, port.Default = certificates, true
+		port.Listeners, port.from = []httproute.Listener{{Routes: secure}}, []*listener{nil}
+		port.Certificates, port.Default = slices.Clip(p.certified), true
 	}
 }
 
@@ -238,7 +243,7 @@ func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certifica
 			continue // the default certificate
 		}
 		name := Name{Namespace: in.Namespace, Name: t.SecretName}
-		secret, there := p.secret(name)
+		secret, there := p.secret(name, namedByIngress)
 		switch {
 		case !there:
 			problems = append(problems, Problem{"SecretNotFound", fmt.Sprintf("Secret %s of type kubernetes.io/tls does "+

@@ -27,10 +27,7 @@ func NewLive(w *World) *Live {
 	l := &Live{p: makePlan(w)}
 	l.Plan = l.p.Plan
 	for _, port := range l.Ports { // any order: each by itself, as below
-		port.Table, _ = httproute.Compile(port.Listeners) // errors are reported in the statuses of the routes
-		for i := range port.Listeners {
-			port.Listeners[i].Routes = nil
-		}
+		port.compile()
 	}
 	for _, g := range l.p.gates { // any order: each by itself
 		for _, one := range g.everyListener() {
@@ -40,35 +37,46 @@ func NewLive(w *World) *Live {
 	return l
 }
 
+// compile makes the table of a port, which has the routes from then on.
+func (p *Port) compile() {
+	p.Table, _ = httproute.Compile(p.Listeners) // errors are reported in the statuses of the routes
+	for i := range p.Listeners {
+		p.Listeners[i].Routes = nil
+	}
+}
+
 // IngressClasses are those that Ingresses may name.
 func (l *Live) IngressClasses() []*networkingv1.IngressClass { return l.p.World.Classes }
 
-// Fail passes the ports that could not be opened: the statuses report them.
-func (l *Live) Fail(failed, udp map[netip.AddrPort]string) {
+// Fail passes the ports that could not be opened. It returns the objects with statuses that report them.
+func (l *Live) Fail(failed, udp map[netip.AddrPort]string) (gateways []*gatewayv1.Gateway,
+	sets []*gatewayv1.ListenerSet) {
 	l.p.Failed, l.p.FailedUDP = failed, udp
-	for name, g := range l.p.gates { // any order: into maps
+	for name, g := range l.p.gates { // any order: into maps and lists of different objects
 		l.Gateways[name] = l.p.gatewayStatus(g)
+		gateways = append(gateways, g.Gateway)
 		for _, s := range g.sets {
 			l.ListenerSets[nameOf(s)] = l.p.setStatus(s)
+			sets = append(sets, s.ListenerSet)
 		}
 	}
+	return gateways, sets
 }
 
 // Changes are objects that have changed; nil: the object was deleted.
 type Changes struct {
-	Ingresses  map[Name]*networkingv1.Ingress
-	HTTPRoutes map[Name]*gatewayv1.HTTPRoute
-	GRPCRoutes map[Name]*gatewayv1.GRPCRoute
-	TLSRoutes  map[Name]*gatewayv1.TLSRoute
-	TCPRoutes  map[Name]*gatewayv1.TCPRoute
-	UDPRoutes  map[Name]*gatewayv1.UDPRoute
-	Grants     map[Name]*gatewayv1.ReferenceGrant
-	Services   map[Name]*corev1.Service
-	Secrets    map[Name]*Material
-	Namespaces map[string]labels.Set
-	Policies   map[Name]*gatewayv1.BackendTLSPolicy
-	CAs        map[Name]*Material
-	// These have nothing new but their statuses (SameGateway and SameListenerSet say so).
+	Ingresses    map[Name]*networkingv1.Ingress
+	HTTPRoutes   map[Name]*gatewayv1.HTTPRoute
+	GRPCRoutes   map[Name]*gatewayv1.GRPCRoute
+	TLSRoutes    map[Name]*gatewayv1.TLSRoute
+	TCPRoutes    map[Name]*gatewayv1.TCPRoute
+	UDPRoutes    map[Name]*gatewayv1.UDPRoute
+	Grants       map[Name]*gatewayv1.ReferenceGrant
+	Services     map[Name]*corev1.Service
+	Secrets      map[Name]*Material
+	Namespaces   map[string]labels.Set
+	Policies     map[Name]*gatewayv1.BackendTLSPolicy
+	CAs          map[Name]*Material
 	Gateways     map[Name]*gatewayv1.Gateway
 	ListenerSets map[Name]*gatewayv1.ListenerSet
 }
@@ -87,6 +95,8 @@ type Touched struct {
 	UDP       map[netip.AddrPort]bool // UDP ports whose Streams have changed
 	New, Gone []httproute.Ref
 	Services  map[Name]bool // whose endpoints may have changed
+	// Listeners: ports may have been added, removed, or got other certificates.
+	Listeners bool
 
 	// Objects whose statuses may have to be stored.
 	Ingresses    []*networkingv1.Ingress
@@ -140,6 +150,7 @@ type changing struct {
 	added   map[*listenerSet]bool
 	// judged are policies whose statuses may be others, also those that have gone.
 	judged map[*policy]bool
+	replan *replanning // nil: Gateways and ListenerSets are not planned again
 }
 
 // partOf names a part of a route at a listener of a port.
@@ -165,13 +176,23 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 			delete(l.p.Namespaces, name)
 		}
 	}
-	n.objects(c)
 	again := map[routeID]bool{}
-	if !n.secrets(c.Secrets) || !n.services(c.Services, again) || !n.grants(c.Grants, again) ||
-		!n.policies(c, again) {
-		return nil, false
+	gateways := n.gatewayObjects(c)
+	gateways = n.grants(c.Grants, again) || gateways
+	for _, change := range []func(*Changes, map[routeID]bool) (gateways, ok bool){n.secrets, n.services, n.policies} {
+		also, ok := change(c, again)
+		if !ok {
+			return nil, false
+		}
+		gateways = gateways || also
+	}
+	if gateways {
+		n.gatewaysAgain(again)
 	}
 	n.read(c, again)
+	if gateways && !n.rejoin() {
+		return nil, false
+	}
 	hosting := l.p.hosting
 	for id, after := range n.planned { // any order: into maps
 		if !n.replace(id, after) {
@@ -182,36 +203,28 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 		return nil, false // ports of Ingresses are opened or closed
 	}
 	n.tables()
-	n.statuses()
+	if gateways {
+		n.reopened()
+		n.gatewayStatuses(c)
+	} else {
+		n.statuses()
+	}
+	n.policyStatuses()
 	return n.out, true
 }
 
-// objects takes over objects of which only the status is new.
-func (n *changing) objects(c *Changes) {
-	for name, g := range c.Gateways { // any order: each by itself
-		if gw := n.planner.gates[name]; gw != nil {
-			gw.Gateway = g
-			n.gates[gw] = true
-		}
-	}
-	for name, s := range c.ListenerSets { // any order: each by itself
-		if set := n.sets[name]; set != nil {
-			set.ListenerSet = s
-			n.added[set] = true
-		}
-	}
-}
-
-// secrets takes over Secrets. It returns false when a listener or backend depends on a changed Secret, other than by
-// its certificates.
-func (n *changing) secrets(all map[Name]*Material) bool {
-	for name, after := range all { // any order: a question about all, and into a map
+// secrets takes over Secrets. gateways: Gateways depend on one, other than by its certificates; not ok: Ingresses do.
+func (n *changing) secrets(c *Changes, _ map[routeID]bool) (gateways, ok bool) {
+	for name, after := range c.Secrets { // any order: questions about all, and into a map
 		before, there := n.Secrets[name]
 		if there == (after != nil) && (after == nil || *after == before) {
 			continue
 		}
-		if n.named[name] {
-			return false
+		switch by := n.named[name]; {
+		case by&namedByIngress != 0:
+			return false, false
+		case by != 0:
+			gateways = true
 		}
 		if after == nil {
 			delete(n.Secrets, name)
@@ -219,29 +232,25 @@ func (n *changing) secrets(all map[Name]*Material) bool {
 			n.Secrets[name] = *after
 		}
 	}
-	return true
+	return gateways, true
 }
 
-// grants takes over grants, and adds the routes that refer to the namespaces of changed ones. It returns false
-// when more than routes may depend on one: listeners name Secrets and ConfigMaps.
-func (n *changing) grants(all map[Name]*gatewayv1.ReferenceGrant, again map[routeID]bool) bool {
+// grants takes over grants, and adds the routes that refer to the namespaces of changed ones. It reports whether
+// Gateways may depend on one: listeners name Secrets and ConfigMaps.
+func (n *changing) grants(all map[Name]*gatewayv1.ReferenceGrant, again map[routeID]bool) (gateways bool) {
 	for name, after := range all { // any order: into maps, and a list of which the order plays no role
 		at := slices.IndexFunc(n.Grants, func(g *gatewayv1.ReferenceGrant) bool { return nameOf(g) == name })
 		if at >= 0 {
-			if !forRoutes(n.Grants[at]) {
-				return false
-			}
+			gateways = gateways || !forRoutes(n.Grants[at])
 			n.Grants = slices.Delete(slices.Clone(n.Grants), at, at+1)
 		}
 		if after != nil {
-			if !forRoutes(after) {
-				return false
-			}
+			gateways = gateways || !forRoutes(after)
 			n.Grants = append(slices.Clip(n.Grants), after)
 		}
 		maps.Copy(again, n.foreign[name.Namespace])
 	}
-	return true
+	return gateways
 }
 
 // forRoutes reports whether a grant permits nothing but backends of routes.
@@ -251,9 +260,9 @@ func forRoutes(g *gatewayv1.ReferenceGrant) bool {
 	})
 }
 
-// services takes over Services, and adds the routes that name them.
-func (n *changing) services(all map[Name]*corev1.Service, again map[routeID]bool) bool {
-	for name, after := range all { // any order: into maps
+// services takes over Services, and adds the routes that name them. It is not ok when one is a picker's.
+func (n *changing) services(c *Changes, again map[routeID]bool) (gateways, ok bool) {
+	for name, after := range c.Services { // any order: into maps
 		before := n.Services[name]
 		if n.Services[name] = after; after == nil {
 			delete(n.Services, name)
@@ -262,12 +271,12 @@ func (n *changing) services(all map[Name]*corev1.Service, again map[routeID]bool
 			continue
 		}
 		if n.pickers[name] {
-			return false
+			return false, false
 		}
 		n.out.Services[name] = true
 		maps.Copy(again, n.naming[name])
 	}
-	return true
+	return false, true
 }
 
 // read plans the routes that have changed, and those in again.
@@ -361,9 +370,11 @@ func (n *changing) replace(id routeID, after *route) bool {
 		}
 		for k := range r.joined {
 			j := &r.joined[k]
-			if j.by.kind == "ListenerSet" {
+			switch {
+			case n.replan != nil: // their statuses are all planned again
+			case j.by.kind == "ListenerSet":
 				n.added[n.sets[nameOf(j.by)]] = true
-			} else {
+			default:
 				n.gates[j.of] = true
 			}
 			if j.streamed() {
@@ -396,8 +407,8 @@ func (r *route) certificates() []Certificate {
 // part records that a part of a route was added or removed. A part that was added and removed again
 // stays recorded.
 func (n *changing) part(at listenerPlace, r httproute.Route, comes bool) {
-	if n.Ports[at.at] == nil {
-		return // not open
+	if n.Ports[at.at] == nil || n.replan != nil && n.replan.recompiled[at.at] {
+		return // not open, or compiled afterwards
 	}
 	if n.parts[at.at] == nil {
 		n.parts[at.at] = map[partOf]*httproute.Route{}
@@ -410,10 +421,17 @@ func (n *changing) part(at listenerPlace, r httproute.Route, comes bool) {
 	}
 }
 
+// mostParts is the number of changes of one table beyond which it is compiled again, when Gateways have changed.
+const mostParts = 1000
+
 // tables changes the tables of ports.
 func (n *changing) tables() {
 	for at, parts := range n.parts { // any order: each by itself
 		port := n.Ports[at]
+		if n.replan != nil && len(parts) > mostParts {
+			n.replan.recompiled[at] = true
+			continue
+		}
 		var changes []httproute.Change
 		for key, r := range parts { // in any order: they are independent
 			if old := port.Table.Route(key.listener, key.source, key.part); equality.Semantic.DeepEqual(old, r) {
@@ -464,5 +482,4 @@ func (n *changing) statuses() {
 		n.Plan.ListenerSets[nameOf(s)] = n.setStatus(s)
 		n.out.ListenerSets = append(n.out.ListenerSets, s.ListenerSet)
 	}
-	n.policyStatuses()
 }

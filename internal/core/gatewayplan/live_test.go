@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
@@ -136,7 +137,11 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	ns := pick(r, "a", "a", "b")
 	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
 	there := r.IntN(3) > 0
-	switch r.IntN(16) {
+	switch r.IntN(19) {
+	case 16, 17:
+		o.changeGateway(r, step, there, c)
+	case 18:
+		o.changeSet(r, step, there, c)
 	case 9, 10, 11, 12, 13:
 		o.changeMore(r, name, there, c)
 	case 14, 15:
@@ -201,6 +206,9 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 			Name: "http", Port: pick[int32](r, 80, 80, 80, 81)}}}}
 		o.services[name], c.Services[name] = s, s
 	case 8:
+		if len(o.frame.Gateways) == 0 {
+			return
+		}
 		g := o.frame.Gateways[r.IntN(len(o.frame.Gateways))].DeepCopy()
 		g.Status.Conditions = []metav1.Condition{{Type: fmt.Sprint("Other", step)}}
 		o.frame.Gateways = slices.Clone(o.frame.Gateways)
@@ -209,6 +217,91 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 		})] = g
 		c.Gateways[nameOf(g)] = g
 	}
+}
+
+// changeGateway deletes a Gateway, makes it again, or changes its listeners, addresses, class, CAs, or certificate for
+// backends.
+func (o *objects) changeGateway(r *rand.Rand, step int, there bool, c *Changes) {
+	all := slices.Clone(o.frame.Gateways)
+	n := r.IntN(4)
+	name := Name{Namespace: "a", Name: fmt.Sprint("g", n)}
+	at := slices.IndexFunc(all, func(g *gatewayv1.Gateway) bool { return g.Name == name.Name })
+	var g *gatewayv1.Gateway
+	switch {
+	case at < 0: // as it was in the beginning, or a new one
+		g = gatewayOf(name.Name, r.IntN(8), plain("any", 80, ""), secure("one", "cert", "one.example"))
+		for _, first := range liveFrame().frame.Gateways {
+			if first.Name == g.Name && r.IntN(2) == 0 {
+				g = first.DeepCopy()
+			}
+		}
+		at, all = len(all), append(all, g)
+	case !there && r.IntN(2) == 0:
+		c.Gateways[name], o.frame.Gateways = nil, slices.Delete(all, at, at+1)
+		return
+	default:
+		g = all[at].DeepCopy()
+		o.changeListeners(r, g)
+	}
+	g.Generation = int64(100 + step)
+	all[at], c.Gateways[name], o.frame.Gateways = g, g, all
+}
+
+func (o *objects) changeListeners(r *rand.Rand, g *gatewayv1.Gateway) {
+	l := &g.Spec.Listeners[r.IntN(len(g.Spec.Listeners))]
+	extra := slices.IndexFunc(g.Spec.Listeners, func(l gatewayv1.Listener) bool { return l.Name == "extra" })
+	switch r.IntN(9) {
+	case 0:
+		l.Port = pick[gatewayv1.PortNumber](r, 80, 81, 8080)
+	case 1:
+		if l.Protocol == gatewayv1.HTTPProtocolType {
+			l.Hostname = new(pick[gatewayv1.Hostname](r, "one.example", "*.example", "h.example"))
+		}
+	case 2:
+		l.AllowedRoutes = &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{
+			From: new(pick(r, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromSame))}}
+	case 3:
+		if l.TLS != nil {
+			l.TLS.CertificateRefs = []gatewayv1.SecretObjectReference{{Name: pick[gatewayv1.ObjectName](r, "used", "other")}}
+		}
+	case 4, 5:
+		if extra >= 0 {
+			g.Spec.Listeners = slices.Delete(g.Spec.Listeners, extra, extra+1)
+			return
+		}
+		g.Spec.Listeners = append(g.Spec.Listeners, pick(r, plain("extra", 80, "extra.example"), plain("extra", 80, ""),
+			plain("extra", 8081, ""), secure("extra", "cert", "x"), rawListener("extra", gatewayv1.TCPProtocolType, 90)))
+	case 6:
+		g.Spec.Addresses = pick(r, nil, []gatewayv1.GatewaySpecAddress{{Value: "10.0.0.1"}},
+			[]gatewayv1.GatewaySpecAddress{{Value: "10.0.0.2"}}, []gatewayv1.GatewaySpecAddress{{Value: "10.9.9.9"}})
+	case 7:
+		g.Spec.GatewayClassName = pick[gatewayv1.ObjectName](r, Class, Class, Class, "other")
+		g.CreationTimestamp = meta("", "", r.IntN(8)).CreationTimestamp
+	case 8:
+		g.Spec.TLS = &gatewayv1.GatewayTLSConfig{Backend: &gatewayv1.GatewayBackendTLS{
+			ClientCertificateRef: &gatewayv1.SecretObjectReference{Name: pick[gatewayv1.ObjectName](r, "used", "other")}}}
+		allowSets(g, pick(r, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromNone))
+	}
+}
+
+// changeSet deletes a ListenerSet, makes it again, or changes its Gateway or listeners.
+func (o *objects) changeSet(r *rand.Rand, step int, there bool, c *Changes) {
+	all := slices.Clone(o.frame.ListenerSets)
+	name := Name{Namespace: "b", Name: pick(r, "s0", "s1", "s2")}
+	at := slices.IndexFunc(all, func(s *gatewayv1.ListenerSet) bool { return s.Name == name.Name })
+	if at >= 0 && !there {
+		c.ListenerSets[name], o.frame.ListenerSets = nil, slices.Delete(all, at, at+1)
+		return
+	}
+	s := setOf("b", name.Name, r.IntN(3), pick(r, "g0", "g0", "g1"), plain("x", pick[int32](r, 80, 8080), pick(r,
+		"set.example", "one.example")))
+	if r.IntN(2) == 0 {
+		s.Spec.Listeners = append(s.Spec.Listeners, setOf("b", "", 0, "", plain("y", 8080, "")).Spec.Listeners...)
+	}
+	if s.Generation = int64(100 + step); at < 0 {
+		at, all = len(all), append(all, s)
+	}
+	all[at], c.ListenerSets[name], o.frame.ListenerSets = s, s, all
 }
 
 // changeMore changes a route that passes connections on, a grant, or a Secret.
@@ -253,7 +346,7 @@ func (o *objects) changeMore(r *rand.Rand, name Name, there bool, c *Changes) {
 			delete(o.secrets, name)
 			return
 		}
-		m := Material{Problem: pick(r, "", "", "", "it is bad")}
+		m := Material{Problem: pick(r, "", "", "", "it is bad"), PEM: pick(r, "one", "two", "")}
 		o.secrets[name], c.Secrets[name] = m, &m
 	}
 }
@@ -300,7 +393,8 @@ func changes() *Changes {
 		Gateways: map[Name]*gatewayv1.Gateway{}, TLSRoutes: map[Name]*gatewayv1.TLSRoute{},
 		TCPRoutes: map[Name]*gatewayv1.TCPRoute{}, UDPRoutes: map[Name]*gatewayv1.UDPRoute{},
 		Grants: map[Name]*gatewayv1.ReferenceGrant{}, Secrets: map[Name]*Material{},
-		Policies: map[Name]*gatewayv1.BackendTLSPolicy{}, CAs: map[Name]*Material{}}
+		Policies: map[Name]*gatewayv1.BackendTLSPolicy{}, CAs: map[Name]*Material{},
+		ListenerSets: map[Name]*gatewayv1.ListenerSet{}}
 }
 
 // statuses returns the statuses of a plan by kind and name, copied.
@@ -347,8 +441,8 @@ func touch[T metav1.Object](out map[string]bool, kind string, all []T) {
 // After any changes, the plan equals one that is made anew from the same objects, and Touched lists everything that
 // differs.
 func TestLivePlan(t *testing.T) {
-	followed, used := 0, 0
-	for seed := range uint64(60) {
+	followed, used, replanned := 0, 0, 0
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := liveFrame()
 		live := NewLive(o.world())
@@ -363,16 +457,21 @@ func TestLivePlan(t *testing.T) {
 			for at, p := range live.Ports {
 				tables[at.String()], streams[at.String()] = p.Table, p.Streams
 			}
+			udp := map[netip.AddrPort]bool{}
 			for at, p := range live.UDP {
-				streams["UDP "+at.String()] = p.Streams
+				streams["UDP "+at.String()], udp[at] = p.Streams, true
 			}
+			w := o.world()
+			w.Assigned = maps.Clone(live.Assigned)
 			touched, ok := live.Change(c)
-			fresh := NewLive(o.world())
+			fresh := NewLive(w)
 			if !ok {
 				live = fresh
 				continue
 			}
-			followed++
+			if followed++; touched.Listeners {
+				replanned++
+			}
 			after := statuses(live.Plan)
 			for what, s := range statuses(fresh.Plan) {
 				if !reflect.DeepEqual(after[what], s) {
@@ -395,6 +494,9 @@ func TestLivePlan(t *testing.T) {
 			for _, ref := range touched.Gone {
 				delete(refs, ref)
 			}
+			if !maps.Equal(live.Assigned, fresh.Assigned) {
+				t.Fatalf("seed %d, step %d: addresses %v, afresh %v", seed, step, live.Assigned, fresh.Assigned)
+			}
 			if !maps.Equal(refs, live.Refs) {
 				t.Fatalf("seed %d, step %d: of the backends %v it returned %v %v", seed, step, live.Refs, touched.New,
 					touched.Gone)
@@ -406,7 +508,8 @@ func TestLivePlan(t *testing.T) {
 			}
 			for at, p := range fresh.Ports {
 				got := live.Ports[at]
-				if !reflect.DeepEqual(got.Table.Routes(), p.Table.Routes()) || got.TLS != p.TLS ||
+				if got == nil || !reflect.DeepEqual(got.Table.Routes(), p.Table.Routes()) || got.TLS != p.TLS ||
+					got.Raw != p.Raw || got.Default != p.Default || !reflect.DeepEqual(got.Clients, p.Clients) ||
 					!reflect.DeepEqual(got.Certificates, p.Certificates) {
 					t.Fatalf("seed %d, step %d: %v:\n%+v\nafresh:\n%+v", seed, step, at, got.Table.Routes(),
 						p.Table.Routes())
@@ -422,15 +525,15 @@ func TestLivePlan(t *testing.T) {
 			for at, p := range fresh.UDP {
 				got := live.UDP[at]
 				if got == nil || !reflect.DeepEqual(got.Streams, p.Streams) || len(live.UDP) != len(fresh.UDP) ||
-					touched.UDP[at] == reflect.DeepEqual(streams["UDP "+at.String()], got.Streams) {
+					touched.UDP[at] == (udp[at] && reflect.DeepEqual(streams["UDP "+at.String()], got.Streams)) {
 					t.Fatalf("seed %d, step %d: UDP %v:\n%+v\nafresh:\n%+v", seed, step, at, got, p)
 				}
 				used += len(p.Streams)
 			}
 		}
 	}
-	if followed < 1200 || used < 300 {
-		t.Errorf("only %d changes were followed, with %d routes of UDP", followed, used)
+	if followed < 1800 || used < 300 || replanned < 600 {
+		t.Errorf("only %d changes were followed, %d of Gateways, with %d routes of UDP", followed, replanned, used)
 	}
 }
 
@@ -452,17 +555,11 @@ func TestChangesThatRequireNewPlan(t *testing.T) {
 	if _, ok := NewLive(o.world()).Change(certificate); ok {
 		t.Error("an Ingress brings a certificate")
 	}
-	for kind, follows := range map[gatewayv1.Kind]bool{"Gateway": false, "ListenerSet": false, "TCPRoute": true} {
-		permits := changes()
-		permits.Grants[Name{Namespace: "b", Name: "g"}] = grant("b", kind, "a", "Secret", "")
-		live := NewLive(o.world())
-		if _, ok := live.Change(permits); ok != follows {
-			t.Errorf("a grant for a %s is followed: %v", kind, ok)
-		}
-		permits.Grants[Name{Namespace: "b", Name: "g"}] = nil
-		if _, ok := live.Change(permits); follows && !ok {
-			t.Errorf("the end of a grant for a %s is not followed", kind)
-		}
+	o.ingresses[Name{Namespace: "a", Name: "other"}] = tls
+	gone := changes()
+	gone.Secrets[Name{Namespace: tls.Namespace, Name: "cert"}] = nil
+	if _, ok := NewLive(o.world()).Change(gone); ok {
+		t.Error("the certificate of an Ingress is gone")
 	}
 	w := o.world()
 	w.Inference = &Inference{Pools: []*inferenceapi.Pool{poolOf("a", "p", &inferenceapi.Picker{Kind: "Service",

@@ -7,9 +7,9 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// policies takes over policies and CAs, and adds the routes to the Services that changed policies name. It returns
-// false when more than routes depends on one: listeners name CAs, and the pickers of pools have policies.
-func (n *changing) policies(c *Changes, again map[routeID]bool) bool {
+// policies takes over policies and CAs, and adds the routes to the Services that changed policies name. gateways:
+// listeners name a CA; it is not ok when a policy is about a picker.
+func (n *changing) policies(c *Changes, again map[routeID]bool) (gateways, ok bool) {
 	changed := map[Name]*gatewayv1.BackendTLSPolicy{}
 	for name, after := range c.Policies { // any order: into maps
 		pol := n.byPolicy[name]
@@ -20,34 +20,30 @@ func (n *changing) policies(c *Changes, again map[routeID]bool) bool {
 		}
 		changed[name] = after
 	}
-	if !n.cas(c.CAs, changed) {
-		return false
-	}
+	gateways = n.cas(c.CAs, changed)
 	for name, after := range changed { // any order: each by itself
 		if before := n.byPolicy[name]; before != nil {
 			n.removePolicy(before)
 			if !n.judge(before, again) {
-				return false
+				return false, false
 			}
 		}
 		if after != nil && !n.judge(n.addPolicy(after), again) {
-			return false
+			return false, false
 		}
 	}
-	return true
+	return gateways, true
 }
 
-// cas takes over CAs, and adds the policies that name them. It returns false when a listener names one.
-func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.BackendTLSPolicy) bool {
+// cas takes over CAs, and adds the policies that name them. It reports whether a listener names one.
+func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.BackendTLSPolicy) (gateways bool) {
 	others := map[Name]bool{}
 	for name, after := range all { // any order: into maps
 		before, there := n.CAs[name]
 		if there == (after != nil) && (after == nil || *after == before) {
 			continue
 		}
-		if n.clients[name] {
-			return false
-		}
+		gateways = gateways || n.clients[name]
 		others[name] = true
 		if after == nil {
 			delete(n.CAs, name)
@@ -56,7 +52,7 @@ func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.Backe
 		}
 	}
 	if len(others) == 0 {
-		return true
+		return gateways
 	}
 	for name, pol := range n.byPolicy { // any order: into a map
 		if _, newer := changed[name]; newer {
@@ -68,7 +64,7 @@ func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.Backe
 			changed[name] = pol.BackendTLSPolicy
 		}
 	}
-	return true
+	return gateways
 }
 
 // judge notes a policy that comes or goes, and the routes to the Services that it names. It returns false when it is

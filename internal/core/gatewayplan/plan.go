@@ -118,6 +118,8 @@ type Port struct {
 	Streams []Stream
 	// Clients configures which certificates clients must have.
 	Clients *ClientAuth
+
+	from []*listener // of Gateways, as in Listeners; nil: that of Ingresses
 }
 
 // Certificate lists the Secrets with the certificates for a host name; "" is for all.
@@ -161,7 +163,7 @@ func makePlan(w *World) *planner {
 		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
 		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{}, pickers: map[Name]bool{},
 		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}, foreign: map[string]map[routeID]bool{},
-		named: map[Name]bool{}, clients: map[Name]bool{}, streaming: map[socket][]*listener{}}
+		named: map[Name]namedBy{}, clients: map[Name]bool{}, streaming: map[socket][]*listener{}}
 	p.ingresses()
 	p.readPools()
 	p.gateways()
@@ -186,14 +188,24 @@ type planner struct {
 	routes  map[routeID]*route // of all kinds, also Ingresses
 	naming  map[Name]map[routeID]bool
 	foreign map[string]map[routeID]bool // with a backend in another namespace, which is the key
-	named   map[Name]bool               // Secrets that have been looked up
+	named   map[Name]namedBy            // Secrets that have been looked up
 	clients map[Name]bool               // ConfigMaps with CAs that listeners name
 	// streaming are the listeners of ports that serve streams, in their order.
 	streaming map[socket][]*listener
 	refs      map[httproute.Ref]int // how many routes lead to a backend
 	hosting   int                   // Ingresses with routes
+	certified []Certificate         // of Ingresses
+	ours      map[string]bool       // GatewayClasses that carob serves
 	labels    bool                  // labels of namespaces have been read
 }
+
+// namedBy says what names a Secret.
+type namedBy int
+
+const (
+	namedByGateway namedBy = 1 << iota
+	namedByIngress
+)
 
 // socket names a port: the same number may be open for TCP and UDP.
 type socket struct {
@@ -230,9 +242,9 @@ func compareAge[T metav1.Object](a, b T) int {
 		cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// secret looks a Secret up. Who changes it has to make a new plan from then on.
-func (p *planner) secret(name Name) (Material, bool) {
-	p.named[name] = true
+// secret looks a Secret up. From then on a change of it is a change of what names it.
+func (p *planner) secret(name Name, by namedBy) (Material, bool) {
+	p.named[name] |= by
 	m, there := p.Secrets[name]
 	return m, there
 }

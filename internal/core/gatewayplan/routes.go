@@ -157,13 +157,8 @@ func (p *planner) count(r *route, by int) {
 	for _, j := range r.joined {
 		j.attached += by
 	}
+	p.countPolicies(r, by)
 	for g := range r.through { // any order: into maps
-		for pol := range r.policies {
-			if p.used[pol] == nil {
-				p.used[pol] = counts{}
-			}
-			p.used[pol].add(g, by)
-		}
 		for ref := range r.pools { // any order: into maps
 			if p.through[ref] == nil {
 				p.through[ref] = counts{}
@@ -176,23 +171,45 @@ func (p *planner) count(r *route, by int) {
 	}
 }
 
+// countPolicies adds a route to the Gateways through which its policies work, or takes it away (by is -1).
+func (p *planner) countPolicies(r *route, by int) {
+	for g := range r.through { // any order: into maps
+		for pol := range r.policies {
+			if p.used[pol] == nil {
+				p.used[pol] = counts{}
+			}
+			p.used[pol].add(g, by)
+		}
+	}
+}
+
+// parentOf returns what a reference of a route in a namespace names; false: nothing of the Gateway API.
+func parentOf(ref *gatewayv1.ParentReference, namespace string) (parentID, bool) {
+	return parentID{or(ref.Kind, "Gateway"), Name{Namespace: string(or(ref.Namespace,
+		gatewayv1.Namespace(namespace))), Name: string(ref.Name)}}, or(ref.Group, group) == group
+}
+
+// named reports whether a reference to the parent of a listener includes the listener.
+func (l *listener) named(ref *gatewayv1.ParentReference) bool {
+	return (ref.SectionName == nil || *ref.SectionName == l.Name) && (ref.Port == nil || *ref.Port == l.Port)
+}
+
 // join finds the listeners of a route, and computes the entries of its status.
 func (p *planner) join(r *route, refs []gatewayv1.ParentReference) {
 	for _, ref := range refs {
-		if or(ref.Group, group) != group {
+		parent, ok := parentOf(&ref, r.meta.GetNamespace())
+		if !ok {
 			continue
 		}
-		parent := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.meta.GetNamespace()))),
-			Name: string(ref.Name)}
 		var g *gateway
 		var listeners []*listener
-		switch or(ref.Kind, "Gateway") {
+		switch parent.kind {
 		case "Gateway":
-			if g = p.gates[parent]; g != nil {
+			if g = p.gates[parent.Name]; g != nil {
 				listeners = g.listeners
 			}
 		case "ListenerSet":
-			if set := p.sets[parent]; set != nil {
+			if set := p.sets[parent.Name]; set != nil {
 				g, listeners = set.of, set.listeners
 			}
 		}
@@ -232,7 +249,7 @@ func (p *planner) joinListeners(r *route, ref *gatewayv1.ParentReference,
 		return no(gatewayv1.RouteReasonUnsupportedValue, r.rejected)
 	}
 	named := slices.DeleteFunc(slices.Clone(listeners), func(l *listener) bool {
-		return ref.SectionName != nil && *ref.SectionName != l.Name || ref.Port != nil && *ref.Port != l.Port
+		return !l.named(ref)
 	})
 	if len(named) == 0 {
 		return no(gatewayv1.RouteReasonNoMatchingParent, "the parent does not have this listener")

@@ -56,7 +56,7 @@ func Compile(listeners []Listener) (*Table, []Problem) {
 		t.names = append(t.names, l.Host)
 		into, known := t.listeners.get(HostPattern{Name: l.Host})
 		if !known {
-			into = &routes{hosts: newHosts[*paths](), known: cowmap.New[place, *placed](place.hash)}
+			into = newRoutes()
 			t.listeners.put(HostPattern{Name: l.Host}, into, true)
 			all = append(all, into)
 		}
@@ -83,6 +83,25 @@ func Compile(listeners []Listener) (*Table, []Problem) {
 		r.hosts.each(func(p *paths) { p.finish() })
 	}
 	return t, problems
+}
+
+// Append returns a table with more listeners, after the others, which have no routes yet.
+func (t *Table) Append(hosts []string) *Table {
+	if len(hosts) == 0 {
+		return t
+	}
+	out := *t
+	out.names = append(slices.Clip(t.names), hosts...)
+	for _, host := range hosts {
+		if _, known := out.listeners.get(HostPattern{Name: host}); !known {
+			out.listeners.put(HostPattern{Name: host}, newRoutes(), false)
+		}
+	}
+	return &out
+}
+
+func newRoutes() *routes {
+	return &routes{hosts: newHosts[*paths](), known: cowmap.New[place, *placed](place.hash)}
 }
 
 // newPlaced compiles a route.
