@@ -43,7 +43,8 @@ func TestGatewayChangesAreFollowed(t *testing.T) {
 	l.service("a", "", at(echo(t, "a").URL, "pa"))
 	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}}
 	route.Spec.ParentRefs = parent()
-	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: toService("a", 1)}}}}
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{
+		BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: toService("a", 1)}}}}
 	l.world.HTTPRoutes = []*gatewayv1.HTTPRoute{route}
 	l.update()
 	plan := l.plan

@@ -79,7 +79,9 @@ type object interface {
 // takeOver replaces an object of a list; after is nil if it was deleted. It returns the one before.
 func takeOver[T object](all *[]T, name Name, after T) (before T) {
 	var none T
-	at := slices.IndexFunc(*all, func(o T) bool { return o.GetName() == name.Name && o.GetNamespace() == name.Namespace })
+	at := slices.IndexFunc(*all, func(o T) bool {
+		return o.GetName() == name.Name && o.GetNamespace() == name.Namespace
+	})
 	switch {
 	case at < 0 && after == none:
 	case at < 0:
@@ -101,13 +103,13 @@ func (n *changing) gatewaysAgain(again map[routeID]bool) {
 	gates, sets := p.gates, p.sets
 	p.World.Assigned, p.Plan.Assigned = p.Plan.Assigned, map[Name]netip.Addr{}
 	order := p.planGateways()
-	for name := range gates { // any order: into maps, as below
+	for name := range gates { // any order: into maps
 		if p.gates[name] == nil {
 			n.replan.parents[parentID{"Gateway", name}] = &changedParent{all: true}
 			delete(p.Plan.Gateways, name)
 		}
 	}
-	for name := range sets {
+	for name := range sets { // any order: into maps
 		if p.sets[name] == nil {
 			n.replan.parents[parentID{"ListenerSet", name}] = &changedParent{all: true}
 			delete(p.Plan.ListenerSets, name)
@@ -367,13 +369,13 @@ func (n *changing) attachedRoutes() (routes map[*listener][]httproute.Route, pla
 // differing returns the ports that come, go, or have another table or other streams.
 func differing(before, after map[netip.AddrPort]*Port) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
-	for at, port := range after { // any order: into a set, as below
+	for at, port := range after { // any order: into a set
 		was := before[at]
 		if was == nil || was.Table != port.Table || !equality.Semantic.DeepEqual(was.Streams, port.Streams) {
 			out[at] = true
 		}
 	}
-	for at := range before {
+	for at := range before { // any order: into a set
 		if after[at] == nil {
 			out[at] = true
 		}
@@ -383,7 +385,7 @@ func differing(before, after map[netip.AddrPort]*Port) map[netip.AddrPort]bool {
 
 // gatewayStatuses plans the statuses of all Gateways and ListenerSets, and returns those that are others.
 func (n *changing) gatewayStatuses(c *Changes) {
-	for name, g := range n.planner.gates { // any order: into maps and lists of different objects, as below
+	for name, g := range n.planner.gates { // any order: into maps and lists of different objects
 		before := n.Plan.Gateways[name]
 		now := n.gatewayStatus(g)
 		n.Plan.Gateways[name] = now
@@ -391,7 +393,7 @@ func (n *changing) gatewayStatuses(c *Changes) {
 			n.out.Gateways = append(n.out.Gateways, g.Gateway)
 		}
 	}
-	for name, s := range n.sets {
+	for name, s := range n.sets { // any order: into maps and lists of different objects
 		before := n.Plan.ListenerSets[name]
 		now := n.setStatus(s)
 		n.Plan.ListenerSets[name] = now

@@ -22,8 +22,8 @@ import (
 //go:embed llmd.yaml
 var llmdObjects string
 
-// pickerConfig is the configuration of both pickers: that which llm-d recommends for the approximate prefix index, which
-// is also carob's default, and the affinity to LoRA adapters.
+// pickerConfig is the configuration of both pickers: what llm-d recommends for the approximate prefix index, which is
+// also carob's default, and the affinity to LoRA adapters.
 const pickerConfig = `apiVersion: inference.networking.x-k8s.io/v1alpha1
 kind: EndpointPickerConfig
 plugins:
