@@ -271,9 +271,6 @@ func (n *changing) open(order []*gateway) {
 		p.openIngresses(nil, nil)
 	}
 	for _, g := range order {
-		for _, l := range g.everyListener() {
-			l.places = nil
-		}
 		p.open(g)
 	}
 	for at, port := range p.Ports { // any order: each by itself
