@@ -499,6 +499,17 @@ func (f *feed) take() (world, changes *snapshot, ok bool) {
 	return s, nil, true
 }
 
+// identities are the Secrets to which Gateways refer as their certificates for backends. The lock is held.
+func (f *feed) identities() map[name]bool {
+	out := map[name]bool{}
+	for _, g := range f.gateways.all {
+		if of, ok := gatewayplan.Identity(g); ok {
+			out[of] = true
+		}
+	}
+	return out
+}
+
 // readSecrets reads all Secrets. Keys stay in memory only.
 func (f *feed) readSecrets(s *snapshot) {
 	s.certificates = map[name]*tls.Certificate{}
@@ -549,7 +560,7 @@ func (f *feed) readSecret(key name, secret *corev1.Secret, identity bool) (gatew
 	}
 	material := gatewayplan.Material{Problem: known.problem}
 	if identity && known.problem == "" {
-		material.PEM = pemOf(secret)
+		material.PEM = certs.PEM(secret)
 	}
 	return material, known.cert
 }

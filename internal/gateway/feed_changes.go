@@ -104,7 +104,10 @@ func (f *feed) gatewayChanged(before, after *gatewayv1.Gateway) {
 		return
 	}
 	poke(f.restage)
-	if of, ok := identityOf(after); ok {
+	if after == nil {
+		return
+	}
+	if of, ok := gatewayplan.Identity(after); ok {
 		if _, newer := f.changedSecrets[of]; !newer && f.secrets.all[of] != nil {
 			note(&f.changedSecrets, of, f.secrets.all[of])
 		}

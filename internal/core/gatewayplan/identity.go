@@ -19,13 +19,22 @@ type identity struct {
 	message string
 }
 
+// Identity is the Secret with the certificate that a Gateway presents to backends; false: it has none.
+func Identity(g *gatewayv1.Gateway) (Name, bool) {
+	if g.Spec.TLS == nil || g.Spec.TLS.Backend == nil || g.Spec.TLS.Backend.ClientCertificateRef == nil {
+		return Name{}, false
+	}
+	ref := g.Spec.TLS.Backend.ClientCertificateRef
+	return Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(g.Namespace))), Name: string(ref.Name)}, true
+}
+
 // clientIdentity resolves the certificate of a Gateway for backends.
 func (p *planner) clientIdentity(gw *gateway) {
-	if gw.Spec.TLS == nil || gw.Spec.TLS.Backend == nil || gw.Spec.TLS.Backend.ClientCertificateRef == nil {
+	name, ok := Identity(gw.Gateway)
+	if !ok {
 		return
 	}
 	ref := gw.Spec.TLS.Backend.ClientCertificateRef
-	name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(gw.Namespace))), Name: string(ref.Name)}
 	secret, there := p.secret(name, namedByGateway)
 	id := &identity{reason: gatewayv1.GatewayReasonInvalidClientCertificateRef}
 	gw.identity = id

@@ -92,6 +92,11 @@ func Read(s *corev1.Secret) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
+// PEM is the certificate and the key of a Secret, as tls.X509KeyPair reads both from one text.
+func PEM(s *corev1.Secret) string {
+	return string(s.Data[corev1.TLSCertKey]) + "\n" + string(s.Data[corev1.TLSPrivateKeyKey])
+}
+
 // ReadCAs checks a ConfigMap with CAs.
 func ReadCAs(m *corev1.ConfigMap) gatewayplan.Material {
 	text := m.Data["ca.crt"]
