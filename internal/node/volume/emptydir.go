@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"carob/internal/base/removetree"
 	"carob/internal/core/resources"
 	"carob/internal/node/spec"
 )
@@ -60,7 +61,7 @@ func makeShared(final string, group *int64) error {
 		return err
 	}
 	unready := final + preparing
-	if err := remove(unready); err != nil { // of an interrupted start
+	if err := removetree.All(unready); err != nil { // of an interrupted start
 		return err
 	}
 	if err := os.Mkdir(unready, 0o750); err != nil {

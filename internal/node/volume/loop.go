@@ -9,11 +9,13 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/base/removetree"
 )
 
 // RemoveTree deletes a directory or file. It never follows a link and never enters a mount: what is mounted
 // inside is detached. It may be repeated.
-func RemoveTree(path string) error { return remove(path) }
+func RemoveTree(path string) error { return removetree.All(path) }
 
 // maxLoopTries limits how often another process may take the free loop device first.
 const maxLoopTries = 32

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/removetree"
 	"carob/internal/core/podlife"
 	"carob/internal/node/csi"
 	"carob/internal/node/image"
@@ -405,10 +406,10 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 		p.ready.Store(nil)
 		p.set = make(map[string]spec.Volume) // readers may still hold the old one
 	}
-	if err := errors.Join(m.releaseDevices(uid), remove(m.writtenPod(uid))); err != nil {
+	if err := errors.Join(m.releaseDevices(uid), removetree.All(m.writtenPod(uid))); err != nil {
 		return err
 	}
-	if err := remove(m.podDir(uid)); err != nil {
+	if err := removetree.All(m.podDir(uid)); err != nil {
 		return err
 	}
 	if m.cfg.CSI != nil { // after the mounts of sub-paths, which are mounts of these volumes

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carob/internal/base/removetree"
 	"carob/internal/node/spec"
 )
 
@@ -122,7 +123,7 @@ func pin(fd int, target string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return err
 	}
-	if err := remove(target); err != nil { // an earlier instance of the container; its own mount stays
+	if err := removetree.All(target); err != nil { // an earlier instance of the container; its own mount stays
 		return err
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {

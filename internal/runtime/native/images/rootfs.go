@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/diskusage"
+	"carob/internal/base/removetree"
 	"carob/internal/runtime/native"
 )
 
@@ -256,7 +257,7 @@ func (s *Store) Release(ctx context.Context, key string) error {
 	if err != nil {
 		return status.Errorf(codes.Internal, "release layer %s: %v", key, err)
 	}
-	if err := os.RemoveAll(gone); err != nil {
+	if err := removetree.All(gone); err != nil {
 		return status.Errorf(codes.Internal, "remove files of layer %s: %v", key, err)
 	}
 	if unused {
@@ -301,7 +302,7 @@ func (s *Store) loadRW(ctx context.Context) error {
 	for _, e := range entries {
 		dir := s.layerDir(e.Name())
 		if strings.HasPrefix(e.Name(), ".") {
-			if err := os.RemoveAll(dir); err != nil {
+			if err := removetree.All(dir); err != nil {
 				return fmt.Errorf("remove left-over layer: %w", err)
 			}
 			continue

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,7 +10,8 @@ import (
 )
 
 // A container cannot hide what it writes: its layer is measured although a path in it is longer than any system call
-// takes, which made the measurement fail, so that no limit was enforced (L7.152).
+// takes, which made the measurement fail, so that no limit was enforced (L7.152). Nor can it keep its layer from being
+// removed by directories deeper than the process may have descriptors, nor use these up.
 func TestLayerWithLongPathsIsMeasured(t *testing.T) {
 	s := openStore(t, Config{})
 	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"etc/one": "1"}), "app"))
@@ -36,5 +38,21 @@ func TestLayerWithLongPathsIsMeasured(t *testing.T) {
 	_ = unix.Close(at)
 	if u, err := s.Usage(t.Context(), "c1"); err != nil || u.Bytes < 1<<20 || u.Inodes < depth {
 		t.Errorf("%+v, %v", u, err)
+	}
+	if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	few := before
+	few.Cur = 512 // less than one for each directory
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Release(t.Context(), "c1")
+	if err := errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)); err != nil {
+		t.Errorf("the layer can't be removed: %v", err)
 	}
 }
