@@ -143,7 +143,7 @@ func (p *port) acceptAll(ctx context.Context) {
 	for {
 		c, err := p.ln.Accept()
 		if err != nil {
-			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isShortage(err) {
+			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || forward.IsShortage(err) {
 				select { // no descriptors: others may end
 				case <-ctx.Done():
 				case <-time.After(10 * time.Millisecond):
