@@ -271,6 +271,9 @@ func (own *owner) apply(a podlife.Action) (*podlife.Failure, *podlife.Pulled) {
 	var err error
 	switch a := a.(type) {
 	case podlife.PrepareVolumes:
+		if w.joined != nil && w.joined.mount != nil && w.joined.mount(own.pod) != nil {
+			return failure("FailedMount", "a claim is not ready"), nil
+		}
 		w.mounts++
 		w.volumes[uid] = podlife.VolumeState{Mounted: true, Present: true}
 		w.groups[uid] = groupOf(own.runs)

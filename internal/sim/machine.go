@@ -34,9 +34,10 @@ type MachineConfig struct {
 	Node      *corev1.Node // with its allocatable resources
 	Fault     float64      // probability that an action fails, between 0 and 1
 	Behaviour func(r *rand.Rand, c *cri.ContainerConfig) runtimesim.Behaviour
-	Log       io.Writer // receives the log, one line per event; nil for none
-	Break     string    // name of an invariant of pods to break on purpose
-	Careless  bool      // breaks the agent: it does not check whether a pod fits on its node
+	Log       io.Writer               // receives the log, one line per event; nil for none
+	Break     string                  // name of an invariant of pods to break on purpose
+	Mount     func(*corev1.Pod) error // what the volumes of a pod wait for; nil: nothing
+	Careless  bool                    // breaks the agent: it does not check whether a pod fits on its node
 }
 
 // Machine is one node of a simulated cluster: its runtime, and an agent that drives podlife. The
@@ -47,12 +48,13 @@ type Machine struct {
 	node     *corev1.Node // newest version
 	off      bool
 	careless bool
+	mount    func(*corev1.Pod) error
 	turns    int // pods that had to wait for resources
 }
 
 // NewMachine starts a machine in a loop that it shares with others. The error is about c.Break.
 func NewMachine(loop *Loop, store Store, c MachineConfig) (*Machine, error) {
-	m := &Machine{store: store, node: c.Node, careless: c.Careless}
+	m := &Machine{store: store, node: c.Node, careless: c.Careless, mount: c.Mount}
 	w := &world{loop: loop, rand: rand.New(rand.NewPCG(c.Seed, 0x6e_6f_64_65)), digest: fnv.New64a(), turn: plain,
 		joined: m, fault: c.Fault, versions: 1, addresses: []string{"192.168.0.1"},
 		volumes: map[types.UID]podlife.VolumeState{}, groups: map[types.UID]group{}}

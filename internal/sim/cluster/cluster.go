@@ -80,6 +80,8 @@ type API struct {
 	*rand.Rand
 	Now  time.Time
 	Calm bool // no faults any more
+	// Admit sets what the API server sets in a new object.
+	Admit func(Object)
 	// Ended reports whether an object that is being deleted and has no finalizer is removed.
 	Ended func(Object) bool
 	// Grace returns the grace period in seconds of a deletion, given the requested one.
@@ -95,7 +97,7 @@ type API struct {
 // New returns an empty store with faults from a seed.
 func New(seed uint64, now time.Time) *API {
 	source := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // reproducible
-	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{},
+	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{}, Admit: func(Object) {},
 		Ended: func(Object) bool { return true },
 		Grace: func(_ Object, asked int64) int64 { return asked }, Stored: func(Object, Entry) {}}
 }
@@ -138,6 +140,7 @@ func (a *API) Create(o Object) Object {
 	}
 	c.SetGeneration(1)
 	c.SetCreationTimestamp(metav1.NewTime(a.Now))
+	a.Admit(c)
 	return a.put(c)
 }
 

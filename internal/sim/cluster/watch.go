@@ -75,6 +75,9 @@ func Owned[T Object](w *Watch, owner types.UID) []T {
 // Get returns the object that the watch has, nil if it has none.
 func (w *Watch) Get(uid types.UID) Object { return w.objects[uid].Object }
 
+// Version returns the version of the newest event that the watch has delivered.
+func (w *Watch) Version() int { return w.version }
+
 // List replaces the content of the watch by the stored objects.
 func (w *Watch) List() {
 	w.objects = maps.Clone(w.api.objects)

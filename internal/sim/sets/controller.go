@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/statefulset"
@@ -19,6 +20,7 @@ type Hooks struct {
 	Plan    func(p *statefulset.Plan)                          // breaks the plan
 	Planned func(in statefulset.Input, plan *statefulset.Plan) // sees both
 	Created func(p cluster.Object)                             // sees each new pod
+	Claims  bool                                               // sets have claim templates
 }
 
 // Controller simulates controllers/statefulset: the same writes in the same order for the same
@@ -28,6 +30,9 @@ type Controller struct {
 	hooks                 Hooks
 	client                *cluster.Client
 	sets, pods, revisions *cluster.Watch
+	claims                *cluster.Watch     // nil without claim templates
+	seen                  map[types.UID]bool // claims of the last event
+	waits                 bool               // for a watch that shows the own writes
 	fresh                 *cluster.Tracker
 	dirty                 bool
 	due                   time.Time
@@ -39,7 +44,22 @@ func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Cac
 	changed := func() { c.dirty = true }
 	c.sets, c.pods = cluster.Shared[*appsv1.StatefulSet](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
 	c.revisions = cluster.Shared[*appsv1.ControllerRevision](caches, changed)
+	if hooks.Claims {
+		c.claims = cluster.Shared[*corev1.PersistentVolumeClaim](caches, c.claimsChanged)
+	}
 	return c
+}
+
+// claimsChanged wakes the controller when a claim is gone that a pod may wait for, as the driver does (W3.42, W3.48).
+func (c *Controller) claimsChanged() {
+	seen := map[types.UID]bool{}
+	for _, claim := range cluster.Seen[*corev1.PersistentVolumeClaim](c.claims) {
+		seen[claim.UID] = true
+	}
+	for uid := range c.seen { // any order: one is enough
+		c.dirty = c.dirty || !seen[uid]
+	}
+	c.seen, c.dirty = seen, c.dirty || c.waits
 }
 
 // Due returns whether the controller has something to do now, and its requested time; zero for
@@ -52,7 +72,8 @@ func (c *Controller) Turn() bool {
 	if !c.dirty && (c.due.IsZero() || c.api.Now.Before(c.due)) {
 		return true
 	}
-	if c.dirty = false; !c.fresh.Fresh() {
+	c.dirty, c.waits = false, !c.fresh.Fresh()
+	if c.waits {
 		return true // called when it is delivered
 	}
 	c.due = time.Time{}
@@ -68,7 +89,7 @@ func (c *Controller) Turn() bool {
 
 func (c *Controller) reconcile(s *appsv1.StatefulSet) error {
 	in := statefulset.Input{Now: c.api.Now, Set: s, Pods: cluster.Owned[*corev1.Pod](c.pods, s.UID),
-		Claim: func(string) *corev1.PersistentVolumeClaim { return nil }}
+		Claim: c.claim}
 	known := cluster.Owned[*appsv1.ControllerRevision](c.revisions, s.UID)
 	var err error
 	if in.Update, err = c.update(s, known); err != nil {
@@ -90,7 +111,7 @@ func (c *Controller) reconcile(s *appsv1.StatefulSet) error {
 	if c.hooks.Planned != nil {
 		c.hooks.Planned(in, &plan)
 	}
-	deleted, failed := c.do(&plan)
+	deleted, failed := c.do(spoiled.Set, &plan)
 	if errors.Is(failed, cluster.ErrCrash) {
 		return failed
 	}
@@ -158,7 +179,7 @@ func (c *Controller) update(s *appsv1.StatefulSet, known []*appsv1.ControllerRev
 }
 
 // do executes the plan until a step fails, and returns how many counted pods it deleted.
-func (c *Controller) do(plan *statefulset.Plan) (deleted int, err error) {
+func (c *Controller) do(set *appsv1.StatefulSet, plan *statefulset.Plan) (deleted int, err error) {
 	for _, stage := range plan.Stages {
 		sizes := workload.Waves(len(stage))
 		if plan.InOrder {
@@ -170,7 +191,7 @@ func (c *Controller) do(plan *statefulset.Plan) (deleted int, err error) {
 		for _, size := range sizes {
 			var failed error
 			for _, step := range stage[:size] {
-				err := c.step(step)
+				err := c.step(set, step)
 				if errors.Is(err, cluster.ErrCrash) {
 					return deleted, err
 				}
@@ -188,9 +209,12 @@ func (c *Controller) do(plan *statefulset.Plan) (deleted int, err error) {
 	return deleted, nil
 }
 
-func (c *Controller) step(s statefulset.Step) error {
+func (c *Controller) step(set *appsv1.StatefulSet, s statefulset.Step) error {
 	switch s.Action {
 	case statefulset.Create:
+		if err := c.makeClaims(s); err != nil {
+			return err
+		}
 		p := s.Pod.DeepCopy()
 		p.Status.Phase = corev1.PodPending
 		c.client.Done = func(e cluster.Entry, _ bool) {
@@ -205,8 +229,11 @@ func (c *Controller) step(s statefulset.Step) error {
 		c.client.Done = func(cluster.Entry, bool) {}
 		if err == nil {
 			c.fresh.Wrote(c.pods, e)
+			p, _ = e.Object.(*corev1.Pod)
+		} else if errors.Is(err, cluster.ErrExists) || errors.Is(err, cluster.ErrCrash) {
+			return err
 		}
-		return err
+		return errors.Join(err, c.ownClaims(set, s, p))
 	case statefulset.Delete:
 		_, err := c.client.Delete(s.Pod.UID, 30)
 		if live := c.api.Get(s.Pod.UID); err == nil || live == nil || live.GetDeletionTimestamp() != nil {
@@ -216,7 +243,13 @@ func (c *Controller) step(s statefulset.Step) error {
 			return nil
 		}
 		return err
-	case statefulset.Repair, statefulset.EnsureClaims:
+	case statefulset.EnsureClaims:
+		if err := c.makeClaims(s); err != nil {
+			return err
+		}
+		return c.ownClaims(set, s, s.Pod)
+	case statefulset.Repair:
+		return c.repair(set, s)
 	}
-	return fmt.Errorf("%s of %s, in a set without claims", s.Action, s.Pod.Name)
+	return fmt.Errorf("unknown action %s of %s", s.Action, s.Pod.Name)
 }

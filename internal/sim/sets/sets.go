@@ -2,7 +2,7 @@
 // seed: users scale, change the template, shift ordinals, and delete pods; pods break; watches
 // deliver events late, twice, or only with a new list; there are conflicts and lost responses; the
 // controller ends between any two writes. After each write it checks the invariants. Its tests run
-// it; it must never touch a real cluster. Claims are not simulated.
+// it; it must never touch a real cluster. Package together runs the controller with claims.
 package sets
 
 import (

@@ -113,7 +113,12 @@ func (w *world) note(p *corev1.Pod, gone bool) {
 		w.pods[p.UID] = known
 	}
 	known.active = !gone && workload.Active(p)
-	// A controller that got no response to a creation creates another pod.
+	// A controller that got no response to a creation creates another pod. Of two pods of an index it removes one:
+	// first its finalizer, so that the Job does not count it (W5.43), then the pod. If it ends in between, the pod
+	// stays.
+	if known.index != "" && known.active && !slices.Contains(p.Finalizers, batchv1.JobTrackingFinalizer) {
+		w.invariants.extra[p.UID] = true
+	}
 	if known.index != "" && p.Status.Phase == corev1.PodSucceeded && !known.completed && !w.invariants.extra[p.UID] {
 		known.completed = true
 		if other, twice := w.invariants.completed[known.index]; twice {
@@ -136,6 +141,7 @@ func (w *world) runs() map[types.UID]bool {
 
 // checkRunning checks the running containers whenever one has started.
 func (w *world) checkRunning() {
+	started := map[types.UID]bool{}
 	where, names, indexes := map[types.UID]string{}, map[string]types.UID{}, map[string]types.UID{}
 	for _, m := range w.machines {
 		used, counted := int64(0), map[types.UID]bool{}
@@ -146,6 +152,10 @@ func (w *world) checkRunning() {
 			}
 			counted[r.Pod] = true
 			used += p.cpu
+			if w.storage != nil && !started[r.Pod] {
+				w.storage.Started(r.Pod, m.name)
+			}
+			started[r.Pod] = true
 			if other, twice := where[r.Pod]; twice {
 				cluster.Break(OneNode, "%s runs on %s and %s", p.name, other, m.name)
 			}
@@ -325,28 +335,14 @@ func (w *world) rest() {
 			delete(d.Annotations, appsv1.DeprecatedRollbackTo)
 		})
 	}
-	if all := cluster.All[*appsv1.StatefulSet](w.API); len(all) > 0 && w.IntN(2) == 0 {
+	if all := cluster.All[*appsv1.StatefulSet](w.API); w.storage == nil && len(all) > 0 && w.IntN(2) == 0 {
 		w.discard(all[0])
 	}
 	w.calmCrowd()
-	calm := w.Now
-	var reached time.Time
-	for {
-		w.run(w.loop.Now().Add(5 * time.Second))
-		w.Now = w.loop.Now()
-		b := w.missing()
-		switch {
-		case b != nil && w.Now.Sub(calm) > bound:
-			panic(b)
-		case b != nil:
-			reached = time.Time{}
-		case reached.IsZero():
-			reached = w.Now
-			w.invariants.settled = w.Now.Sub(calm)
-		}
-		if !reached.IsZero() && w.Now.Sub(reached) > 2*time.Minute && w.Now.Sub(calm) > lateExits {
-			break
-		}
+	w.settle()
+	if w.storage != nil {
+		w.shrinkSet()
+		w.settle()
 	}
 	before := w.Writes()
 	w.run(w.loop.Now().Add(time.Hour))
@@ -358,6 +354,33 @@ func (w *world) rest() {
 	}
 }
 
+// settle checks that the desired state is reached in time, and stays.
+func (w *world) settle() {
+	calm := w.Now
+	var reached time.Time
+	for {
+		w.run(w.loop.Now().Add(5 * time.Second))
+		w.Now = w.loop.Now()
+		if w.storage != nil {
+			w.storage.Supply(6)
+			w.storage.Repair()
+		}
+		b := w.missing()
+		switch {
+		case b != nil && w.Now.Sub(calm) > bound:
+			panic(b)
+		case b != nil:
+			reached = time.Time{}
+		case reached.IsZero():
+			reached = w.Now
+			w.invariants.settled = w.Now.Sub(calm)
+		}
+		if !reached.IsZero() && w.Now.Sub(reached) > 2*time.Minute && w.Now.Sub(calm) > lateExits {
+			return
+		}
+	}
+}
+
 // missing returns differences from the desired state, nil for none.
 func (w *world) missing() *cluster.Broken {
 	for _, f := range []func() *cluster.Broken{w.orphansEnd, w.deploymentsEnd, w.setsEnd, w.jobsEnd,
@@ -365,6 +388,9 @@ func (w *world) missing() *cluster.Broken {
 		if b := f(); b != nil {
 			return b
 		}
+	}
+	if w.storage != nil {
+		return w.storage.Missing()
 	}
 	return nil
 }
@@ -423,7 +449,7 @@ func (w *world) orphansEnd() *cluster.Broken {
 // podsEnd checks that nothing is being deleted, and that no other containers run.
 func (w *world) podsEnd() *cluster.Broken {
 	for _, o := range cluster.All[cluster.Object](w.API) {
-		if o.GetDeletionTimestamp() != nil {
+		if o.GetDeletionTimestamp() != nil && (w.storage == nil || !w.storage.Stays(o)) {
 			return broken(Ends, "%s is not gone", o.GetName())
 		}
 	}

@@ -63,10 +63,16 @@ func (w *world) addNode() {
 	n.Labels = map[string]string{corev1.LabelHostname: m.name}
 	setNodeCondition(n, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
 		LastTransitionTime: metav1.NewTime(w.Now)})
+	if w.storage != nil {
+		w.storage.AddNode(m.name)
+	}
 	config := sim.MachineConfig{Seed: w.Uint64(), Node: n, Behaviour: w.behaviour, Log: w.options.Log,
 		Break: w.options.Sabotage.Pods, Careless: w.options.Sabotage.Overcommit}
 	if w.kind.fails() && !w.Calm {
 		config.Fault = w.Float64() * 0.2
+	}
+	if w.storage != nil {
+		config.Mount = func(p *corev1.Pod) error { return w.storage.Mount(p, m.name) }
 	}
 	var err error
 	if m.Machine, err = sim.NewMachine(w.loop, w, config); err != nil {
@@ -161,9 +167,17 @@ func (w *world) trouble() {
 
 // lose destroys a machine; its node is removed some time later, and another one is added.
 func (w *world) lose(m *machine) {
-	m.Off()
+	w.destroy(m)
 	w.after(w.upTo(5*time.Minute), func() { w.removeNode(m) })
 	w.after(w.upTo(5*time.Minute), w.addNode)
+}
+
+// destroy ends a machine, with the data on it.
+func (w *world) destroy(m *machine) {
+	m.Off()
+	if w.storage != nil {
+		w.storage.LoseNode(m.name)
+	}
 }
 
 func (w *world) removeNode(m *machine) {

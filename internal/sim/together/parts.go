@@ -31,11 +31,13 @@ import (
 func (c *process) newParts() []part {
 	w, s := c.w, c.w.options.Sabotage
 	rollouts := rollout.Hooks{Sabotage: s.Rollout, Unanswered: func(uid types.UID) { w.invariants.extra[uid] = true }}
+	setHooks := s.Sets
+	setHooks.Claims = w.storage != nil
 	parts := []part{
 		c.newScheduler(),
 		rollout.NewDeployments(w.API, c.client, c.caches, rollouts),
 		rollout.NewReplicaSets(w.API, c.client, c.caches, rollouts),
-		sets.NewController(w.API, c.client, c.caches, s.Sets),
+		sets.NewController(w.API, c.client, c.caches, setHooks),
 		jobPart{jobs.NewController(w.API, c.client, c.caches, jobs.Hooks{Sabotage: s.Jobs,
 			Created: func(_ *batchv1.Job, p cluster.Object, answered bool) {
 				if !answered {
@@ -53,6 +55,11 @@ func (c *process) newParts() []part {
 				}
 			}}), cronjobs.NewController(w.API, c.client, c.caches,
 			cronjobs.Hooks{Sabotage: s.CronJobs, Created: w.checkScheduled}))
+	}
+	if w.storage != nil {
+		for _, p := range w.storage.Parts(c.client, c.caches) {
+			parts = append(parts, p)
+		}
 	}
 	if !s.NoGarbage {
 		parts = append(parts, c.newCollector())
@@ -88,6 +95,9 @@ func (c *process) newCollector() *collector {
 		g.all = append(g.all, cluster.Shared[*appsv1.DaemonSet](c.caches, changed),
 			cluster.Shared[*batchv1.CronJob](c.caches, changed))
 	}
+	if c.w.storage != nil {
+		g.all = append(g.all, cluster.Shared[*corev1.PersistentVolumeClaim](c.caches, changed))
+	}
 	return g
 }
 
@@ -111,6 +121,8 @@ func kindOf(o cluster.Object) schema.GroupKind {
 		return schema.GroupKind{Group: "batch", Kind: "CronJob"}
 	case *batchv1.Job:
 		return schema.GroupKind{Group: "batch", Kind: "Job"}
+	case *corev1.PersistentVolumeClaim:
+		return schema.GroupKind{Kind: "PersistentVolumeClaim"}
 	}
 	return schema.GroupKind{Kind: "Pod"}
 }

@@ -26,7 +26,7 @@ func (s *scheduler) preempting(uid types.UID) bool {
 // process has ended.
 func (s *scheduler) preempt(p *corev1.Pod, prepared *placement.Pod, d placement.Decision) bool {
 	w := s.c.w
-	if w.kind != Crowded {
+	if !w.kind.preempts() {
 		return true // all are as important: an event may help
 	}
 	asking := prepared

@@ -12,11 +12,13 @@ import (
 	"carob/internal/core/workload/daemonset"
 	"carob/internal/core/workload/deployment"
 	"carob/internal/core/workload/job"
+	"carob/internal/core/workload/statefulset"
 	"carob/internal/sim/cronjobs"
 	"carob/internal/sim/daemons"
 	"carob/internal/sim/jobs"
 	"carob/internal/sim/rollout"
 	"carob/internal/sim/sets"
+	"carob/internal/sim/storage"
 )
 
 // Sabotage breaks a part of the cluster; the zero value breaks nothing.
@@ -26,6 +28,7 @@ type Sabotage struct {
 	Jobs     jobs.Sabotage
 	Daemons  daemons.Sabotage
 	CronJobs cronjobs.Sabotage
+	Storage  storage.Sabotage
 	// Pods names an invariant of the pod lifecycle to break on each node.
 	Pods string
 	// Overcommit makes the scheduler assume smaller requests of pods than they have. Nodes do not check them either.
@@ -50,6 +53,12 @@ func Invariants() []Named {
 			}
 		}}
 	}
+	retention := func(policy appsv1.PersistentVolumeClaimRetentionPolicyType) sets.Hooks {
+		return sets.Hooks{In: func(in *statefulset.Input) {
+			in.Set.Spec.PersistentVolumeClaimRetentionPolicy =
+				&appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: policy, WhenScaled: policy}
+		}}
+	}
 	return []Named{
 		{"fits", Fits, Sabotage{Overcommit: true}},
 		{"bound", Bound, Sabotage{Overcommit: true}},
@@ -71,6 +80,14 @@ func Invariants() []Named {
 			in.CronJob.Spec.ConcurrencyPolicy = batchv1.AllowConcurrent
 		}}}},
 		{"preempted", Preempted, Sabotage{Unfair: true}},
+		{"one-volume", storage.One, Sabotage{Storage: storage.Sabotage{Blind: true}}},
+		{"volume-in-use", storage.Used, Sabotage{Storage: storage.Sabotage{Unprotected: true}}},
+		{"data", storage.Data, Sabotage{Storage: storage.Sabotage{Eager: true}}},
+		{"place-of-data", storage.Place, Sabotage{Storage: storage.Sabotage{Anywhere: true}}},
+		{"retained", storage.Retained,
+			Sabotage{Sets: retention(appsv1.DeletePersistentVolumeClaimRetentionPolicyType)}},
+		{"deleted", storage.Deleted,
+			Sabotage{Sets: retention(appsv1.RetainPersistentVolumeClaimRetentionPolicyType)}},
 		{"orphans", Orphans, Sabotage{NoGarbage: true}},
 		{"ends", Ends, Sabotage{Forget: true}},
 	}

@@ -28,6 +28,7 @@ type scheduler struct {
 	assumed     map[types.UID]bool        // bound by a write that the watch has not shown
 	notBefore   map[types.UID]time.Time   // after an error
 	victims     map[types.UID][]types.UID // of a pod that preempts: their deletions were not all shown yet
+	volumes     *volumes                  // nil in worlds without claims
 	dirty       bool
 	next        int
 }
@@ -41,6 +42,9 @@ func (c *process) newScheduler() *scheduler {
 	s.pods.OnEvent = func() { s.dirty = true }
 	s.snapshot.SetNamespace(namespace, nil)
 	c.watches = append(c.watches, s.nodes, s.pods)
+	if c.w.storage != nil {
+		s.volumes = s.newVolumes()
+	}
 	return s
 }
 
@@ -48,6 +52,11 @@ func (c *process) newScheduler() *scheduler {
 func (s *scheduler) Due() (now bool, at time.Time) {
 	for uid := range s.waiting { // any order: the earliest
 		at = workload.Earlier(at, s.notBefore[uid])
+	}
+	if s.volumes != nil {
+		for _, w := range s.volumes.waits { // any order: the earliest
+			at = workload.Earlier(at, w.until)
+		}
 	}
 	if at.After(s.c.w.Now) {
 		return s.dirty, at
@@ -60,8 +69,11 @@ func (s *scheduler) Turn() bool {
 	s.dirty = false
 	s.takeNodes()
 	s.takePods()
+	if !s.volumes.bindReady() {
+		return false
+	}
 	for _, uid := range slices.Sorted(maps.Keys(s.waiting)) {
-		if s.c.w.Now.Before(s.notBefore[uid]) || s.preempting(uid) {
+		if s.c.w.Now.Before(s.notBefore[uid]) || s.preempting(uid) || s.assumed[uid] {
 			continue
 		}
 		if !s.schedule(s.waiting[uid]) {
@@ -110,6 +122,7 @@ func (s *scheduler) gone(uid types.UID) {
 	delete(s.assumed, uid)
 	delete(s.notBefore, uid)
 	delete(s.victims, uid)
+	s.volumes.forget(uid)
 	s.snapshot.RemoveNomination(uid)
 	s.snapshot.RemovePod(uid)
 }
@@ -151,11 +164,19 @@ func (s *scheduler) prepared(p *corev1.Pod) *placement.Pod {
 	return placement.Prepare(p)
 }
 
-// schedule decides about one pod, and binds it.
+// schedule decides about one pod, and binds it. It returns false if the process has ended.
 func (s *scheduler) schedule(p *corev1.Pod) bool {
-	w := s.c.w
 	prepared := s.prepared(p)
-	d := s.snapshot.Decide(prepared, s.next)
+	var d placement.Decision
+	if s.volumes.needs(prepared) {
+		var again bool
+		if d, again = s.volumes.decide(prepared); again {
+			s.notBefore[p.UID] = s.c.w.Now.Add(time.Second)
+			return true
+		}
+	} else {
+		d = s.snapshot.Decide(prepared, s.next)
+	}
 	s.next = d.Next
 	if d.Node == "" {
 		return s.preempt(p, prepared, d)
@@ -163,9 +184,24 @@ func (s *scheduler) schedule(p *corev1.Pod) bool {
 	s.snapshot.RemoveNomination(p.UID)
 	s.snapshot.SetPod(prepared, d.Node)
 	s.assumed[p.UID] = true
+	if s.volumes.needs(prepared) {
+		ready, err := s.volumes.reserve(prepared, d.Node)
+		if err != nil {
+			s.undo(p)
+		}
+		if !ready || err != nil {
+			return !failed(err)
+		}
+	}
+	return s.bind(p, d.Node)
+}
+
+// bind writes the binding of a pod that is counted on its node. It returns false if the process has ended.
+func (s *scheduler) bind(p *corev1.Pod, node string) bool {
+	w := s.c.w
 	s.c.client.Done = func(_ cluster.Entry, answered bool) {
 		if !answered {
-			w.invariants.unanswered[d.Node] = w.Now
+			w.invariants.unanswered[node] = w.Now
 		}
 	}
 	_, err := s.c.client.PatchIf(p.UID, func(o cluster.Object) bool {
@@ -173,7 +209,7 @@ func (s *scheduler) schedule(p *corev1.Pod) bool {
 		return ok && (stored.Spec.NodeName == "" || w.options.Sabotage.Rebind) && stored.DeletionTimestamp == nil
 	}, func(o cluster.Object) {
 		if stored, ok := o.(*corev1.Pod); ok {
-			stored.Spec.NodeName = d.Node
+			stored.Spec.NodeName = node
 			stored.Status.Conditions = append(stored.Status.Conditions, corev1.PodCondition{
 				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.Now)})
 		}
@@ -186,12 +222,17 @@ func (s *scheduler) schedule(p *corev1.Pod) bool {
 	case failed(err):
 		return false
 	}
-	delete(s.assumed, p.UID)
-	s.snapshot.RemovePod(p.UID)
+	s.undo(p)
 	if errors.Is(err, cluster.ErrMissing) {
 		delete(s.waiting, p.UID)
-		return true
 	}
-	s.notBefore[p.UID] = w.Now.Add(time.Second)
 	return true
+}
+
+// undo releases what is reserved for a pod that could not be bound; it is tried again later.
+func (s *scheduler) undo(p *corev1.Pod) {
+	delete(s.assumed, p.UID)
+	s.volumes.forget(p.UID)
+	s.snapshot.RemovePod(p.UID)
+	s.notBefore[p.UID] = s.c.w.Now.Add(time.Second)
 }

@@ -1,7 +1,7 @@
 // Package together runs the parts of a cluster together, in virtual time and from one seed: the decisions about
 // Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, garbage collection, disruption
-// budgets, node health and taint eviction, placement and preemption as the scheduler, and on each of
-// several nodes podlife with a simulated runtime. Watches deliver events late, twice, or only with a new
+// budgets, claims and volumes, node health and taint eviction, placement and preemption as the scheduler, and on
+// each of several nodes podlife with a simulated runtime. Watches deliver events late, twice, or only with a new
 // list; there are conflicts and lost answers; carob ends between any two writes; nodes come, are drained,
 // are cut off, and go; containers die. The invariants are about the containers that run, not about what the
 // API shows. Tests and the command "carob sim" run it; it must never touch a real cluster.
@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/sim"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/storage"
 )
 
 // Kind is what happens in a world.
@@ -31,12 +32,18 @@ const (
 	Drains               // users drain, remove and add nodes; machines do not fail
 	Trouble              // everything, and machines and containers that fail
 	Crowded              // likewise, with DaemonSets, CronJobs, and pods that preempt others
+	Stateful             // like Trouble, with claims of StatefulSets, whose pods preempt others
 )
 
-func (k Kind) String() string { return [...]string{"rollouts", "drains", "trouble", "crowded"}[k] }
+func (k Kind) String() string {
+	return [...]string{"rollouts", "drains", "trouble", "crowded", "stateful"}[k]
+}
 
 // kindOfSeed returns the kind of a seed: two of five are crowded, the others one of the first three.
 func kindOfSeed(seed uint64) Kind {
+	if seed/15%4 == 3 {
+		return Stateful
+	}
 	if seed/3%5 < 2 {
 		return Crowded
 	}
@@ -44,7 +51,10 @@ func kindOfSeed(seed uint64) Kind {
 }
 
 // fails reports whether machines and containers fail.
-func (k Kind) fails() bool { return k == Trouble || k == Crowded }
+func (k Kind) fails() bool { return k == Trouble || k == Crowded || k == Stateful }
+
+// preempts reports whether pods have priorities.
+func (k Kind) preempts() bool { return k == Crowded || k == Stateful }
 
 // Options select a run.
 type Options struct {
@@ -65,6 +75,9 @@ type Result struct {
 	Settled time.Duration
 	Virtual time.Duration // simulated time
 }
+
+// mostWrites of a run, about 20 times as many as any that ends: the writes of a part that never ends fill the memory.
+const mostWrites = 200_000
 
 // process is one life of carob: its controllers and its scheduler, which end together.
 type process struct {
@@ -96,6 +109,7 @@ type world struct {
 	machines   []*machine // of all nodes that ever were
 	pods       map[types.UID]*pod
 	invariants invariants
+	storage    *storage.Storage // nil in worlds without claims
 }
 
 // Run executes one run. The error is the first broken invariant, a *cluster.Broken.
@@ -109,6 +123,9 @@ func Run(o Options) (r Result, err error) {
 	w.Now = w.loop.Now()
 	begin := w.Now
 	w.Ended, w.Grace, w.API.Stored = ended, grace, w.stored
+	if w.kind == Stateful {
+		w.Admit, w.storage = storage.Admit, storage.New(w.API, o.Sabotage.Storage, w.runs)
+	}
 	err = cluster.Catch(func() {
 		defer func() {
 			switch v := recover().(type) {
@@ -192,7 +209,13 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 			m.SetNode(o)
 		}
 	}
+	if w.Writes() > mostWrites {
+		cluster.Break(Ends, "%d writes", w.Writes())
+	}
 	w.checkStored(after)
+	if w.storage != nil {
+		w.storage.Stored(before, after)
+	}
 	if w.carob != nil {
 		w.carob.soon()
 	}

@@ -85,7 +85,7 @@ func (w *world) template(app, container string) corev1.PodTemplateSpec {
 		Containers: []corev1.Container{{Name: container, Image: "v0", ImagePullPolicy: corev1.PullIfNotPresent,
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceCPU: *resource.NewMilliQuantity(int64(1+w.IntN(3))*unit, resource.DecimalSI)}}}}}
-	if w.kind == Crowded {
+	if w.kind.preempts() {
 		t.Spec.Priority = new(int32(w.IntN(3) * 10)) //nolint:gosec // small
 	}
 	return t
@@ -123,6 +123,9 @@ func (w *world) set(name string) *appsv1.StatefulSet {
 	if w.IntN(2) == 0 {
 		s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	}
+	if w.storage != nil {
+		w.addClaims(s)
+	}
 	return s
 }
 
@@ -159,6 +162,10 @@ func (w *world) user() {
 func (w *world) change() {
 	if w.kind == Crowded && w.IntN(3) == 0 {
 		w.changeCrowd()
+		return
+	}
+	if w.storage != nil && w.IntN(3) == 0 {
+		w.changeStorage()
 		return
 	}
 	switch n := w.IntN(20); {
@@ -267,7 +274,7 @@ func (w *world) operate() {
 		used := slices.ContainsFunc(cluster.All[*corev1.Pod](w.API),
 			func(p *corev1.Pod) bool { return p.Spec.NodeName == m.name && !workload.Terminal(p) && !ofDaemonSet(p) })
 		if !used && m != w.machines[0] {
-			m.Off()
+			w.destroy(m)
 			w.removeNode(m)
 		}
 	default:

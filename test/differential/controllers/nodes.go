@@ -150,6 +150,9 @@ func (k *kubelet) start(ready bool) error {
 			err := k.client.CoreV1().Pods(k.namespace).Bind(k, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{
 				Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}},
 				metav1.CreateOptions{})
+			if apierrors.IsNotFound(err) {
+				continue // its controller has deleted it, because of pods that run since the list
+			}
 			if err != nil {
 				errs = append(errs, err)
 				continue
@@ -259,6 +262,9 @@ func (k *kubelet) write(p *corev1.Pod, phase corev1.PodPhase, ready bool) error 
 				ExitCode: code, FinishedAt: now, StartedAt: now}}
 		}
 		_, err = k.client.CoreV1().Pods(k.namespace).UpdateStatus(k, stored, metav1.UpdateOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
 		if !isConflict(err) {
 			return err
 		}
