@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -371,4 +373,25 @@ func TestFamilies(t *testing.T) {
 			t.Log(fmt.Sprint(len(got), len(want)))
 		}
 	})
+}
+
+// checkpointer is a runtime that has checkpoints.
+type checkpointer struct{ runtime.Runtime }
+
+func (checkpointer) CheckpointContainer(_ context.Context, req *cri.CheckpointContainerRequest) (
+	*cri.CheckpointContainerResponse, error) {
+	return nil, errors.New("checkpoint of " + req.ContainerId)
+}
+
+// A counted runtime has checkpoints if the runtime behind it has them (S12.33).
+func TestCheckpointsPassThrough(t *testing.T) {
+	w := newWorld()
+	req := &cri.CheckpointContainerRequest{ContainerId: "id1"}
+	if _, err := runtime.Checkpoint(t.Context(), w.Runtime(checkpointer{}), req); err == nil ||
+		err.Error() != "checkpoint of id1" {
+		t.Error(err)
+	}
+	if _, err := runtime.Checkpoint(t.Context(), w.runtime, req); status.Code(err) != codes.Unimplemented {
+		t.Errorf("a runtime without checkpoints: %v", err)
+	}
 }

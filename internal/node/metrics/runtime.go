@@ -62,6 +62,15 @@ func (r *metered) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) 
 	return resp, err
 }
 
+// CheckpointContainer implements runtime.Checkpointer where the runtime does.
+func (r *metered) CheckpointContainer(ctx context.Context,
+	req *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error) {
+	return call(ctx, r.m, "checkpoint_container", func(ctx context.Context,
+		req *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error) {
+		return runtime.Checkpoint(ctx, r.Runtime, req)
+	}, req)
+}
+
 func (r *metered) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse,
 	error) {
 	return call(ctx, r.m, "stop_podsandbox", r.Runtime.StopPodSandbox, req)
