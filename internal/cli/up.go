@@ -166,7 +166,7 @@ Pods that kept running while carob was stopped are taken over.`,
 	fl.IntVar(&f.PodMTU, "pod-mtu", 0,
 		"MTU of the pods' devices in bytes, such as less than the uplink's for a tunnel behind it (default: that of the default route's device)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
-		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16; another for another --data-dir)")
+		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16, and fd00:96::/112 if pods have IPv6; others for another --data-dir)")
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",
 		"service proxy: builtin, or none if you run another one, such as kube-proxy or Cilium (default builtin)",
 		"builtin", "none")

@@ -100,7 +100,8 @@ func changeRules() map[string]changeRule {
 			unlessNew(nodeName, whilePods(nodeName, "they belong to the old node and would be ended"))},
 		"PodCIDR": {"--pod-cidr", unlessNew(podCIDR, whilePods(podCIDR, "their addresses are outside the new range"))},
 		"ServiceCIDR": {"--service-cidr", func(old, now Flags, _ Facts) (reason, way string) {
-			if old.ServiceCIDR == "" || sameRanges(old.ServiceCIDR, now.ServiceCIDR) {
+			if old.ServiceCIDR == "" || sameRanges(old.ServiceCIDR, now.ServiceCIDR) ||
+				addsFamily(old.ServiceCIDR, now.ServiceCIDR) {
 				return "", ""
 			}
 			return fmt.Sprintf("it was %s and is now %s: stored Services would keep addresses outside the range",
@@ -219,6 +220,13 @@ func withoutKeys(old, now Flags, _ Facts) (reason, way string) {
 	return "encrypted objects could not be read any more",
 		"use --encryption-provider-config " + old.Encryption +
 			", with the provider `identity` first, and write all objects again before you omit it"
+}
+
+// addsFamily reports whether a list is the other one with a range of a second family behind it.
+func addsFamily(before, after string) bool {
+	x, err := serviceRanges(before)
+	y, err2 := serviceRanges(after)
+	return err == nil && err2 == nil && len(x) == 1 && len(y) == 2 && x[0] == y[0]
 }
 
 // sameRanges compares lists of ranges by value.

@@ -70,6 +70,10 @@ func TestChange(t *testing.T) {
 			"--pod-cidr"},
 		"another range of services": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.1.0.0/16" }),
 			"--service-cidr", "--service-cidr"},
+		"a range of a second family": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.96.0.0/16,fd00:96::/112" }),
+			"", ""},
+		"a second family before it": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "fd00:96::/112,10.96.0.0/16" }),
+			"--service-cidr", "--service-cidr"},
 		"the same range, in disguise": {base.Flags, with(func(f *Flags) { f.ServiceCIDR = "10.96.3.4/16" }), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -72,21 +72,24 @@ func (in *Instance) BridgeAddress(v6 bool) netip.Addr {
 	return p.Masked().Addr().Next()
 }
 
-// servicesLike are ranges of services of the families that the pods' ranges begin with: the given one of IPv4, and
-// one of IPv6 before it if that is the pods' first family. Pods without IPv4 have Services without it.
+// servicesLike are ranges of services of the families that the pods have, in the same order: the given one of IPv4,
+// and one of IPv6.
 func (in *Instance) servicesLike(pods string, n uint32, four string) string {
-	first, _, _ := strings.Cut(pods, ",")
-	if p, err := netip.ParsePrefix(strings.TrimSpace(first)); err != nil || p.Addr().Is4() {
+	if !strings.Contains(pods, ":") {
 		return four
 	}
 	six := "fd00:96::/112"
 	if in.ID != "carob" {
 		six = fmt.Sprintf("fd00:96:%x:%x::/112", n>>16, n&0xffff)
 	}
-	if strings.Contains(pods, ".") {
-		return six + "," + four
+	first, _, _ := strings.Cut(pods, ",")
+	switch {
+	case !strings.Contains(pods, "."):
+		return six
+	case strings.Contains(first, "."):
+		return four + "," + six
 	}
-	return six
+	return six + "," + four
 }
 
 // overlap reports whether ranges of two lists overlap; lists that do not parse are ignored.
