@@ -62,7 +62,7 @@ func (l *lab) is(s http.ConnState, n int) bool {
 	return n == 0
 }
 
-func newLab(t *testing.T, h http.Handler) *lab {
+func newLab(t *testing.T, h http.Handler, change ...func(*server.Server)) *lab {
 	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -77,6 +77,9 @@ func newLab(t *testing.T, h http.Handler) *lab {
 			l.mu.Unlock()
 			l.passed <- c
 		}}
+	for _, c := range change {
+		c(l.Server)
+	}
 	other := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	var all sync.WaitGroup
 	all.Go(func() { _ = other.Serve(l) })
@@ -366,8 +369,9 @@ func TestClientLeaves(t *testing.T) {
 func TestSilentClients(t *testing.T) {
 	for what, send := range map[string]string{"nothing": "", "a part of a header": "GET / HTTP/1.1\r\nHo",
 		"no second request": "GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"} {
-		l := newLab(t, http.HandlerFunc(echo))
-		l.HeaderTime, l.IdleTime = 20*time.Millisecond, 20*time.Millisecond
+		l := newLab(t, http.HandlerFunc(echo), func(s *server.Server) {
+			s.HeaderTime, s.IdleTime = 20*time.Millisecond, 20*time.Millisecond
+		})
 		c, r := l.dial(t)
 		_, _ = io.WriteString(c, send)
 		if _, err := io.Copy(io.Discard, r); err != nil {
