@@ -500,25 +500,6 @@ func (o offered) Close() error { return nil }
 // slowClient is how long a client may send nothing of a body of HTTP/1.1, or read nothing of a response.
 const slowClient = 60 * time.Second
 
-// patient sets a timeout for each part of a client's body, instead of one for the whole body.
-type patient struct {
-	io.ReadCloser
-	c    *http.ResponseController
-	last time.Time
-}
-
-func (p *patient) Read(b []byte) (int, error) {
-	if now := time.Now(); now.Sub(p.last) > time.Second {
-		p.last = now
-		_ = p.c.SetReadDeadline(now.Add(slowClient))
-	}
-	n, err := p.ReadCloser.Read(b)
-	if err == io.EOF { // after another error the server must not wait for the rest
-		_ = p.c.SetReadDeadline(time.Time{})
-	}
-	return n, err
-}
-
 // serverTLS is what a port offers to clients.
 func (s *site) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	cert, err := s.certs.Find(hello)

@@ -279,16 +279,7 @@ func (c *counted) CloseWrite() error {
 // ServeHTTP implements http.Handler.
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer logPanic(r.Context())
-	if r.ProtoMajor == 1 {
-		c := http.NewResponseController(w)
-		_ = c.SetWriteDeadline(time.Time{}) // that of the previous request on this connection
-		if r.Body != nil && r.Body != http.NoBody {
-			// The server reads the rest of the request's body before it responds.
-			_ = c.SetReadDeadline(time.Now().Add(slowClient))
-			r.Body = &patient{ReadCloser: r.Body, c: c}
-		}
-		w = &unhurried{ResponseWriter: w, c: c}
-	}
+	w = server.Parts(w, r, slowClient)
 	defer serve(r)()
 	rec := p.seen.begin(w, r)
 	defer p.seen.ended(rec, r)
@@ -311,25 +302,6 @@ func logPanic(ctx context.Context) {
 	}
 	panic(http.ErrAbortHandler)
 }
-
-// unhurried sets a timeout for each part of a response.
-type unhurried struct {
-	http.ResponseWriter
-	c    *http.ResponseController
-	last time.Time
-}
-
-// Write implements http.ResponseWriter.
-func (u *unhurried) Write(b []byte) (int, error) {
-	if now := time.Now(); now.Sub(u.last) > time.Second {
-		u.last = now
-		_ = u.c.SetWriteDeadline(now.Add(slowClient))
-	}
-	return u.ResponseWriter.Write(b)
-}
-
-// Unwrap lets a ResponseController find what the server can do.
-func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
 // stop closes the port and waits for requests in flight, at most for drainTime.
 func (p *port) stop() {
