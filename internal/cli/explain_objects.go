@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/explain"
+	"carob/internal/core/podclaims"
 )
 
 func (x *explainer) deployment(ctx context.Context) (explain.Lines, error) {
@@ -138,7 +139,7 @@ func (x *explainer) explainClaim(ctx context.Context, c *corev1.PersistentVolume
 	}
 	related := explain.Related{Events: x.events(ctx, c.UID)}
 	if related.Pods, err = x.pods(ctx, metav1.ListOptions{}, func(p *corev1.Pod) bool {
-		return uses(p, c)
+		return podclaims.UsesVolumeClaim(p, c)
 	}); err != nil {
 		return nil, err
 	}
@@ -151,18 +152,6 @@ func found[T any](o *T, err error) (*T, error) {
 		return nil, nil
 	}
 	return o, err
-}
-
-// uses reports whether a volume of the pod is the claim.
-func uses(p *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
-	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == c.Name ||
-			v.Ephemeral != nil && metav1.IsControlledBy(c, p) && c.Name == p.Name+"-"+v.Name {
-			return true
-		}
-	}
-	return false
 }
 
 func (x *explainer) nodeObject(ctx context.Context) (explain.Lines, error) {

@@ -218,7 +218,7 @@ func printStatus(w io.Writer, st clusterStatus, wide bool) error {
 			phases = append(phases, fmt.Sprintf("%d %s", n, strings.ToLower(p)))
 		}
 	}
-	fmt.Fprintf(tw, "pods\t%d %s\n", st.Pods.Total, parenthesised(phases))
+	fmt.Fprintf(tw, "pods\t%d%s\n", st.Pods.Total, parenthesised(phases))
 	if st.Problem != "" {
 		fmt.Fprintf(tw, "problem\t%s\n", st.Problem)
 	}
@@ -229,7 +229,7 @@ func parenthesised(list []string) string {
 	if len(list) == 0 {
 		return ""
 	}
-	return "(" + strings.Join(list, ", ") + ")"
+	return " (" + strings.Join(list, ", ") + ")"
 }
 
 // residentKB returns the resident memory of a process, or 0 if it is unknown.

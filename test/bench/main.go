@@ -11,10 +11,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"carob/test/bench/command"
 )
 
 // result is one column of the table.
@@ -51,15 +52,7 @@ var rows = []row{
 	{"rss_watches", "memory of 1,000 idle watches", "MB", "≤ 50", true},
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("bench", run) }
 
 func run(ctx context.Context) error {
 	var o options

@@ -22,6 +22,7 @@ import (
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
 	"carob/internal/controllers/source"
+	"carob/internal/core/podclaims"
 )
 
 // Controller releases the objects of one kind. Its key is namespace/name.
@@ -75,15 +76,7 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 // because the volume of a pod that has ended may still be mounted (S7.2, S7.4). A pod without a
 // node will not start with a claim that is being deleted.
 func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	if p.Spec.NodeName == "" {
-		return false
-	}
-	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
-		if v.PersistentVolumeClaim != nil {
-			return v.PersistentVolumeClaim.ClaimName == claim.Name
-		}
-		return v.Ephemeral != nil && p.Name+"-"+v.Name == claim.Name && metav1.IsControlledBy(claim, p)
-	})
+	return p.Spec.NodeName != "" && podclaims.UsesVolumeClaim(p, claim)
 }
 
 // Volumes returns the controller of persistent volumes.

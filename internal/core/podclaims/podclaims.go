@@ -248,6 +248,17 @@ func VolumeClaimName(pod *corev1.Pod, volume *corev1.Volume) string {
 	return pod.Name + "-" + volume.Name
 }
 
+// UsesVolumeClaim reports whether a volume of the pod is the claim. A claim with the name of a generic ephemeral volume
+// that belongs to another owner is not.
+func UsesVolumeClaim(pod *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
+	return claim.Namespace == pod.Namespace && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		if v.PersistentVolumeClaim != nil {
+			return v.PersistentVolumeClaim.ClaimName == claim.Name
+		}
+		return v.Ephemeral != nil && VolumeClaimName(pod, &v) == claim.Name && OwnedBy(pod, claim)
+	})
+}
+
 // ForVolume returns the claim to be made for a generic ephemeral volume; nil if there is nothing to
 // do. existing is the claim with its name, nil if there is none (S6.1 to S6.3).
 func ForVolume(pod *corev1.Pod, volume *corev1.Volume, existing *corev1.PersistentVolumeClaim) (

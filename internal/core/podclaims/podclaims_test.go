@@ -237,3 +237,30 @@ func TestStatuses(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+// A pod uses the claims that its volumes name, and those made for its ephemeral volumes. A claim of that name in another
+// namespace, or of another owner, is a different one (S6.2).
+func TestUsesVolumeClaim(t *testing.T) {
+	p := pod()
+	p.Spec.Volumes = []corev1.Volume{{Name: "config"},
+		{Name: "data", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+		{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+	owner := *metav1.NewControllerRef(p, corev1.SchemeGroupVersion.WithKind("Pod"))
+	for _, c := range []struct {
+		what  string
+		claim metav1.ObjectMeta
+		want  bool
+	}{
+		{"named", metav1.ObjectMeta{Namespace: "ns", Name: "data"}, true},
+		{"named, in another namespace", metav1.ObjectMeta{Namespace: "other", Name: "data"}, false},
+		{"not named", metav1.ObjectMeta{Namespace: "ns", Name: "config"}, false},
+		{"made for the pod", metav1.ObjectMeta{Namespace: "ns", Name: "p-scratch",
+			OwnerReferences: []metav1.OwnerReference{owner}}, true},
+		{"of that name, without the owner", metav1.ObjectMeta{Namespace: "ns", Name: "p-scratch"}, false},
+	} {
+		if got := UsesVolumeClaim(p, &corev1.PersistentVolumeClaim{ObjectMeta: c.claim}); got != c.want {
+			t.Errorf("%s: %t", c.what, got)
+		}
+	}
+}

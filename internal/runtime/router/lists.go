@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
@@ -20,9 +19,9 @@ const uidLabel = "io.kubernetes.pod.uid"
 // listLimit is how long a list of all pods waits for one of the other runtimes.
 const listLimit = 5 * time.Second
 
-// ListPodSandbox returns the sandboxes of all runtimes; of the others those of recorded pods. A list that
-// selects one pod or sandbox asks its runtime only, and fails if that does not answer. Other lists
-// have the last known sandboxes of a runtime that does not answer.
+// ListPodSandbox returns the sandboxes of all runtimes; of the other runtimes, those of recorded pods. A list that
+// selects one pod or sandbox calls only its runtime, and fails if that does not respond. In other lists, a runtime that
+// does not respond has the sandboxes of its last list.
 func (r *Router) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse,
 	error) {
 	own, err := r.main.ListPodSandbox(ctx, req)
@@ -88,7 +87,7 @@ func (r *Router) sandboxesOf(ctx context.Context, o *other, req *cri.ListPodSand
 	return own
 }
 
-// ListContainers does for containers what ListPodSandbox does.
+// ListContainers returns the containers of all runtimes, as ListPodSandbox does sandboxes.
 func (r *Router) ListContainers(ctx context.Context, req *cri.ListContainersRequest) (*cri.ListContainersResponse,
 	error) {
 	own, err := r.main.ListContainers(ctx, req)
@@ -136,7 +135,7 @@ func (r *Router) containersOf(ctx context.Context, o *other, req *cri.ListContai
 	return own
 }
 
-// ListPodSandboxStats has the statistics of the runtimes that answer.
+// ListPodSandboxStats returns the statistics of the runtimes that respond.
 func (r *Router) ListPodSandboxStats(ctx context.Context,
 	req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
 	own, err := r.main.ListPodSandboxStats(ctx, req)
@@ -156,13 +155,13 @@ func (r *Router) sandboxStats(ctx context.Context, o *other,
 	defer cancel()
 	resp, err := on(ctx, o, runtime.Runtime.ListPodSandboxStats, req)
 	if err != nil {
-		return nil // these pods have no figures for now
+		return nil // the list has no statistics of these pods
 	}
 	return slices.DeleteFunc(resp.GetStats(),
 		func(s *cri.PodSandboxStats) bool { return r.places.runtimeOf(s.GetAttributes().GetId()) != o })
 }
 
-// ListContainerStats has the statistics of the runtimes that answer.
+// ListContainerStats returns the statistics of the runtimes that respond.
 func (r *Router) ListContainerStats(ctx context.Context,
 	req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
 	own, err := r.main.ListContainerStats(ctx, req)
@@ -188,8 +187,8 @@ func (r *Router) containerStats(ctx context.Context, o *other,
 		func(s *cri.ContainerStats) bool { return r.places.runtimeOf(s.GetAttributes().GetId()) != o })
 }
 
-// Counters implements runtime.Counter: those of the node's own runtime, as far as it has them, and CRI's
-// statistics of the others.
+// Counters implements runtime.Counter: the counters of the node's own runtime if it has them, and CRI's statistics
+// of the others.
 func (r *Router) Counters(ctx context.Context) runtime.Counters {
 	var all runtime.Counters
 	if c, ok := r.main.(runtime.Counter); ok {
@@ -214,92 +213,4 @@ func (r *Router) Counters(ctx context.Context) runtime.Counters {
 		all.Sandboxes = append(all.Sandboxes, more...)
 	}
 	return all
-}
-
-// imageTarget is the runtime whose images a request means, with the handler's name there; nil: the node's own.
-func (r *Router) imageTarget(spec *cri.ImageSpec) *target {
-	return r.handlers[spec.GetRuntimeHandler()]
-}
-
-// named returns a copy of spec with the handler's name in its runtime.
-func (t *target) named(spec *cri.ImageSpec) *cri.ImageSpec {
-	spec = proto.CloneOf(spec)
-	spec.RuntimeHandler = t.handler
-	return spec
-}
-
-// ListImages returns the images of all runtimes; those of the others have the name of a handler in their
-// spec, and are the last known ones while their runtime does not answer.
-func (r *Router) ListImages(ctx context.Context, req *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
-	own, err := r.main.ListImages(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	images := slices.Clone(own.GetImages())
-	for _, more := range fromAll(r, func(o *other) []*cri.Image { return o.imageList(ctx, req) }) {
-		images = append(images, more...)
-	}
-	return &cri.ListImagesResponse{Images: images}, nil
-}
-
-func (o *other) imageList(ctx context.Context, req *cri.ListImagesRequest) []*cri.Image {
-	ctx, cancel := context.WithTimeout(ctx, listLimit)
-	defer cancel()
-	resp, err := on(ctx, o, runtime.Runtime.ListImages, req)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if err != nil {
-		return o.images
-	}
-	images := make([]*cri.Image, 0, len(resp.GetImages()))
-	for _, i := range resp.GetImages() {
-		i = proto.CloneOf(i)
-		if i.Spec == nil {
-			i.Spec = &cri.ImageSpec{Image: i.GetId()}
-		}
-		i.Spec.RuntimeHandler = o.names[0]
-		images = append(images, i)
-	}
-	if req.GetFilter() == nil {
-		o.images = images
-	}
-	return images
-}
-
-// ImageStatus is that of the image in the runtime of the handler.
-func (r *Router) ImageStatus(ctx context.Context, req *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
-	t := r.imageTarget(req.GetImage())
-	if t == nil {
-		return r.main.ImageStatus(ctx, req)
-	}
-	req = proto.CloneOf(req)
-	req.Image = t.named(req.Image)
-	return on(ctx, t.other, runtime.Runtime.ImageStatus, req)
-}
-
-// PullImage pulls into the runtime of the handler.
-func (r *Router) PullImage(ctx context.Context, req *cri.PullImageRequest) (*cri.PullImageResponse, error) {
-	t := r.imageTarget(req.GetImage())
-	if t == nil {
-		return r.main.PullImage(ctx, req)
-	}
-	req = proto.CloneOf(req)
-	req.Image = t.named(req.Image)
-	return on(ctx, t.other, runtime.Runtime.PullImage, req)
-}
-
-// RemoveImage removes from the runtime of the handler.
-func (r *Router) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
-	t := r.imageTarget(req.GetImage())
-	if t == nil {
-		return r.main.RemoveImage(ctx, req)
-	}
-	req = proto.CloneOf(req)
-	req.Image = t.named(req.Image)
-	return on(ctx, t.other, runtime.Runtime.RemoveImage, req)
-}
-
-// ImageFsInfo is that of the node's own runtime.
-func (r *Router) ImageFsInfo(ctx context.Context, req *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
-	return r.main.ImageFsInfo(ctx, req)
 }

@@ -13,12 +13,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"carob/test/bench/command"
 )
 
 // Addresses that nothing else on a machine uses.
@@ -28,15 +29,7 @@ const (
 	secureAt   = "127.94.16.2:8443"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gateway:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("gateway", run) }
 
 type options struct {
 	rounds, routes, idle int

@@ -11,11 +11,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"carob/test/bench/command"
 )
 
 type options struct {
@@ -44,15 +45,7 @@ var steps = []step{
 	{"pickers", true, pickers},
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "inference:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("inference", run) }
 
 func run(ctx context.Context) (err error) {
 	var o options

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"carob/test/bench/command"
 )
 
 // As the first argument, these make this program one of the servers; its directory follows.
@@ -32,21 +33,15 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	var err error
-	switch {
-	case len(os.Args) == 3 && os.Args[1] == childAPI:
-		err = serveAPI(ctx, os.Args[2])
-	case len(os.Args) == 3 && os.Args[1] == childReplay:
-		err = serveRecorded(ctx, os.Args[2])
-	default:
-		err = run(ctx)
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "lists:", err)
-		os.Exit(1)
-	}
+	command.Main("lists", func(ctx context.Context) error {
+		switch {
+		case len(os.Args) == 3 && os.Args[1] == childAPI:
+			return serveAPI(ctx, os.Args[2])
+		case len(os.Args) == 3 && os.Args[1] == childReplay:
+			return serveRecorded(ctx, os.Args[2])
+		}
+		return run(ctx)
+	})
 }
 
 const namespace = "bench"

@@ -10,12 +10,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"carob/test/bench/command"
 )
 
 // options are the flags.
@@ -53,13 +54,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "bench-node:", connect(port))
 		os.Exit(1)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-node:", err)
-		os.Exit(1)
-	}
+	command.Main("bench-node", run)
 }
 
 func run(ctx context.Context) error {

@@ -20,7 +20,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -31,6 +30,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"carob/internal/scheduler"
+	"carob/test/bench/command"
 	"carob/test/bench/standalone"
 )
 
@@ -38,18 +38,12 @@ import (
 const child = "run-scheduler"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	var err error
-	if len(os.Args) == 3 && os.Args[1] == child {
-		err = schedule(ctx, os.Args[2])
-	} else {
-		err = run(ctx)
-	}
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "scheduler:", err)
-		os.Exit(1)
-	}
+	command.Main("scheduler", func(ctx context.Context) error {
+		if len(os.Args) == 3 && os.Args[1] == child {
+			return schedule(ctx, os.Args[2])
+		}
+		return run(ctx)
+	})
 }
 
 // schedule is carob's scheduler as a process.

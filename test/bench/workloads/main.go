@@ -16,7 +16,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"time"
 
@@ -33,19 +32,12 @@ import (
 	"carob/internal/controllers"
 	"carob/internal/kinds/apps"
 	"carob/internal/scheduler"
+	"carob/test/bench/command"
 	"carob/test/bench/processor"
 	"carob/test/bench/standalone"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "workloads:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("workloads", run) }
 
 const namespace = "bench"
 

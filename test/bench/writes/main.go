@@ -12,7 +12,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -29,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"carob/test/bench/command"
 	"carob/test/bench/processor"
 )
 
@@ -50,15 +50,7 @@ type sample struct {
 	collection float64 // of garbage, in 1,000 requests
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "writes:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("writes", run) }
 
 func run(ctx context.Context) error {
 	n := flag.Int("n", 2000, "pods of a round")
