@@ -19,7 +19,7 @@ import (
 const policyDelay = time.Second
 
 // reconcilePolicy stores the built-in policy: it creates missing objects, and adds missing rules to
-// those with the autoupdate annotation. The authorizer already knows the policy, so nothing waits
+// those with the autoupdate annotation. The authorizer has the policy already, so nothing waits
 // for this.
 func (s *Server) reconcilePolicy(ctx context.Context) {
 	log := klog.FromContext(ctx)

@@ -63,7 +63,7 @@ type Server struct {
 	reader       admission.Reader
 	auditor      *audit.Auditor
 	nodes        *auth.Node
-	// authorizer asks nodes, then rbac.
+	// authorizer is nodes, then rbac.
 	authorizer authorizer.Authorizer
 	// structured authenticates by the user's configuration; nil without one.
 	structured *auth.Structured

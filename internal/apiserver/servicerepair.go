@@ -17,7 +17,7 @@ import (
 const repairEvery = 3 * time.Minute
 
 // repair corrects the records of service addresses and ports from time to time, until ctx ends, and
-// creates the config map about tokens again if somebody has deleted it. Its findings, and those of
+// creates the config map about tokens again if it was deleted. Its findings, and those of
 // the start, are reported as events.
 func (s *Server) repair(ctx context.Context) {
 	ctx = asServer(ctx)

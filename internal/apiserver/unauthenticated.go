@@ -135,7 +135,7 @@ func (g *unauthenticatedConns) greedy() *connection {
 }
 
 // watched counts the requests of these connections around next, and discards what they sent and
-// nobody read.
+// no handler read.
 func (g *unauthenticatedConns) watched(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, ok := r.Context().Value(connectionKey{}).(*connection)

@@ -10,7 +10,7 @@ import (
 // userLimits limit how many requests of each user are handled at once, apart from long-running
 // ones. The filter between take and free answers a request whose client has disconnected while the
 // request continues in a goroutine of its own: without a limit, a client that cancels its requests
-// at once could have any number of them. Nobody waits for the requests of another user here; behind
+// at once could have any number of them. No request waits for those of another user here; behind
 // it, priority and fairness executes few requests at a time.
 type userLimits struct {
 	size int

@@ -207,7 +207,7 @@ func (f *figures) removeUnserved(served map[routeKey]bool) {
 	}
 }
 
-// forget forgets the series of one route.
+// forget removes the series of one route.
 func (f *figures) forget(key routeKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -101,7 +101,7 @@ func (p *Pool) subscribeTo(ctx context.Context, ref routing.Ref, at netip.AddrPo
 	}
 }
 
-// subscription is one connection. heard: a message was received.
+// subscription is one connection. received means that a message has arrived.
 func (p *Pool) subscription(ctx context.Context, ref routing.Ref, at netip.AddrPort, f *follower) (
 	received bool, err error,
 ) {

@@ -28,7 +28,7 @@ import (
 	"carob/internal/runtime"
 )
 
-// machine is what an agent knows and reports about the machine, without the pods.
+// machine is the agent's state of the machine, without the pods.
 type machine struct {
 	started  time.Time
 	client   kubernetes.Interface

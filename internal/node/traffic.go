@@ -20,7 +20,7 @@ type Traffic interface {
 	Follow(ctx context.Context, released func(pod types.UID))
 }
 
-// DrainTimeouts is a part of the data plane that knows how long pods may be waited for: a gateway with InferencePools.
+// DrainTimeouts is a part of the data plane that sets how long deleted pods wait: a gateway with InferencePools.
 type DrainTimeouts interface {
 	// DrainTimeout is the longest wait for a pod when it is deleted; nil: this part sets none. It must not block.
 	// Follow calls released when it changes for a pod that has left.

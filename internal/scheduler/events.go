@@ -166,8 +166,8 @@ func (b *bindingEvents) sleep(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// try writes an event, and reports whether a retry may help: like client-go's recorder, it gives up
-// when the API server has responded.
+// try writes an event, and reports whether a retry may help: like client-go's recorder, it does not
+// retry when the API server has responded.
 func (b *bindingEvents) try(ctx context.Context, p placed) bool {
 	_, err := b.client.EventsV1().Events(p.regarding.Namespace).Create(ctx, p.event(b.host), metav1.CreateOptions{})
 	if err == nil || ctx.Err() != nil {

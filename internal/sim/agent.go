@@ -146,8 +146,8 @@ func sameOthers(a, b *corev1.Pod) bool {
 	return true
 }
 
-// hear delivers an event of the runtime; some events are delayed, some are lost.
-func (a *agent) hear(e *cri.ContainerEventResponse) {
+// receive delivers an event of the runtime; some events are delayed, some are lost.
+func (a *agent) receive(e *cri.ContainerEventResponse) {
 	if e.GetContainerEventType() == cri.ContainerEventType_CONTAINER_STOPPED_EVENT {
 		a.w.containerEnded(e.GetContainerId())
 	}
@@ -181,7 +181,7 @@ func (a *agent) relist() {
 		}
 	}
 	for _, o := range a.w.pods {
-		if a.find(o) == nil && a.w.knows(o.pod.UID) {
+		if a.find(o) == nil && a.w.has(o.pod.UID) {
 			a.add(o)
 		}
 	}
@@ -245,7 +245,7 @@ func (a *agent) back() {
 	a.down, a.began = false, w.now()
 	w.remount()
 	for _, o := range w.pods {
-		if o.exists || w.knows(o.pod.UID) {
+		if o.exists || w.has(o.pod.UID) {
 			a.add(o)
 		}
 	}
@@ -260,8 +260,8 @@ func (w *world) list(uid types.UID) ([]*cri.PodSandbox, []*cri.Container) {
 	return s.GetItems(), c.GetContainers()
 }
 
-// knows reports whether the machine has anything of a pod.
-func (w *world) knows(uid types.UID) bool {
+// has reports whether the machine has anything of a pod.
+func (w *world) has(uid types.UID) bool {
 	s, c := w.list(uid)
 	return len(s)+len(c) > 0 || w.volumes[uid].Present
 }

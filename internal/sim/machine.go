@@ -77,7 +77,7 @@ func NewMachine(loop *Loop, store Store, c MachineConfig) (*Machine, error) {
 			return nil
 		}})
 	w.agent = agent{w: w, began: w.now()}
-	w.runtime.Listen(w.agent.hear)
+	w.runtime.Listen(w.agent.receive)
 	w.after(time.Minute, w.agent.relist)
 	return m, nil
 }
@@ -126,7 +126,7 @@ func (m *Machine) arrive(o *object) {
 	switch {
 	case w.away() > 0:
 		w.after(w.away(), func() { m.arrive(o) })
-	case o.exists || w.knows(o.pod.UID):
+	case o.exists || w.has(o.pod.UID):
 		w.agent.add(o)
 	}
 }
@@ -144,7 +144,7 @@ func (m *Machine) remove(o *object) {
 // forget drops pods without any state.
 func (m *Machine) forget() {
 	m.w.pods = slices.DeleteFunc(m.w.pods, func(o *object) bool {
-		return !o.exists && m.w.agent.find(o) == nil && !m.w.knows(o.pod.UID)
+		return !o.exists && m.w.agent.find(o) == nil && !m.w.has(o.pod.UID)
 	})
 }
 

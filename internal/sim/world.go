@@ -129,7 +129,7 @@ func (w *world) populate() {
 		},
 	})
 	w.agent = agent{w: w, began: w.now()}
-	w.runtime.Listen(w.agent.hear)
+	w.runtime.Listen(w.agent.receive)
 	for i := range 1 + w.rand.IntN(3) {
 		w.newObject(i)
 	}

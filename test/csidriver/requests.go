@@ -80,7 +80,7 @@ func (d *Driver) made(id string, as any) error {
 	return nil
 }
 
-// removed forgets it.
+// removed deletes the record of a volume.
 func (d *Driver) removed(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -25,7 +25,7 @@ var configurable = []string{"MutatingAdmissionWebhook", "PodSecurity", "Resource
 
 // LoadConfiguration reads an AdmissionConfiguration (apiserver.config.k8s.io); the result is empty
 // if file is "". A section for a plugin that would ignore it is an error (errkind.Invalid):
-// somebody relies on it.
+// the user relies on it.
 func LoadConfiguration(file string) (Configuration, error) {
 	if file == "" {
 		return nil, nil

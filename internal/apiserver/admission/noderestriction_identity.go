@@ -156,7 +156,7 @@ func (n nodeRestriction) podCertificate(ctx context.Context, a admission.Attribu
 		return fmt.Errorf("PodCertificateRequest.Spec.NodeName=%q, which is not the requesting node %q", s.NodeName,
 			node)
 	}
-	// The data here may lag behind what the agent saw, so the error tells it to try again.
+	// The data here may lag behind what the agent saw, so the error requests a retry.
 	stale := func(format string, args ...any) error {
 		return apierrors.NewConflict(a.GetResource().GroupResource(), r.Name,
 			fmt.Errorf("PodCertificateRequest "+format, args...))

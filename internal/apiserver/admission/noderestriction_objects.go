@@ -66,7 +66,7 @@ func csiNode(a admission.Attributes, node string) error {
 	return nil
 }
 
-// resourceSlice: the authorizer knows neither the content of a create nor that of a deleted
+// resourceSlice: the authorizer sees neither the content of a create nor that of a deleted
 // collection. nodeName of a slice never changes.
 func resourceSlice(a admission.Attributes, node string) error {
 	verb, obj := "create", a.GetObject()

@@ -66,7 +66,7 @@ var (
 	_ authorizer.RuleResolver = (*RBAC)(nil)
 )
 
-// NewRBAC returns an authorizer that knows only the built-in policy. Run follows the stored
+// NewRBAC returns an authorizer with only the built-in policy. Run follows the stored
 // objects.
 func NewRBAC(policy Policy) *RBAC {
 	r := &RBAC{kinds: map[schema.GroupResource]map[string]runtime.Object{}, changed: make(chan struct{}, 1)}
@@ -299,7 +299,7 @@ func (r *RBAC) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionNoOpinion, reason, nil
 }
 
-// ConditionsAwareAuthorize implements authorizer.Authorizer; RBAC knows no conditions.
+// ConditionsAwareAuthorize implements authorizer.Authorizer; RBAC has no conditions.
 func (r *RBAC) ConditionsAwareAuthorize(ctx context.Context,
 	a authorizer.Attributes) authorizer.ConditionsAwareDecision {
 	return authorizer.ConditionsAwareDecisionFromParts(r.Authorize(ctx, a))

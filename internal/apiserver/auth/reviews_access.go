@@ -126,7 +126,7 @@ func rawOrRequirements(raw string, requirements int, at *field.Path) field.Error
 }
 
 // resourceAttributes converts res to a request of u. Selectors that cannot be parsed are left out,
-// which asks for more, not less.
+// which requests more, not less.
 func resourceAttributes(u user.Info, res *authorizationv1.ResourceAttributes) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{
 		User: u, ResourceRequest: true, Verb: res.Verb, Namespace: res.Namespace, APIGroup: res.Group,

@@ -1,7 +1,7 @@
 // Package crds serves custom resources: the kind CustomResourceDefinition, the objects of the kinds
 // that users define, their discovery, and their part of the OpenAPI documents. The rules come from
 // k8s.io/apiextensions-apiserver; the composition is carob's own, so that it costs nothing until a
-// first definition is stored, and documents are built only when somebody reads them. The API server
+// first definition is stored, and documents are built only when a client reads them. The API server
 // drives it: it installs the kind and passes on requests that no built-in group serves.
 package crds
 

@@ -223,7 +223,7 @@ func (d *Dispatcher) stats(resource string) (storage.Stats, error) {
 	return counted, nil
 }
 
-// ensure creates missing built-in objects and updates those that nobody else has changed. Mandatory
+// ensure creates missing built-in objects and updates those that no client has changed. Mandatory
 // objects with a fixed content are always corrected.
 func ensure(ctx context.Context, client kubernetes.Interface) error {
 	c := client.FlowcontrolV1()

@@ -80,7 +80,7 @@ func (k *Cache) add(id key, e encoded) {
 	}
 }
 
-// Clear forgets all objects. Their timer ends by itself.
+// Clear removes all objects. Their timer ends by itself.
 func (k *Cache) Clear() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

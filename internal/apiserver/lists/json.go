@@ -65,15 +65,15 @@ func (s jsonSerializer) write(l list, w *bufio.Writer) error {
 		if err != nil {
 			return err
 		}
-		w.WriteString(f.name) //nolint:errcheck // Flush tells
-		w.Write(data)         //nolint:errcheck // Flush tells
-		w.WriteByte(',')      //nolint:errcheck // Flush tells
+		w.WriteString(f.name) //nolint:errcheck // Flush returns it
+		w.Write(data)         //nolint:errcheck // Flush returns it
+		w.WriteByte(',')      //nolint:errcheck // Flush returns it
 	}
-	w.WriteString(`"items":[`) //nolint:errcheck // Flush tells
+	w.WriteString(`"items":[`) //nolint:errcheck // Flush returns it
 	held := 0
 	for i := range l.items.Len() {
 		if i > 0 {
-			w.WriteByte(',') //nolint:errcheck // Flush tells
+			w.WriteByte(',') //nolint:errcheck // Flush returns it
 		}
 		o := l.item(i)
 		k, version := key{reflect.TypeOf(o), o.GetUID(), true}, o.GetResourceVersion()

@@ -9,9 +9,9 @@ import (
 
 const (
 	// A list of the newest state waits until the watch cache has received everything stored. The
-	// cache asks the store for its revision ten times a second, so a list right after a write would
+	// cache requests the store's revision ten times a second, so a list right after a write would
 	// wait for up to 100 ms. For a store in the same process, the request costs microseconds, and
-	// it is only sent while somebody waits.
+	// it is only sent while a list waits.
 	libraryProgress = 100 * time.Millisecond
 	progressPeriod  = 2 * time.Millisecond
 	// Each cache has periodic work about once a second: bookmarks for clients that want them every
@@ -39,7 +39,7 @@ type cacheClock struct {
 	housework *cacheTimer
 }
 
-// client counts a watch of a client that wants bookmarks, until left is called.
+// client counts a watch of a client that requests bookmarks, until left is called.
 func (p *cacheClock) client() (left func()) {
 	p.attend(1, time.Time{})
 	return func() {

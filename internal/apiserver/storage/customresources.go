@@ -53,7 +53,7 @@ func (f *CustomResourceOptions) Close() {
 	}
 }
 
-// track remembers a storage until it is destroyed.
+// track records a storage until it is destroyed.
 func (o *Options) track(l *lazyCache, destroy func()) func() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

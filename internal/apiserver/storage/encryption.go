@@ -96,7 +96,7 @@ func (e *Encryption) Transformers() Transformers {
 	return e.current.TransformerForResource
 }
 
-// HealthChecks returns the check "kms-providers", which asks key servers for their state; none if
+// HealthChecks returns the check "kms-providers", which requests the state of key servers; none if
 // objects are not encrypted.
 func (e *Encryption) HealthChecks() []healthz.HealthChecker {
 	if e == nil {

@@ -367,7 +367,7 @@ func explain(dir string, err error) error {
 
 var watchProgressOnce sync.Once
 
-// useWatchProgress tells k8s.io/apiserver that the store answers progress requests: its own check
+// useWatchProgress makes k8s.io/apiserver use the store's progress requests: its own check
 // reads the client's endpoints, and an in-process client has none.
 func useWatchProgress() {
 	watchProgressOnce.Do(func() {

@@ -15,7 +15,7 @@ import (
 // A watch cache keeps the changes of the last minutes in a ring, with the objects before and after
 // each and a snapshot of all objects for each: tens of megabytes after a burst, which the ring
 // releases only when newer changes fill it. Here it is cut to keptHistory when the process has
-// become idle. No client gets an error that a version is too old: the engine, which remembers more,
+// become idle. No client gets an error that a version is too old: the engine, which keeps more,
 // serves the watches and pages from there.
 const (
 	// keptHistory is how many changes are kept: each has up to two objects of a hundred allocations

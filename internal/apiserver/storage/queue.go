@@ -43,7 +43,7 @@ func (s cacheStream) RequestWatchProgress(ctx context.Context) error {
 	return s.Interface.RequestWatchProgress(s.of(ctx))
 }
 
-// watchEngine makes the engine serve a watch, with bookmarks if the client wants them. A client
+// watchEngine makes the engine serve a watch, with bookmarks if the client requests them. A client
 // that does not read is disconnected; it may resume. Parts of this process are trusted to read.
 func watchEngine(ctx context.Context, engine storage.Interface, inProcess bool, key string,
 	opts storage.ListOptions) (watch.Interface, error) {

@@ -14,8 +14,8 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// A database that has reached its quota accepts only deletions until somebody clears the alarm.
-// Nobody can do that for a database in this process, so it is done when there is space again. Its
+// A database that has reached its quota accepts only deletions until its alarm is cleared.
+// No operator can do that for a database in this process, so carob does when there is space again. Its
 // file never shrinks by itself, and the file is what counts.
 //
 //	full ──a write fails────▶ space inside of the file? ──no──▶ full

@@ -79,8 +79,8 @@ func (s *Service) Authenticator() authenticator.Token {
 // publicKey implements jwt.Keyfunc.
 func (s *Service) publicKey(*jwt.Token) (any, error) { return &s.key.PublicKey, nil }
 
-// wanted returns those audiences of a token that the request asks for: the API server's own by
-// default.
+// wanted returns the audiences of a token that the request names: by default, the API server's
+// own.
 func (s *Service) wanted(ctx context.Context, audiences authenticator.Audiences) (authenticator.Audiences, error) {
 	wanted, ok := authenticator.AudiencesFrom(ctx)
 	if !ok || len(wanted) == 0 {

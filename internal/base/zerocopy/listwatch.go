@@ -89,6 +89,6 @@ func (l *ListWatch) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.Background(), o)
 }
 
-// IsWatchListSemanticsUnSupported tells reflectors to list, and then watch: a list of a watch cache
+// IsWatchListSemanticsUnSupported makes reflectors list, and then watch: a list of a watch cache
 // consists of its own objects, the initial events of a watch would be copies.
 func (*ListWatch) IsWatchListSemanticsUnSupported() bool { return true }

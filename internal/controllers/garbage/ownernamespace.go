@@ -42,9 +42,9 @@ func (c *Collector) reportMisplaced(ctx context.Context, kind inventory.Kind, in
 func (c *Collector) elsewhere(ctx context.Context, r metav1.OwnerReference, namespace string) bool {
 	c.mu.Lock()
 	owner, there := c.graph.Object(r.UID)
-	heard := c.graph.Heard(r.UID)
+	observed := c.graph.Observed(r.UID)
 	c.mu.Unlock()
-	if heard {
+	if observed {
 		return there && owner.Namespace != "" && owner.Namespace != namespace
 	}
 	kind, ok := c.inventory.Resolve(schema.FromAPIVersionAndKind(r.APIVersion, r.Kind))

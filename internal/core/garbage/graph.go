@@ -177,9 +177,9 @@ func (g *Graph) Object(uid types.UID) (Object, bool) {
 	return n.Object, true
 }
 
-// Heard reports whether the object with this UID has ever been observed, even if it has been
+// Observed reports whether the object with this UID has ever been observed, even if it has been
 // deleted since.
-func (g *Graph) Heard(uid types.UID) bool {
+func (g *Graph) Observed(uid types.UID) bool {
 	n := g.nodes[uid]
 	return n != nil && (n.gone || n.UID != "")
 }

@@ -573,8 +573,8 @@ func (m *Manager) Usage() (shared, own int, byNode map[int]int) {
 	return m.free(m.state).Size(), owned.Size(), byNode
 }
 
-// Asks reports whether a container of the pod requests exclusive CPUs or memory that a policy assigns.
-func (m *Manager) Asks(pod *corev1.Pod) (cpus, memory bool) {
+// Requests reports whether a container of the pod requests exclusive CPUs or memory that a policy assigns.
+func (m *Manager) Requests(pod *corev1.Pod) (cpus, memory bool) {
 	for c := range containers(pod) {
 		cpus = cpus || m.pinsCPUs() && wholeCPUs(pod, c) > 0
 		memory = memory || m.pinsMemory() && len(memoryOf(pod, c)) > 0

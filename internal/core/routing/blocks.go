@@ -395,8 +395,8 @@ func (x *blockIndex) unguess(slot int) {
 // fits reports whether the blocks of a server are as long as those of the requests.
 func (x *blockIndex) fits(v blockServer) bool { return v.received && v.size == x.size && x.size > 0 }
 
-// knows reports whether the state of a server is valid, including an empty one.
-func (x *blockIndex) knows(slot int) bool {
+// usable reports whether the state of a server is valid, including an empty one.
+func (x *blockIndex) usable(slot int) bool {
 	v := &x.servers[slot]
 	return x.fits(*v) || v.received && v.whole && v.size == 0
 }

@@ -294,7 +294,7 @@ func (x *index) shrink(slot int) {
 			l.part = have
 			return
 		}
-		// Nobody has the rest.
+		// No server has the rest.
 		if all.blocks = all.blocks[:have]; 2*have <= cap(all.blocks) {
 			all.blocks = slices.Clone(all.blocks)
 		}

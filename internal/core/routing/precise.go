@@ -253,7 +253,7 @@ func (p *Pool) known(r *Request, lengths []int32, exact []float64, now time.Time
 	p.blocks.match(r.Blocks, found, behind)
 	longest = 0
 	for _, slot := range p.live {
-		if p.blocks.knows(int(slot)) {
+		if p.blocks.usable(int(slot)) {
 			length := int32(n * float64(found[slot]) / all)
 			part := (p.precise.Fast*float64(found[slot]-behind[slot]) + p.precise.Slow*float64(behind[slot])) / all
 			if !p.blocks.servers[slot].whole {

@@ -73,7 +73,7 @@ func (l *Log) Run(ctx context.Context) {
 			}
 		}
 		if len(l.lines) == 0 {
-			l.told(ctx, out, out.flush())
+			l.logOnce(ctx, out, out.flush())
 		}
 	}
 }
@@ -81,12 +81,12 @@ func (l *Log) Run(ctx context.Context) {
 func (l *Log) store(ctx context.Context, out *logFile, line []byte) {
 	if err := out.write(line); err != nil {
 		l.lost()
-		l.told(ctx, out, err)
+		l.logOnce(ctx, out, err)
 	}
 }
 
-// told logs that the file cannot be written, once until it can be written again.
-func (l *Log) told(ctx context.Context, out *logFile, err error) {
+// logOnce logs that the file cannot be written, once until it can be written again.
+func (l *Log) logOnce(ctx context.Context, out *logFile, err error) {
 	if err != nil && !out.failing {
 		klog.FromContext(ctx).Error(err, "The access log of the gateway cannot be written; its lines are lost")
 	}

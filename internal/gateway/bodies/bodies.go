@@ -27,7 +27,7 @@ func classOf(size int64) int {
 	return len(sizes)
 }
 
-// memory is one allocation. It returns to its pool when nobody can use it any more.
+// memory is one allocation. It returns to its pool when it has no user left.
 type memory struct {
 	all   *[]byte
 	class int

@@ -11,7 +11,7 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// Backend is how a backend is asked by TLS, and verified. It fails for a CA or a certificate that cannot be read.
+// Backend returns the TLS configuration for a backend. It fails for a CA or a certificate that cannot be read.
 func Backend(b *httproute.BackendTLS) (*tls.Config, error) {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: b.Name}
 	if b.Insecure {

@@ -41,8 +41,8 @@ type Following struct {
 }
 
 // Answered sends the response to the picker and applies the picker's changes: to its header, and, while it is read, to
-// its body. The client gets what the picker returns. A picker that has ended the stream without an error is not asked
-// any more. Errors are ErrPicker.
+// its body. The client gets what the picker returns. A picker that has ended the stream without an error is not called
+// again. Errors are ErrPicker.
 //
 // The picker learns of the end of the body with its last part: trailers go to the client as they are, because pickers
 // ignore them (2.1).
@@ -333,7 +333,7 @@ func (p *passing) compare(data []byte) {
 	}
 }
 
-// drop forgets what was sent.
+// drop discards what was sent.
 func (p *passing) drop() {
 	p.release(p.held)
 	p.sent = nil

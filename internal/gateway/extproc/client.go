@@ -75,7 +75,7 @@ type Picked struct {
 	// Answer is the response to the client; nil: the request continues.
 	Answer *Answer
 
-	mode *filterv3.ProcessingMode // what the picker wants to see of the answer; nil: all
+	mode *filterv3.ProcessingMode // the parts of the response that the picker requests; nil: all
 }
 
 // Answer is a response that the picker itself sends to the client, such as 429.

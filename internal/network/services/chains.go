@@ -204,8 +204,8 @@ func (c codec) reject() [][]expr.Any {
 	}
 }
 
-// markMasquerade is the bit of the packet mark by which postrouting knows what to masquerade, between
-// DNAT and there. It is the one that kube-proxy uses, with the same meaning (N0.14).
+// markMasquerade is the bit of the packet mark that is set between DNAT and postrouting on packets to
+// masquerade. It is the one that kube-proxy uses, with the same meaning (N0.14).
 const markMasquerade = 0x4000
 
 // mark changes the bit: sets it, or clears it.

@@ -146,7 +146,7 @@ func (m *Manager) Enforce(capacity, limit corev1.ResourceList) error {
 	return nil
 }
 
-// Parent is the cgroup of the pod as CRI wants it named.
+// Parent returns the cgroup of the pod in the form that CRI requires.
 func (m *Manager) Parent(pod *corev1.Pod) string {
 	return m.name(resources.PodCgroupPath(resources.QoS(pod), pod.UID))
 }

@@ -128,7 +128,7 @@ func (p *plugin) ask(ctx context.Context, repository string, who pullcredentials
 	}
 	response := p.flight.DoChan(pullcredentials.RunKey(repository, who), func() (any, error) {
 		began := time.Now()
-		// Other callers may wait for this run, too: it continues when the first caller gives up.
+		// Other callers may wait for this run, too: it continues if the first caller is cancelled.
 		r, err := p.run(context.WithoutCancel(ctx), repository, who)
 		if observed != nil {
 			observed(p.Name, time.Since(began), err != nil)

@@ -56,7 +56,7 @@ type Config struct {
 	Logger   klog.Logger
 }
 
-// Pinning knows which CPUs and NUMA nodes containers have.
+// Pinning returns the CPUs and NUMA nodes that containers have.
 type Pinning interface {
 	// Near are the NUMA nodes that are preferred for the devices of a container; false: no preference.
 	Near(pod types.UID, container string) (pinning.Mask, bool)

@@ -18,7 +18,7 @@ type Classes interface {
 	Get(ctx context.Context, name string, options metav1.GetOptions) (*nodev1.RuntimeClass, error)
 }
 
-// Finder finds handlers. It remembers the answer for each pod, so that a class that is deleted, or made
+// Finder finds handlers. It stores the result for each pod, so that a class that is deleted, or made
 // again with another handler, does not move the images and containers of a pod to another runtime. It is
 // safe for concurrent use.
 type Finder struct {
@@ -28,7 +28,7 @@ type Finder struct {
 	known map[types.UID]string
 }
 
-// New returns a Finder that knows no pod.
+// New returns a Finder without stored results.
 func New(classes Classes) *Finder {
 	return &Finder{classes: classes, known: map[types.UID]string{}}
 }

@@ -39,7 +39,7 @@ type Secrets interface {
 type Config struct {
 	Runtime Runtime
 	Secrets Secrets
-	// Handler is the runtime handler of a pod, for whose runtime images are asked and pulled; nil: there is one
+	// Handler is the runtime handler of a pod, whose runtime inspects and pulls images; nil: there is one
 	// runtime for all.
 	Handler func(context.Context, *corev1.Pod) (string, error)
 	// MaxPulls bounds the pulls at one time; 1 is upstream's serial pulling.
@@ -208,7 +208,7 @@ type pull struct {
 }
 
 // Pull pulls an image with the pull secrets of the pod. Pods that need the same at the same time
-// share one pull; it continues until the last of them gives up.
+// share one pull; it continues until the last of them is cancelled.
 func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure) {
 	asked := time.Now()

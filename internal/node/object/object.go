@@ -122,7 +122,7 @@ func New(cfg Config) *Reporter {
 	return &Reporter{cfg: cfg, poke: make(chan struct{}, 1), stored: make(chan struct{}), ready: make(chan struct{})}
 }
 
-// Registered is closed when the object is in the API server, and Node knows it.
+// Registered is closed when the object is stored in the API server, and Node returns it.
 func (r *Reporter) Registered() <-chan struct{} { return r.stored }
 
 // Ready is closed when the object was stored with Ready true for the first time.

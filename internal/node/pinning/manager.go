@@ -135,8 +135,8 @@ func (m *Manager) Admit(pod *corev1.Pod) *pinning.Refusal {
 	if refused != nil {
 		reason = refused.Reason
 	}
-	asksCPUs, asksMemory := m.core.Asks(pod)
-	m.cfg.Meter.PinningAdmitted(asksCPUs, asksMemory, m.cfg.Policies.Policy != "" &&
+	requestsCPUs, requestsMemory := m.core.Requests(pod)
+	m.cfg.Meter.PinningAdmitted(requestsCPUs, requestsMemory, m.cfg.Policies.Policy != "" &&
 		m.cfg.Policies.Policy != pinning.TopologyNone, reason, time.Since(began))
 	return refused
 }

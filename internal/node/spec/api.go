@@ -56,7 +56,7 @@ type SandboxInput struct {
 	Pod          *corev1.Pod
 	Attempt      uint32
 	Node         *Node
-	CgroupParent string             // as CRI wants it: "/kubepods/burstable/pod<uid>" or a slice name
+	CgroupParent string             // in the form that CRI requires: "/kubepods/burstable/pod<uid>" or a slice name
 	UserNS       *cri.UserNamespace // required when spec.hostUsers is false; see UserNamespace
 }
 

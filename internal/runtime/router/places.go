@@ -186,7 +186,7 @@ func (p *places) addTo(pl *place, id string) error {
 	return p.write(pl, atomicfile.WriteUnsynced)
 }
 
-// drop forgets a sandbox or container that was removed.
+// drop deletes the record of a sandbox or container that was removed.
 func (p *places) drop(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

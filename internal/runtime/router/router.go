@@ -163,7 +163,7 @@ func (r *Router) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReques
 	return resp, r.places.add(uid, resp.GetPodSandboxId())
 }
 
-// RemovePodSandbox forgets the sandbox, too.
+// RemovePodSandbox removes the sandbox and its record.
 func (r *Router) RemovePodSandbox(ctx context.Context,
 	req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	resp, err := byID(ctx, r, req.GetPodSandboxId(), runtime.Runtime.RemovePodSandbox, req)
@@ -194,7 +194,7 @@ func (r *Router) CreateContainer(ctx context.Context, req *cri.CreateContainerRe
 	return resp, r.places.add(uid, resp.GetContainerId())
 }
 
-// RemoveContainer forgets the container, too.
+// RemoveContainer removes the container and its record.
 func (r *Router) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse,
 	error) {
 	resp, err := byID(ctx, r, req.GetContainerId(), runtime.Runtime.RemoveContainer, req)

@@ -48,7 +48,7 @@ func (w *world) arrive() {
 		r.facts.Deadline = w.now.Add(time.Duration(w.IntN(9000)) * time.Millisecond)
 	}
 	w.send(r)
-	if w.one(10) { // the client gives up
+	if w.one(10) { // the client cancels the request
 		w.after(time.Duration(w.IntN(4000))*time.Millisecond, func() { w.giveUp(r) })
 	}
 }

@@ -83,7 +83,7 @@ func (w *world) changeCrowd() {
 	}
 }
 
-// calmCrowd wants a state of the DaemonSet and the CronJob that can be reached, and stays.
+// calmCrowd sets a desired state of the DaemonSet and the CronJob that can be reached, and stays.
 func (w *world) calmCrowd() {
 	for _, d := range cluster.All[*appsv1.DaemonSet](w.API) {
 		edit(w, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "v3" })

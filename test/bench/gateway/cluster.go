@@ -108,7 +108,7 @@ func cluster(ctx context.Context, program, dir string, routes int) (after, serve
 		}
 		answered := time.Now()
 		for status := 0; status != http.StatusInternalServerError; {
-			status, err = asked(ctx, clusterAt, name+"."+benchHost)
+			status, err = statusOf(ctx, clusterAt, name+"."+benchHost)
 			if time.Since(began) > 2*time.Minute {
 				return nil, nil, fmt.Errorf("the route is not served: %d: %w", status, err)
 			}
@@ -122,8 +122,8 @@ func cluster(ctx context.Context, program, dir string, routes int) (after, serve
 	return after, served, nil
 }
 
-// asked is the status of a response.
-func asked(ctx context.Context, at, host string) (int, error) {
+// statusOf returns the status of a response.
+func statusOf(ctx context.Context, at, host string) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/1k", nil)
 	if err != nil {
 		return 0, err

@@ -211,7 +211,7 @@ func applied(ctx context.Context, in io.Writer) (*result, error) {
 			return err
 		}
 		for {
-			status, err := asked(ctx, plainAt, host)
+			status, err := statusOf(ctx, plainAt, host)
 			if err != nil {
 				return err
 			}

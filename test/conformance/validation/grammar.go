@@ -12,7 +12,7 @@ import (
 // Questions from the grammar of fields: for each field of each type, values that fit its name and type, in valid,
 // nearly valid, and hostile forms.
 
-// question is a change that is asked for its grammar. Its id names type, field and class: equal ones are asked once
+// question is a change that tests a grammar. Its id names type, field and class: equal ones are tested once
 // for all objects that hold the type.
 type question struct {
 	op

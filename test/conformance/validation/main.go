@@ -259,7 +259,7 @@ func (t *trial) ask(op op, unchanged answer, old runtime.Object, text []byte) (l
 	return l, true, nil
 }
 
-// grammar writes a line for each question that the grammar of a field asks, once for all objects that have the field.
+// grammar writes a line for each question about the grammar of a field, once for all objects that have the field.
 func (t *trial) grammar() error {
 	var base map[string]any
 	if err := json.Unmarshal(t.base, &base); err != nil {

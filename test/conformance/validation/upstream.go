@@ -107,7 +107,7 @@ func (u upstream) create(data []byte) (a answer) {
 	if m.GetName() == "" && m.GetGenerateName() != "" {
 		m.SetName(u.main.GenerateName(m.GetGenerateName()))
 	}
-	if a.errs = told(rest.BeforeCreate(u.main, u.context("", &a), obj)); a.errs == nil {
+	if a.errs = details(rest.BeforeCreate(u.main, u.context("", &a), obj)); a.errs == nil {
 		a.stored = u.difference(data, obj)
 	}
 	return a
@@ -124,7 +124,7 @@ func (u upstream) update(sub string, old runtime.Object, data []byte) (a answer)
 	if sub != "" {
 		by = parts[u.gvk.GroupKind()][sub].strategy
 	}
-	if a.errs = told(rest.BeforeUpdate(by, u.context(sub, &a), obj, old.DeepCopyObject())); a.errs == nil {
+	if a.errs = details(rest.BeforeUpdate(by, u.context(sub, &a), obj, old.DeepCopyObject())); a.errs == nil {
 		a.stored = u.difference(data, obj)
 	}
 	return a
@@ -218,15 +218,15 @@ func (u upstream) touch(data []byte) (a answer) {
 		labels[k] = v
 	}
 	m.SetLabels(labels)
-	a.errs = told(rest.BeforeUpdate(u.main, u.context("", &a), obj, old))
+	a.errs = details(rest.BeforeUpdate(u.main, u.context("", &a), obj, old))
 	return a
 }
 
 // longest is how much of a message is kept, in bytes.
 const longest = 120
 
-// told returns the parts of an error that a client sees: field and message of each cause.
-func told(err error) []string {
+// details returns the parts of an error that a client sees: field and message of each cause.
+func details(err error) []string {
 	if err == nil {
 		return nil
 	}

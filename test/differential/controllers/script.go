@@ -125,8 +125,8 @@ func meta(name string) metav1.ObjectMeta {
 // least is for how long a pod must be ready: longer than any history takes, or not at all.
 func (w *writer) least() int32 { return pick[int32](w, 0, 0, 0, 0, 7200) }
 
-// told marks a template of which no pod can be made.
-func told(t corev1.PodTemplateSpec) string {
+// unusable marks a template of which no pod can be made.
+func unusable(t corev1.PodTemplateSpec) string {
 	if t.Spec.PriorityClassName != "" {
 		return " refused"
 	}
@@ -211,7 +211,7 @@ func (w *writer) deployment() step {
 		}
 	}, fmt.Sprintf("replicas %d image %s surge %v unavailable %v recreate %t paused %t history %d ready %d s%s",
 		*replicas,
-		t.Spec.Containers[0].Image, surge, unavailable, recreate, paused, limit, least, told(t)))
+		t.Spec.Containers[0].Image, surge, unavailable, recreate, paused, limit, least, unusable(t)))
 }
 
 func (w *writer) replicaSet() step {
@@ -227,7 +227,7 @@ func (w *writer) replicaSet() step {
 	}, func(s *appsv1.ReplicaSet) {
 		s.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels(name)}
 		s.Spec.Replicas, s.Spec.Template, s.Spec.MinReadySeconds = replicas, t, least
-	}, fmt.Sprintf("replicas %d ready %d s%s", *replicas, least, told(t)))
+	}, fmt.Sprintf("replicas %d ready %d s%s", *replicas, least, unusable(t)))
 }
 
 func (w *writer) controller() step {
@@ -242,7 +242,7 @@ func (w *writer) controller() step {
 		return c.CoreV1().ReplicationControllers(ns)
 	}, func(s *corev1.ReplicationController) {
 		s.Spec.Selector, s.Spec.Replicas, s.Spec.Template = labels(name), replicas, &t
-	}, fmt.Sprintf("replicas %d%s", *replicas, told(t)))
+	}, fmt.Sprintf("replicas %d%s", *replicas, unusable(t)))
 }
 
 func (w *writer) statefulSet() step {
@@ -282,7 +282,7 @@ func (w *writer) statefulSet() step {
 		}
 	}, fmt.Sprintf("replicas %d image %s partition %d onDelete %t start %d unavailable %v ready %d s claims %s %s%s",
 		*replicas, t.Spec.Containers[0].Image, partition, onDelete, start, unavailable, least, kept.WhenDeleted,
-		kept.WhenScaled, told(t)))
+		kept.WhenScaled, unusable(t)))
 }
 
 func (w *writer) daemonSet() step {
@@ -311,7 +311,7 @@ func (w *writer) daemonSet() step {
 			s.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}
 		}
 	}, fmt.Sprintf("image %s node %d unavailable %v surge %v onDelete %t ready %d s%s",
-		t.Spec.Containers[0].Image, node, unavailable, surge, onDelete, least, told(t)))
+		t.Spec.Containers[0].Image, node, unavailable, surge, onDelete, least, unusable(t)))
 }
 
 // cronJob makes one that was due last on New Year's Day, so that the name of its Job does not depend on when this runs.

@@ -84,7 +84,7 @@ func run(documents, schemaFile string) error {
 
 const title, version = "Kubernetes", "1.37"
 
-// The names of what every operation asks for and may answer.
+// The names of the authentication that each operation requires, and of a response that each may have.
 const bearer, bearerDoc, unauthorized = "BearerToken", "Bearer Token authentication", "Unauthorized"
 
 func writeV2(dir string, services []*restful.WebService, types *runtime.Scheme) error {

@@ -1,7 +1,7 @@
 // Command validations makes the functions of internal/kinds/declarative from the
 // rules in the comments of k8s.io/api. Run it in the tools directory:
 // go run ./cmd/validations. It works in a scratch module, because upstream's
-// generator wants to write beside the packages it reads.
+// generator writes beside the packages that it reads.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 const (
 	generator = "k8s.io/code-generator/cmd/validation-gen"
 	output    = "zz_generated.validations.go"
-	// meta holds rules that the others refer to; the generator wants to make them, too.
+	// meta holds rules that the others refer to; the generator would make them, too.
 	meta = "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 )
 

@@ -149,7 +149,7 @@ func (s *Sampler) node(name string) *sampled {
 	return n
 }
 
-// Keep forgets all other nodes.
+// Keep removes all other nodes.
 func (s *Sampler) Keep(nodes map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

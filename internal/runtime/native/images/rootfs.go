@@ -100,7 +100,7 @@ func mounts(dir, lower string, layers int, readOnly bool, ids native.IDMap) []mo
 	if readOnly {
 		m.Options = append(m.Options, "ro")
 	} else {
-		// The layer ends with its container, and at the latest with the machine: nobody reads it after a power failure.
+		// The layer ends with its container, and at the latest with the machine: it is not used after a power failure.
 		// Without "volatile", the end of each container would write all that the host's file system has in memory.
 		m.Options = append(m.Options, "volatile", "upperdir="+filepath.Join(dir, "fs"),
 			"workdir="+filepath.Join(dir, "work"))

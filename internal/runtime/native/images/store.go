@@ -187,7 +187,7 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 				s.cfg.Root, err)
 		}
 	}
-	// Without such a directory, the library's collector gives up and leaves partial downloads.
+	// Without such a directory, the library's collector fails and leaves partial downloads.
 	if err := os.MkdirAll(filepath.Join(s.cfg.Root, "content", "blobs"), 0o755); err != nil {
 		return fmt.Errorf("make content store: %w", err)
 	}

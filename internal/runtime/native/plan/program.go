@@ -231,7 +231,7 @@ func (p *Program) send(then continuation, files ...string) {
 // await ends a program whose question was sent.
 func (p *Program) await() { p.add(wire.Message{Code: OpAsk}) }
 
-// Asks reports whether the program ends with a question of the helper.
+// Asks reports whether the program ends with a request of the helper.
 func (p *Program) Asks() bool { return p.then != nil }
 
 // Questions returns how many files the helper sends before it waits.

@@ -52,7 +52,7 @@ type Container struct {
 	Cgroup    string          `json:"cgroup"`
 	Hostname  string          `json:"hostname,omitempty"`
 	CreatedAt int64           `json:"createdAt"`
-	// when its helper got the message to continue; only the monitor knows whether the process began
+	// when its helper got the message to continue; only the monitor has the state of the process
 	LaunchedAt int64          `json:"launchedAt,omitempty"`
 	StartedAt  int64          `json:"startedAt,omitempty"`
 	FinishedAt int64          `json:"finishedAt,omitempty"`
