@@ -238,8 +238,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// A pod uses the claims that its volumes name, and those made for its ephemeral volumes. A claim of that name in another
-// namespace, or of another owner, is a different one (S6.2).
+// A pod uses the claims that its volumes name, and those made for its ephemeral volumes. A claim of that name in
+// another namespace, or of another owner, is a different one (S6.2).
 func TestUsesVolumeClaim(t *testing.T) {
 	p := pod()
 	p.Spec.Volumes = []corev1.Volume{{Name: "config"},
