@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/base/instance"
+	"carob/internal/cli/redact"
 )
 
 const (
@@ -95,7 +96,7 @@ type bundle struct {
 	cluster kubernetes.Interface                                   // nil if the cluster does not run
 	raw     func(ctx context.Context, path string) ([]byte, error) // reads a path of the API server
 
-	redact   redactor
+	redact   redact.Redactor
 	objects  []bundled
 	files    []bundled
 	problems []string
@@ -109,13 +110,13 @@ type bundled struct {
 func (b *bundle) add(name string, what any) { b.objects = append(b.objects, bundled{name, what}) }
 
 func (b *bundle) problem(what string, err error) {
-	b.problems = append(b.problems, what+": "+b.redact.text(message(err)))
+	b.problems = append(b.problems, what+": "+b.redact.Text(message(err)))
 }
 
 func (b *bundle) collect(ctx context.Context) {
 	b.add("version.json", b.version)
 	if b.cluster != nil {
-		if err := b.learnSecrets(ctx); err != nil {
+		if err := b.addSecrets(ctx); err != nil {
 			// Without the values of secrets, the rest cannot be redacted.
 			b.problem("all data of the cluster, because its secrets cannot be read and removed", err)
 		} else {
@@ -127,9 +128,9 @@ func (b *bundle) collect(ctx context.Context) {
 		text, isText := o.what.([]byte)
 		var err error
 		if isText {
-			text = []byte(b.redact.text(string(text)))
+			text = []byte(b.redact.Text(string(text)))
 		} else {
-			text, err = b.redact.object(o.what)
+			text, err = b.redact.Object(o.what)
 		}
 		if err != nil {
 			b.problem(o.name, err)
@@ -142,16 +143,16 @@ func (b *bundle) collect(ctx context.Context) {
 	}
 }
 
-// learnSecrets reads the values of secrets and of the environment of pods, to remove them from all
+// addSecrets reads the values of secrets and of the environment of pods, to remove them from all
 // texts.
-func (b *bundle) learnSecrets(ctx context.Context) error {
+func (b *bundle) addSecrets(ctx context.Context) error {
 	secrets, err := b.cluster.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("%w (while listing secrets)", err) // "secrets: …" would be redacted
 	}
 	for _, s := range secrets.Items {
 		for _, v := range s.Data {
-			b.redact.learn(string(v))
+			b.redact.Add(string(v))
 		}
 	}
 	pods, err := b.cluster.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
@@ -159,16 +160,16 @@ func (b *bundle) learnSecrets(ctx context.Context) error {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	for i := range pods.Items {
-		b.learnEnvironment(&pods.Items[i].Spec)
+		b.addEnvironment(&pods.Items[i].Spec)
 	}
 	b.add("pods.json", pods)
 	return nil
 }
 
-func (b *bundle) learnEnvironment(spec *corev1.PodSpec) {
+func (b *bundle) addEnvironment(spec *corev1.PodSpec) {
 	learn := func(env []corev1.EnvVar) {
 		for _, e := range env {
-			b.redact.learn(e.Value)
+			b.redact.Add(e.Value)
 		}
 	}
 	for _, c := range spec.InitContainers {

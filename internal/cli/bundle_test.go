@@ -51,7 +51,8 @@ func TestBundleHasNoSecrets(t *testing.T) {
 		}
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop",
-		Annotations: map[string]string{lastApplied: envValue, "team": "a"}}, Spec: corev1.PodSpec{
+		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: envValue,
+			"team": "a"}}, Spec: corev1.PodSpec{
 		NodeName: "n",
 		Containers: []corev1.Container{{Name: "c", Image: "nginx:1", Args: []string{"--api-token=" + argument, "serve"},
 			Env: []corev1.EnvVar{{Name: "DB", Value: envValue}, {Name: "PIN", Value: short}},

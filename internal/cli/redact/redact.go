@@ -1,4 +1,6 @@
-package cli
+// Package redact removes secrets from texts and objects. `carob support-bundle` writes nothing that it has not passed
+// through it; it must never decide what a bundle contains.
+package redact
 
 import (
 	"bytes"
@@ -13,19 +15,19 @@ import (
 // removed replaces what was redacted.
 const removed = "(removed)"
 
-// redactor removes secrets from texts and objects: values added by learn, anything in the form of a credential, and
-// fields that hold values set by users.
-type redactor struct {
-	known *strings.Replacer
-	seen  map[string]bool
+// Redactor removes secrets from texts and objects: values added by Add, anything in the form of a credential, and
+// fields that hold values set by users. Its zero value is ready to use, by one goroutine at a time.
+type Redactor struct {
+	replacer *strings.Replacer
+	seen     map[string]bool
 }
 
 // shortestSecret is the minimum length of a value that is searched for in texts: shorter values are
 // common words. Fields that hold them are redacted anyway.
 const shortestSecret = 6
 
-// learn adds a secret value, as it is and in its encoded forms.
-func (r *redactor) learn(value string) {
+// Add adds a secret value, as it is and in its encoded forms.
+func (r *Redactor) Add(value string) {
 	if r.seen == nil {
 		r.seen = map[string]bool{}
 	}
@@ -44,7 +46,7 @@ func (r *redactor) learn(value string) {
 	if encoded := base64.StdEncoding.EncodeToString([]byte(value)); len(value) >= shortestSecret {
 		r.seen[encoded] = true
 	}
-	r.known = nil
+	r.replacer = nil
 }
 
 // credentials matches secrets by their form.
@@ -60,9 +62,9 @@ var credentials = []struct {
 		`(?i)([a-z0-9_-]*(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|credential)s?["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;]+)`), "${1}" + removed},
 }
 
-// text returns a text without secrets.
-func (r *redactor) text(s string) string {
-	if r.known == nil {
+// Text returns a text without secrets.
+func (r *Redactor) Text(s string) string {
+	if r.replacer == nil {
 		forms := make([]string, 0, len(r.seen))
 		for f := range r.seen {
 			forms = append(forms, f)
@@ -73,9 +75,9 @@ func (r *redactor) text(s string) string {
 		for _, f := range forms {
 			pairs = append(pairs, f, removed)
 		}
-		r.known = strings.NewReplacer(pairs...)
+		r.replacer = strings.NewReplacer(pairs...)
 	}
-	s = r.known.Replace(s)
+	s = r.replacer.Replace(s)
 	for _, c := range credentials {
 		s = c.form.ReplaceAllString(s, c.with)
 	}
@@ -89,10 +91,8 @@ var (
 	valueMaps  = []string{"data", "binaryData", "stringData", "volumeAttributes", "options"}
 )
 
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
-// object returns an object as indented JSON, without secrets.
-func (r *redactor) object(v any) ([]byte, error) {
+// Object returns an object as indented JSON, without secrets.
+func (r *Redactor) Object(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
@@ -113,17 +113,17 @@ func (r *redactor) object(v any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func (r *redactor) node(v any) any {
+func (r *Redactor) node(v any) any {
 	switch v := v.(type) {
 	case string:
-		return r.text(v)
+		return r.Text(v)
 	case []any:
 		for i := range v {
 			v[i] = r.node(v[i])
 		}
 	case map[string]any:
 		delete(v, "managedFields")
-		delete(v, lastApplied)
+		delete(v, "kubectl.kubernetes.io/last-applied-configuration")
 		for name, field := range v {
 			values, isMap := field.(map[string]any)
 			switch {
