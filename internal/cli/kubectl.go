@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	_ "k8s.io/component-base/cli/flag"
-	_ "k8s.io/component-base/logs"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 
 	_ "carob/internal/cli/language" // must be initialized before kubectl's packages look up their texts
@@ -78,8 +78,8 @@ func (r *root) kubectl(args []string, out, errOut io.Writer) *cobra.Command {
 			300).WithDiscoveryQPS(50),
 		IOStreams: genericiooptions.IOStreams{In: r.in, Out: out, ErrOut: errOut},
 	})
-	//k.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
-	//logs.AddFlags(k.PersistentFlags())
+	k.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
+	logs.AddFlags(k.PersistentFlags())
 	k.SetIn(r.in)
 	k.SetOut(out)
 	k.SetErr(errOut)
