@@ -178,7 +178,8 @@ func (s *Storage) DeleteSome() {
 
 // Repair lets a user delete what can never work again: claims whose data was on a node that is gone, pods that use a
 // claim that is being deleted (S7.2), and pods that were bound to a node before their claim was deleted (the new claim
-// waits for a pod without a node, as upstream).
+// waits for a pod without a node, as upstream). Two pods of a set in order that is scaled down wait for each other when
+// neither can be scheduled (W3.45): those without their claims are deleted, too.
 func (s *Storage) Repair() {
 	for _, c := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
 		if v := s.volumeOf(c); c.DeletionTimestamp == nil && c.Spec.VolumeName != "" && (v == nil || s.lost(v)) {
@@ -186,13 +187,15 @@ func (s *Storage) Repair() {
 		}
 	}
 	for _, p := range cluster.All[*corev1.Pod](s.api) {
-		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil {
+		if p.DeletionTimestamp != nil {
 			continue
 		}
 		for _, pc := range volume.PodClaims(p) {
 			c := s.claimOf(p.Namespace, pc.Name)
-			if c != nil && (c.DeletionTimestamp != nil || p.Status.Phase == corev1.PodPending &&
-				c.Spec.VolumeName == "" && *c.Spec.StorageClassName != Immediate) {
+			bound := p.Spec.NodeName != ""
+			wedged := c != nil && p.Status.Phase == corev1.PodPending && c.Spec.VolumeName == "" &&
+				*c.Spec.StorageClassName != Immediate
+			if c == nil && !bound || c != nil && bound && (c.DeletionTimestamp != nil || wedged) {
 				s.api.Delete(p.UID, grace)
 				break
 			}
