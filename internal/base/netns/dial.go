@@ -41,9 +41,10 @@ func DialTCP(ctx context.Context, path string, to netip.AddrPort) (net.Conn, err
 
 // beginConnect makes a socket in the namespace of the thread, and begins to connect it.
 func beginConnect(to netip.AddrPort) (*os.File, error) {
-	family, at := unix.AF_INET, unix.Sockaddr(nil)
+	var family int
+	var at unix.Sockaddr
 	if to.Addr().Is4() {
-		at = &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+		family, at = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	} else {
 		family, at = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 	}

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
+	"pgregory.net/rapid"
 
 	"carob/internal/base/testwait"
-	"pgregory.net/rapid"
 )
 
 // line is one line of a log file, n seconds after midnight.

@@ -497,7 +497,6 @@ func place(old []placed, want []endpoint) []placed {
 	return next
 }
 
-// problems lists the problems of a Service.
 // Elements returns all elements of the table.
 func (s *State) Elements() iter.Seq[Element] {
 	return func(yield func(Element) bool) {
