@@ -34,6 +34,10 @@ import (
 // A change of phase or readiness matters and is written at once. Other changes settle first: most steps of a start are
 // over before a client could read them. When many pods start or end at once, their steps take longer, and so does
 // settling, up to a second: each write would delay those that matter.
+//
+// A pod that is not ready because a container ended settles for 100 ms, and no longer: most often its next instance runs
+// by then. Upstream's kubelet does not show the moment in between, because it starts that instance before it looks
+// again; its conformance test of a pod's life reads the status in that moment and requires that the pod is ready.
 type Writer struct {
 	client corev1client.PodsGetter
 
@@ -52,6 +56,7 @@ type podStatus struct {
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
 	settle  *time.Timer       // runs while the status settles
+	ended   bool              // a container ended: settling takes endedTime, whatever changes meanwhile
 	busy    bool              // a worker has it
 	gone    bool
 	tries   int
@@ -62,6 +67,7 @@ const (
 	workers    = 8
 	settleTime = 20 * time.Millisecond
 	settleMax  = time.Second // while seven or more do
+	endedTime  = 100 * time.Millisecond
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
 )
@@ -145,25 +151,72 @@ func (w *Writer) touch(uid types.UID, s *podStatus) {
 	s.dirty = true
 	switch {
 	case s.queued || s.busy || s.gone:
-	case matters(&s.base.Status, s.want):
+	case !matters(&s.base.Status, s.want):
+		if s.settle == nil {
+			w.wait(uid, s, min(settleTime*time.Duration((w.settling+1)*(w.settling+1)), settleMax))
+		}
+	case !onlyEnded(&s.base.Status, s.want):
 		w.enqueue(uid, s)
-	case s.settle == nil:
-		w.settling++
-		wait := min(settleTime*time.Duration(w.settling*w.settling), settleMax)
-		s.settle = time.AfterFunc(wait, func() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if s.settle != nil && !s.gone {
-				w.enqueue(uid, s)
-			}
-		})
+	case !s.ended:
+		w.settled(s)
+		s.ended = true
+		w.wait(uid, s, endedTime)
 	}
+}
+
+// wait lets a status settle, with w.mu held.
+func (w *Writer) wait(uid types.UID, s *podStatus, d time.Duration) {
+	w.settling++
+	var timer *time.Timer
+	timer = time.AfterFunc(d, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if s.settle == timer && !s.gone {
+			w.enqueue(uid, s)
+		}
+	})
+	s.settle = timer
 }
 
 // matters reports whether a client may act on the difference: another phase, or another
 // readiness.
 func matters(have, want *corev1.PodStatus) bool {
 	return have.Phase != want.Phase || isReady(have) != isReady(want)
+}
+
+// onlyEnded reports whether the pod is not ready any more for the only reason that containers of it ended.
+func onlyEnded(have, want *corev1.PodStatus) bool {
+	if have.Phase != want.Phase || !isReady(have) {
+		return false
+	}
+	ended := false
+	for _, list := range [][]corev1.ContainerStatus{want.InitContainerStatuses, want.ContainerStatuses} {
+		for i := range list {
+			if c := &list[i]; !c.Ready {
+				was := find(have, c.Name)
+				switch {
+				case was == nil || !was.Ready: // as before
+				case c.State.Running != nil: // a probe failed
+					return false
+				default:
+					ended = true
+				}
+			}
+		}
+	}
+	return ended
+}
+
+// find returns the status of a container.
+func find(s *corev1.PodStatus, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
 }
 
 func isReady(s *corev1.PodStatus) bool {
@@ -180,7 +233,7 @@ func (w *Writer) settled(s *podStatus) {
 	if s.settle != nil {
 		w.settling--
 		s.settle.Stop()
-		s.settle = nil
+		s.settle, s.ended = nil, false
 	}
 }
 

@@ -156,6 +156,103 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// A container that ends and runs again within a moment is one write, also when other changes settle already. If it does
+// not run again, the pod is not ready after that moment; nor may more changes delay that. A failed probe does not wait.
+func TestSettleAfterAnEnd(t *testing.T) {
+	is := func(ready, restarted bool) *corev1.PodStatus {
+		st := &corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
+			Ready: ready, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}}
+		if ready {
+			st.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+		}
+		if restarted {
+			st.ContainerStatuses[0].RestartCount = 1
+		}
+		st.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+		if ready {
+			st.Conditions[0].Status = corev1.ConditionTrue
+		}
+		return st
+	}
+	probed := is(false, false)
+	probed.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	other := is(true, false)
+	other.PodIP = "10.0.0.1"
+	failed := is(false, false)
+	failed.Phase = corev1.PodFailed
+	for _, c := range []struct {
+		name   string
+		steps  []*corev1.PodStatus // 45 ms apart
+		writes []int               // after each
+		after  time.Duration       // the last one
+		last   int                 // writes then
+	}{
+		{"runs again", []*corev1.PodStatus{is(false, false), is(true, true)}, []int{0, 0}, 55 * time.Millisecond, 1},
+		{"after another change", []*corev1.PodStatus{other, is(false, false), is(true, true)},
+			[]int{0, 1, 1}, 55 * time.Millisecond, 2},
+		{"does not run again", []*corev1.PodStatus{is(false, false)}, []int{0}, endedTime, 1},
+		{"changes on and on", []*corev1.PodStatus{is(false, false), is(false, true), is(false, false), is(false, true)},
+			[]int{0, 0, 0, 1}, 0, 1},
+		{"a failed probe", []*corev1.PodStatus{probed}, []int{1}, 0, 1},
+		{"another phase", []*corev1.PodStatus{is(false, false), failed}, []int{0, 1}, endedTime, 1},
+		{"runs, and ends again", []*corev1.PodStatus{is(false, false), is(true, true), is(true, true), is(false, true)},
+			[]int{0, 0, 0, 1}, endedTime, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, w, pod := start(t)
+			s.edit(func(p *corev1.Pod) { p.Status = *is(true, false) })
+			w.Seen(s.now())
+			for i, step := range c.steps {
+				if i > 0 {
+					time.Sleep(45 * time.Millisecond)
+				}
+				w.Set(pod, step.DeepCopy())
+				synctest.Wait()
+				if s.writes != c.writes[i] {
+					t.Errorf("%s: %d writes after step %d, want %d", c.name, s.writes, i, c.writes[i])
+				}
+			}
+			time.Sleep(c.after)
+			synctest.Wait()
+			if s.writes != c.last {
+				t.Errorf("%s: %d writes at the end, want %d", c.name, s.writes, c.last)
+			}
+			if got, want := isReady(&s.now().Status), isReady(c.steps[len(c.steps)-1]); got != want {
+				t.Errorf("%s: ready: %t, want %t", c.name, got, want)
+			}
+		})
+	}
+}
+
+// A change that settles already does not shorten the wait after the end of a container.
+func TestSettleTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		ready := corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true}}}
+		s.edit(func(p *corev1.Pod) { p.Status = ready })
+		w.Seen(s.now())
+		other := ready.DeepCopy()
+		other.PodIP = "10.0.0.1"
+		w.Set(pod, other)
+		ended := other.DeepCopy()
+		ended.Conditions[0].Status = corev1.ConditionFalse
+		ended.ContainerStatuses[0].Ready = false
+		w.Set(pod, ended)
+		for _, step := range []struct {
+			wait   time.Duration
+			writes int
+		}{{endedTime - time.Millisecond, 0}, {time.Millisecond, 1}} {
+			time.Sleep(step.wait)
+			synctest.Wait()
+			if s.writes != step.writes {
+				t.Errorf("%d writes, want %d", s.writes, step.writes)
+			}
+		}
+	})
+}
+
 // What others write stays, also when it came between look and write (L8.31, L8.32).
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
