@@ -97,7 +97,7 @@ func TestInferenceDocument(t *testing.T) {
 	c.kubectl(t, "wait", "--for="+resolved+`reason}=BackendNotFound`, "--timeout="+patience.String(),
 		"httproute/llm-route")
 	contains(t, "the status", c.kubectl(t, "get", "httproute/llm-route", "-o", resolved+"message}"),
-		`is "vllm-llama2-7b-pool" meant?`)
+		`did you mean "vllm-llama2-7b-pool"?`)
 	contains(t, "explain", c.explain("httproute/llm-route"), `! Gateway inference-gateway: ResolvedRefs is false: `)
 	contains(t, "explain", c.explain("inferencepool/vllm-llama2-7b-pool"), "! no Gateway of carob serves it")
 	contains(t, "explain", c.explain("pod/server"), "  runs on node ")
@@ -153,7 +153,7 @@ func TestInferenceDocument(t *testing.T) {
 		return status == 429 && h.Get("X-Llm-D-Request-Dropped-Reason") == "rejected-saturated"
 	})
 	contains(t, "explain", c.explain("inferencepool/vllm-llama2-7b-pool", "--model", "other"), "  1 ready server takes ",
-		"! saturated", "  server server: ", "! model other: unknown")
+		"! saturated", "  server server: ", "! model other: no InferenceModel has this name")
 	if status, text, _ := ask("/v1/completions", `{"model":"llama2","prompt":"hello"}`); status != 200 {
 		t.Errorf("a critical request: %d %s", status, text)
 	}
