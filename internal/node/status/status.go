@@ -35,9 +35,9 @@ import (
 // over before a client could read them. When many pods start or end at once, their steps take longer, and so does
 // settling, up to a second: each write would delay those that matter.
 //
-// A pod that is not ready because a container ended settles for 100 ms, and no longer: most often its next instance runs
-// by then. Upstream's kubelet does not show the moment in between, because it starts that instance before it looks
-// again; its conformance test of a pod's life reads the status in that moment and requires that the pod is ready.
+// A pod that is not ready because a container ended settles for 100 ms, and no longer: most often its next instance
+// runs by then. Upstream's kubelet does not show the moment in between, because it starts that instance before it looks
+// again; its conformance test of a pod's life reads the status then and requires that the pod is ready.
 type Writer struct {
 	client corev1client.PodsGetter
 
