@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 )
 
 // TestRelease is the life of a release, once with server-side apply, which is
@@ -259,15 +260,19 @@ func (u *user) annotate(configMap, key, value string) {
 	}
 }
 
+// scale changes the replicas as kubectl scale does; meanwhile the controller may write a status.
 func (u *user) scale(replicas int32) {
 	u.Helper()
-	s, err := u.client.AppsV1().Deployments(u.namespace).GetScale(u.Context(), "r", metav1.GetOptions{})
-	if err != nil {
-		u.Fatal(err)
-	}
-	s.Spec.Replicas = replicas
-	if _, err := u.client.AppsV1().Deployments(u.namespace).UpdateScale(u.Context(), "r", s,
-		metav1.UpdateOptions{FieldManager: "ops"}); err != nil {
+	deployments := u.client.AppsV1().Deployments(u.namespace)
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		s, err := deployments.GetScale(u.Context(), "r", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		s.Spec.Replicas = replicas
+		_, err = deployments.UpdateScale(u.Context(), "r", s, metav1.UpdateOptions{FieldManager: "ops"})
+		return err
+	}); err != nil {
 		u.Fatal(err)
 	}
 }
