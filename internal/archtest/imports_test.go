@@ -35,6 +35,8 @@ var rules = []rule{
 	{"carob/internal/runtime/native/detached", nil, "it knows overlays and mount points, not containers"},
 	{"carob/internal/runtime/native/criu", []string{"carob/internal/base/keylock"},
 		"it knows processes and files, not containers"},
+	{"carob/internal/runtime/native/netdev", []string{"carob/internal/base/netns", "carob/internal/runtime"},
+		"it knows namespaces, not pods"},
 	{"carob/internal/runtime/native/selinux", nil, "it knows files and labels, not containers"},
 	{"carob/internal/runtime/native/devices", []string{"carob/internal/runtime/native/plan"},
 		"it finds devices, and creates none"},

@@ -1,5 +1,6 @@
 // Package podstatus checks which pod statuses are valid: each alone (Check), and one after another
-// (CheckChange). Every rule cites its clause of the specification.
+// (CheckChange). Every rule cites its clause of the specification. It also decides how soon a change
+// must be published (UrgencyOf).
 //
 // It is pure and does not depend on the code that computes statuses. The simulator checks every
 // published status with it, tests check real pods, and it can check the pods of any cluster. It

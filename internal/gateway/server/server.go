@@ -56,6 +56,7 @@ const (
 	idle int32 = iota // no byte of the next request was read
 	active
 	ended
+	passed // another server has it
 )
 
 // conn is one connection. One goroutine serves it; the watcher is another one.
@@ -113,9 +114,6 @@ func (s *Server) Serve(client net.Conn, tcp *net.TCPConn) {
 		c.close()
 	}
 }
-
-// passed is the state of a connection that another server has.
-const passed int32 = -1
 
 func (s *Server) add(c *conn) bool {
 	s.mu.Lock()

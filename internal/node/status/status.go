@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
+
+	"carob/internal/core/podstatus"
 )
 
 // Writer is the only writer of pod statuses on this node.
@@ -149,18 +151,22 @@ func newer(a, b *corev1.Pod) bool {
 // touch queues the pod, with w.mu held.
 func (w *Writer) touch(uid types.UID, s *podStatus) {
 	s.dirty = true
-	switch {
-	case s.queued || s.busy || s.gone:
-	case !matters(&s.base.Status, s.want):
+	if s.queued || s.busy || s.gone {
+		return
+	}
+	switch podstatus.UrgencyOf(&s.base.Status, s.want) {
+	case podstatus.Major:
+		w.enqueue(uid, s)
+	case podstatus.Ended:
+		if !s.ended {
+			w.settled(s)
+			s.ended = true
+			w.wait(uid, s, endedTime)
+		}
+	case podstatus.Minor:
 		if s.settle == nil {
 			w.wait(uid, s, min(settleTime*time.Duration((w.settling+1)*(w.settling+1)), settleMax))
 		}
-	case !onlyEnded(&s.base.Status, s.want):
-		w.enqueue(uid, s)
-	case !s.ended:
-		w.settled(s)
-		s.ended = true
-		w.wait(uid, s, endedTime)
 	}
 }
 
@@ -176,56 +182,6 @@ func (w *Writer) wait(uid types.UID, s *podStatus, d time.Duration) {
 		}
 	})
 	s.settle = timer
-}
-
-// matters reports whether a client may act on the difference: another phase, or another
-// readiness.
-func matters(have, want *corev1.PodStatus) bool {
-	return have.Phase != want.Phase || isReady(have) != isReady(want)
-}
-
-// onlyEnded reports whether the pod is not ready any more for the only reason that containers of it ended.
-func onlyEnded(have, want *corev1.PodStatus) bool {
-	if have.Phase != want.Phase || !isReady(have) {
-		return false
-	}
-	ended := false
-	for _, list := range [][]corev1.ContainerStatus{want.InitContainerStatuses, want.ContainerStatuses} {
-		for i := range list {
-			if c := &list[i]; !c.Ready {
-				was := find(have, c.Name)
-				switch {
-				case was == nil || !was.Ready: // as before
-				case c.State.Running != nil: // a probe failed
-					return false
-				default:
-					ended = true
-				}
-			}
-		}
-	}
-	return ended
-}
-
-// find returns the status of a container.
-func find(s *corev1.PodStatus, name string) *corev1.ContainerStatus {
-	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
-		for i := range list {
-			if list[i].Name == name {
-				return &list[i]
-			}
-		}
-	}
-	return nil
-}
-
-func isReady(s *corev1.PodStatus) bool {
-	for i := range s.Conditions {
-		if s.Conditions[i].Type == corev1.PodReady {
-			return s.Conditions[i].Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // settled ends the settling of a status, with w.mu held.

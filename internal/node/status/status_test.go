@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 // server is an API server that holds one pod.
@@ -176,6 +178,7 @@ func TestSettleAfterAnEnd(t *testing.T) {
 	}
 	probed := is(false, false)
 	probed.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	ready := func(s *corev1.PodStatus) bool { return podstatus.ConditionTrue(s.Conditions, corev1.PodReady) }
 	other := is(true, false)
 	other.PodIP = "10.0.0.1"
 	failed := is(false, false)
@@ -217,7 +220,7 @@ func TestSettleAfterAnEnd(t *testing.T) {
 			if s.writes != c.last {
 				t.Errorf("%s: %d writes at the end, want %d", c.name, s.writes, c.last)
 			}
-			if got, want := isReady(&s.now().Status), isReady(c.steps[len(c.steps)-1]); got != want {
+			if got, want := ready(&s.now().Status), ready(c.steps[len(c.steps)-1]); got != want {
 				t.Errorf("%s: ready: %t, want %t", c.name, got, want)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	"carob/internal/runtime"
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/netdev"
 )
 
 // metric is one value of a container or pod, with cAdvisor's name, so that dashboards for kubelets
@@ -113,7 +114,7 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 		pod.addUsage(&u)
 	}
 	if !s.hostNetwork() {
-		if n := networkUsage(s.rec.NetNS); n != nil {
+		if n := netdev.Usage(s.rec.NetNS); n != nil {
 			for _, i := range append([]*cri.NetworkInterfaceUsage{n.DefaultInterface}, n.Interfaces...) {
 				if i != nil {
 					pod.add(receiveBytes, i.GetRxBytes().GetValue(), i.Name)
@@ -166,7 +167,7 @@ func (r *Runtime) Counters(ctx context.Context) runtime.Counters {
 	}
 	for _, s := range r.allSandboxes() {
 		if s.line() != nil && !s.hostNetwork() {
-			usage, packets := countInterfaces(s.rec.NetNS)
+			usage, packets := netdev.Count(s.rec.NetNS)
 			out.Interfaces[s.rec.ID] = packets
 			out.Sandboxes = append(out.Sandboxes, &cri.PodSandboxStats{
 				Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata},

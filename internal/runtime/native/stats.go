@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/netdev"
 )
 
 func value(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
@@ -89,7 +91,7 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 		}
 	}
 	if !s.hostNetwork() {
-		st.Linux.Network = networkUsage(s.rec.NetNS)
+		st.Linux.Network = netdev.Usage(s.rec.NetNS)
 	}
 	return st
 }

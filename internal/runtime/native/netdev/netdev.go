@@ -1,4 +1,6 @@
-package native
+// Package netdev reads the kernel's counters of the interfaces in a network namespace (/proc/net/dev). The native runtime
+// calls it for the statistics of pods. It knows namespaces, not pods.
+package netdev
 
 import (
 	"bufio"
@@ -14,22 +16,19 @@ import (
 	"carob/internal/runtime"
 )
 
-// networkUsage counts the traffic on a pod's interfaces; nil if it is not known.
-func networkUsage(path string) *cri.NetworkUsage {
-	var b []byte
-	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
-		return nil
-	}
-	return parseNetDev(b)
+// Usage counts the traffic on the interfaces of a namespace, which path names; nil if it is not known.
+func Usage(path string) *cri.NetworkUsage {
+	usage, _ := Count(path)
+	return usage
 }
 
-// countInterfaces counts the traffic and the packets on a pod's interfaces; nil if they are not known.
-func countInterfaces(path string) (*cri.NetworkUsage, []runtime.InterfaceCounters) {
+// Count counts the traffic and the packets on the interfaces of a namespace; nil if they are not known.
+func Count(path string) (*cri.NetworkUsage, []runtime.InterfaceCounters) {
 	var b []byte
 	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
 		return nil, nil
 	}
-	return parseNetDev(b), parsePackets(b)
+	return parseUsage(b), parsePackets(b)
 }
 
 func parsePackets(b []byte) []runtime.InterfaceCounters {
@@ -48,8 +47,8 @@ func parsePackets(b []byte) []runtime.InterfaceCounters {
 	return all
 }
 
-// parseNetDev parses /proc/net/dev; eth0 is the pod's default interface.
-func parseNetDev(b []byte) *cri.NetworkUsage {
+// parseUsage parses /proc/net/dev; eth0 is the pod's default interface.
+func parseUsage(b []byte) *cri.NetworkUsage {
 	u := &cri.NetworkUsage{Timestamp: time.Now().UnixNano()}
 	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
 		name, counts, ok := strings.Cut(sc.Text(), ":")
@@ -60,7 +59,7 @@ func parseNetDev(b []byte) *cri.NetworkUsage {
 		}
 		n := func(i int) *cri.UInt64Value {
 			v, _ := strconv.ParseUint(f[i], 10, 64)
-			return value(v)
+			return &cri.UInt64Value{Value: v}
 		}
 		i := &cri.NetworkInterfaceUsage{Name: name, RxBytes: n(0), RxErrors: n(2), TxBytes: n(8), TxErrors: n(10)}
 		if u.DefaultInterface == nil && name == "eth0" {
