@@ -196,7 +196,7 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 // changePorts serves other routes, streams, or certificates at open ports. The lock is held.
 func (g *Gateway) changePorts(s *snapshot, touched *gatewayplan.Touched) {
 	for at, p := range g.plan.Ports { // any order: each by itself
-		running, others := g.ports[at], names(p, s.certificates)
+		running, others := g.ports[at], names(p, s.certificates) || touched.Certificates[at]
 		if running == nil || !others && !touched.Ports[at] {
 			continue
 		}

@@ -258,7 +258,7 @@ func local[L runtime.Object](c zerocopy.Client[L], example runtime.Object,
 func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	all, everything := metav1.NamespaceAll, fields.Everything()
 	c := cfg.Client
-	f.classes.changed = func(_, _ *networkingv1.IngressClass) { f.classChanged() }
+	f.classes.changed = f.classChanged
 	f.ingresses.changed = f.ingressChanged
 	watch(f, &f.classes, ingressKinds, "ingressclasses", &networkingv1.IngressClass{},
 		local(c.NetworkingV1().IngressClasses(), &networkingv1.IngressClass{}, everything))
@@ -286,7 +286,7 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	remote := func(resource string) func() cache.ListerWatcher {
 		return func() cache.ListerWatcher { return cache.NewListWatchFromClient(gateway, resource, all, everything) }
 	}
-	f.gatewayClasses.changed = func(_, _ *gatewayv1.GatewayClass) { f.plan = true; poke(f.restage) }
+	f.gatewayClasses.changed = f.gatewayClassChanged
 	f.gateways.changed, f.listenerSets.changed = f.gatewayChanged, noting(&f.changes.ListenerSets)
 	f.policies.changed = noting(&f.changes.Policies)
 	f.httpRoutes.changed = noting(&f.changes.HTTPRoutes)

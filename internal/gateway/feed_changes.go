@@ -39,16 +39,42 @@ func eitherName[T interface {
 	return nameOf(after)
 }
 
-// classChanged counts again which Ingresses are carob's. The lock is held.
-func (f *feed) classChanged() {
-	f.serving = 0
+// classChanged records a class that is carob's, or was, with the Ingresses that name it, and counts again which
+// Ingresses are carob's. The lock is held.
+func (f *feed) classChanged(before, after *networkingv1.IngressClass) {
+	ours := func(c *networkingv1.IngressClass) bool {
+		return c != nil && c.Spec.Controller == gatewayplan.IngressController
+	}
+	if ours(before) == ours(after) {
+		return
+	}
+	of, was := eitherName(before, after), f.serving
+	note(&f.changes.IngressClasses, of, after)
 	classes := values(f.classes.all)
-	for _, in := range f.ingresses.all {
+	f.serving = 0
+	for key, in := range f.ingresses.all { // any order: into a map
 		if gatewayplan.Serves(in, classes) {
 			f.serving++
 		}
+		if gatewayplan.ClassOf(in) == of.Name {
+			note(&f.changes.Ingresses, key, in)
+		}
 	}
-	f.plan = true
+	f.servingChanged(was)
+}
+
+// servingChanged makes the plan afresh when carob begins to serve Ingresses, and when it serves none any more. The lock
+// is held.
+func (f *feed) servingChanged(was int) {
+	if (was == 0) != (f.serving == 0) {
+		f.plan = true
+		poke(f.restage)
+	}
+}
+
+// gatewayClassChanged records a changed GatewayClass. The lock is held.
+func (f *feed) gatewayClassChanged(before, after *gatewayv1.GatewayClass) {
+	note(&f.changes.GatewayClasses, eitherName(before, after), after)
 	poke(f.restage)
 }
 
@@ -62,10 +88,7 @@ func (f *feed) ingressChanged(before, after *networkingv1.Ingress) {
 		f.serving++
 	}
 	note(&f.changes.Ingresses, eitherName(before, after), after)
-	if (was == 0) != (f.serving == 0) {
-		f.plan = true
-		poke(f.restage)
-	}
+	f.servingChanged(was)
 }
 
 // serviceChanged records a Service if a plan may depend on it. The lock is held.

@@ -154,6 +154,32 @@ func TestChangesFromWatchesAreFollowed(t *testing.T) {
 		in, err := api.Get(ctx, "i2", metav1.GetOptions{})
 		return err == nil && len(in.Status.LoadBalancer.Ingress) == 1
 	})
+	late := l.ingress("c.example.com", nil, "/=missing")
+	late.Spec.IngressClassName = new("late")
+	if _, err := api.Create(ctx, late, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	finds := func(host string) func() bool {
+		return state(func() bool {
+			_, ok := g.ports[at].site.Load().table.Find(&httproute.Request{Host: host, Path: "/"})
+			return ok
+		})
+	}
+	classes := client.NetworkingV1().IngressClasses()
+	for _, class := range []*networkingv1.IngressClass{
+		{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Spec: networkingv1.IngressClassSpec{Controller: "theirs"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "late"},
+			Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}},
+	} {
+		if _, err := classes.Create(ctx, class, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testwait.For(t, "the class has come", finds("c.example.com"))
+	if err := classes.Delete(ctx, "late", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	testwait.For(t, "the class has gone", func() bool { return !finds("c.example.com")() && finds("a.example.com")() })
 	if !state(func() bool { return g.plan == plan })() {
 		t.Error("there is a new plan")
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -44,13 +45,14 @@ func secretOf(t *testing.T, version string) (*corev1.Secret, []byte) {
 				Bytes: key})}}, cert.Certificate[0]
 }
 
-// A new certificate in a Secret is served without a new plan, as is a Secret without a reference. One that cannot be
-// read any more, and one that comes back, are planned.
+// A new certificate in a Secret is served without a new plan, as are one that cannot be read any more, which is
+// reported by an event, one that comes back, and a Secret without a reference (N6.16).
 func TestSecretsAreFollowed(t *testing.T) {
 	client := fake.NewClientset(&networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "carob"},
 		Spec: networkingv1.IngressClassSpec{Controller: gatewayplan.IngressController}})
 	at := freePort(t)
-	g := New(Config{Client: client, HTTPS: at, Events: record.NewFakeRecorder(100),
+	events := record.NewFakeRecorder(100)
+	g := New(Config{Client: client, HTTPS: at, Events: events,
 		Host: func() []netip.Addr { return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -103,17 +105,21 @@ func TestSecretsAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	serves("the second certificate", der)
-	if plan() != before {
-		t.Error("there is a new plan")
-	}
 	broken := second.DeepCopy()
 	broken.ResourceVersion, broken.Data[corev1.TLSCertKey] = "3", []byte("x")
 	if _, err := api.Update(ctx, broken, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	serves("it cannot be read", nil)
-	if plan() == before {
-		t.Error("the Ingress has no event for it")
+	for text := ""; !strings.Contains(text, "InvalidSecret"); {
+		testwait.For(t, "an event about the Secret", func() bool {
+			select {
+			case text = <-events.Events:
+				return true
+			default:
+				return false
+			}
+		})
 	}
 	third, der := secretOf(t, "4")
 	if _, err := api.Update(ctx, third, metav1.UpdateOptions{}); err != nil {
@@ -124,4 +130,7 @@ func TestSecretsAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	serves("it has gone", nil)
+	if plan() != before {
+		t.Error("there is a new plan")
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/httproute"
@@ -119,4 +121,58 @@ func BenchmarkGatewayChange(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkOtherChanges measures changes of other objects among 10,000 routes of a Gateway that selects them by the
+// labels of their namespace, and 10,000 Ingresses with a certificate each: the labels of a namespace without routes, a
+// GatewayClass, an IngressClass with one Ingress, and a Secret that an Ingress names.
+func BenchmarkOtherChanges(b *testing.B) {
+	w := crowd(10000)
+	w.Gateways[0].Spec.Listeners[0].AllowedRoutes = &gatewayv1.AllowedRoutes{
+		Namespaces: &gatewayv1.RouteNamespaces{From: new(gatewayv1.NamespacesFromSelector), Selector: team("x")}}
+	w.Namespaces["a"] = labels.Set{"team": "x"}
+	for i := range 10000 {
+		in := ingressOf(fmt.Sprint("i", i), fmt.Sprintf("i%d.example.com", i), map[string]string{})
+		in.Spec.TLS = []networkingv1.IngressTLS{{SecretName: fmt.Sprint("s", i)}}
+		w.Ingresses = append(w.Ingresses, in)
+		w.Secrets[Name{Namespace: in.Namespace, Name: fmt.Sprint("s", i)}] = Material{}
+	}
+	one := ingressOf("one", "one.example.com", map[string]string{})
+	one.Spec.IngressClassName = new("late")
+	late := &networkingv1.IngressClass{ObjectMeta: meta("", "late", 0),
+		Spec: networkingv1.IngressClassSpec{Controller: IngressController}}
+	class := w.GatewayClasses[0]
+	live := NewLive(w)
+	for name, change := range map[string]func(i int) *Changes{
+		"namespace": func(i int) *Changes {
+			return &Changes{Namespaces: map[string]labels.Set{"other": {"team": fmt.Sprint(i)}}}
+		},
+		"gatewayclass": func(int) *Changes {
+			return &Changes{GatewayClasses: map[Name]*gatewayv1.GatewayClass{nameOf(class): class}}
+		},
+		"ingressclass": func(i int) *Changes {
+			class := late
+			if i%2 == 1 {
+				class = nil
+			}
+			return &Changes{IngressClasses: map[Name]*networkingv1.IngressClass{nameOf(late): class},
+				Ingresses: map[Name]*networkingv1.Ingress{nameOf(one): one}}
+		},
+		"secret": func(i int) *Changes {
+			return &Changes{Secrets: map[Name]*Material{{Namespace: "a", Name: "s7"}: []*Material{nil, {}}[i%2]}}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				if _, ok := live.Change(change(i)); !ok {
+					b.Fatal("not followed")
+				}
+			}
+		})
+	}
+	b.Run("fresh", func(b *testing.B) {
+		for b.Loop() {
+			live = NewLive(w)
+		}
+	})
 }

@@ -65,22 +65,7 @@ func (l *listener) serves() bool {
 }
 
 func (p *planner) gateways() {
-	ours := map[string]bool{}
-	for _, c := range p.GatewayClasses {
-		if c.Spec.ControllerName != GatewayController {
-			continue
-		}
-		ours[c.Name] = true
-		ok, reason, message := true, gatewayv1.GatewayClassReasonAccepted, "carob serves Gateways of this class"
-		if c.Spec.ParametersRef != nil {
-			ok, reason = false, gatewayv1.GatewayClassReasonInvalidParameters
-			message = "carob has no parameters for a class"
-			ours[c.Name] = false
-		}
-		p.Plan.Classes[c.Name] = []metav1.Condition{condition(gatewayv1.GatewayClassConditionStatusAccepted, ok, reason,
-			message, c.Generation)}
-	}
-	p.ours = ours
+	p.gatewayClasses()
 	order := p.planGateways()
 	p.tlsPolicies()
 	p.attach()
@@ -284,7 +269,7 @@ func (p *planner) certificates(l *listener) {
 	for _, ref := range l.TLS.CertificateRefs {
 		name := Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.by.GetNamespace()))),
 			Name: string(ref.Name)}
-		secret, there := p.secret(name, namedByGateway)
+		secret, there := p.secret(name)
 		switch {
 		case or(ref.Group, "") != "" || or(ref.Kind, "Secret") != "Secret":
 			l.broken, l.message = gatewayv1.ListenerReasonInvalidCertificateRef, "a certificate must be in a Secret"

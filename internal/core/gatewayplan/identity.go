@@ -35,7 +35,7 @@ func (p *planner) clientIdentity(gw *gateway) {
 		return
 	}
 	ref := gw.Spec.TLS.Backend.ClientCertificateRef
-	secret, there := p.secret(name, namedByGateway)
+	secret, there := p.secret(name)
 	id := &identity{reason: gatewayv1.GatewayReasonInvalidClientCertificateRef}
 	gw.identity = id
 	switch {

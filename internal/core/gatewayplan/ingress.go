@@ -19,10 +19,7 @@ const afterAll = 1 << 62
 
 // Serves reports whether an Ingress is served by carob: its class names carob's controller (N6.6, N6.7).
 func Serves(in *networkingv1.Ingress, classes []*networkingv1.IngressClass) bool {
-	name := in.Annotations[legacyClass]
-	if in.Spec.IngressClassName != nil {
-		name = *in.Spec.IngressClassName
-	}
+	name := ClassOf(in)
 	return name != "" && slices.ContainsFunc(classes, func(c *networkingv1.IngressClass) bool {
 		return c.Name == name && c.Spec.Controller == IngressController
 	})
@@ -151,7 +148,7 @@ func (p *planner) ingress(in *networkingv1.Ingress) *route {
 			out.plain = append(out.plain, one)
 		}
 	}
-	out.certificates, more = p.ingressCertificates(in)
+	out.certificates, more = p.ingressCertificates(r, in)
 	out.problems = append(out.problems, more...)
 	return r
 }
@@ -237,13 +234,14 @@ func (p *planner) ingressBackend(r *route, in *networkingv1.Ingress, b *networki
 
 // ingressCertificates returns the certificates of the TLS section; if a Secret has a problem, the
 // others are still served (N6.16).
-func (p *planner) ingressCertificates(in *networkingv1.Ingress) (out []Certificate, problems []Problem) {
+func (p *planner) ingressCertificates(r *route, in *networkingv1.Ingress) (out []Certificate, problems []Problem) {
 	for _, t := range in.Spec.TLS {
 		if t.SecretName == "" {
 			continue // the default certificate
 		}
 		name := Name{Namespace: in.Namespace, Name: t.SecretName}
-		secret, there := p.secret(name, namedByIngress)
+		r.secrets = append(r.secrets, name)
+		secret, there := p.Secrets[name]
 		switch {
 		case !there:
 			problems = append(problems, Problem{"SecretNotFound", fmt.Sprintf("Secret %s of type kubernetes.io/tls does "+

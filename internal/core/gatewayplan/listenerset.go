@@ -149,7 +149,7 @@ func (p *planner) allowsNamespace(from gatewayv1.FromNamespaces, selector *metav
 	case gatewayv1.NamespacesFromSame:
 		return namespace == own
 	case gatewayv1.NamespacesFromSelector:
-		p.labels = true
+		p.selected[namespace] = true
 		s, err := metav1.LabelSelectorAsSelector(selector)
 		if err != nil {
 			return false

@@ -79,6 +79,9 @@ type Changes struct {
 	CAs          map[Name]*Material
 	Gateways     map[Name]*gatewayv1.Gateway
 	ListenerSets map[Name]*gatewayv1.ListenerSet
+	// IngressClasses have no namespace in their names. The Ingresses that name one are among the changes, too.
+	IngressClasses map[Name]*networkingv1.IngressClass
+	GatewayClasses map[Name]*gatewayv1.GatewayClass // without a namespace in their names
 }
 
 // Empty reports whether nothing has changed.
@@ -86,28 +89,31 @@ func (c *Changes) Empty() bool {
 	return len(c.Ingresses) == 0 && len(c.HTTPRoutes) == 0 && len(c.GRPCRoutes) == 0 && len(c.TLSRoutes) == 0 &&
 		len(c.TCPRoutes) == 0 && len(c.UDPRoutes) == 0 && len(c.Grants) == 0 && len(c.Services) == 0 &&
 		len(c.Secrets) == 0 && len(c.Namespaces) == 0 && len(c.Gateways) == 0 && len(c.ListenerSets) == 0 &&
-		len(c.Policies) == 0 && len(c.CAs) == 0
+		len(c.Policies) == 0 && len(c.CAs) == 0 && len(c.IngressClasses) == 0 && len(c.GatewayClasses) == 0
 }
 
 // Touched lists the parts of a plan that changes have affected.
 type Touched struct {
-	Ports     map[netip.AddrPort]bool // whose Table or Streams have changed
-	UDP       map[netip.AddrPort]bool // UDP ports whose Streams have changed
-	New, Gone []httproute.Ref
-	Services  map[Name]bool // whose endpoints may have changed
+	Ports map[netip.AddrPort]bool // whose Table or Streams have changed
+	UDP   map[netip.AddrPort]bool // UDP ports whose Streams have changed
+	// Certificates are the ports with certificates of other Secrets, or for other hosts.
+	Certificates map[netip.AddrPort]bool
+	New, Gone    []httproute.Ref
+	Services     map[Name]bool // whose endpoints may have changed
 	// Listeners: ports may have been added, removed, or got other certificates.
 	Listeners bool
 
 	// Objects whose statuses may have to be stored.
-	Ingresses    []*networkingv1.Ingress
-	HTTPRoutes   []*gatewayv1.HTTPRoute
-	GRPCRoutes   []*gatewayv1.GRPCRoute
-	TLSRoutes    []*gatewayv1.TLSRoute
-	TCPRoutes    []*gatewayv1.TCPRoute
-	UDPRoutes    []*gatewayv1.UDPRoute
-	Gateways     []*gatewayv1.Gateway
-	ListenerSets []*gatewayv1.ListenerSet
-	Policies     []*gatewayv1.BackendTLSPolicy
+	GatewayClasses []*gatewayv1.GatewayClass
+	Ingresses      []*networkingv1.Ingress
+	HTTPRoutes     []*gatewayv1.HTTPRoute
+	GRPCRoutes     []*gatewayv1.GRPCRoute
+	TLSRoutes      []*gatewayv1.TLSRoute
+	TCPRoutes      []*gatewayv1.TCPRoute
+	UDPRoutes      []*gatewayv1.UDPRoute
+	Gateways       []*gatewayv1.Gateway
+	ListenerSets   []*gatewayv1.ListenerSet
+	Policies       []*gatewayv1.BackendTLSPolicy
 }
 
 // sameGeneration reports whether two versions of an object have the same generation, and neither or both are being
@@ -150,7 +156,9 @@ type changing struct {
 	added   map[*listenerSet]bool
 	// judged are policies whose statuses may be others, also those that have gone.
 	judged map[*policy]bool
-	replan *replanning // nil: Gateways and ListenerSets are not planned again
+	// recertified: Ingresses have other certificates.
+	recertified bool
+	replan      *replanning // nil: Gateways and ListenerSets are not planned again
 }
 
 // partOf names a part of a route at a listener of a port.
@@ -164,22 +172,16 @@ type partOf struct {
 // change affects more than routes; then this plan must not be used any more.
 func (l *Live) Change(c *Changes) (*Touched, bool) {
 	n := &changing{planner: l.p, out: &Touched{Ports: map[netip.AddrPort]bool{},
-		UDP: map[netip.AddrPort]bool{}, Services: map[Name]bool{}}, streams: map[*listener]bool{},
+		UDP: map[netip.AddrPort]bool{}, Certificates: map[netip.AddrPort]bool{}, Services: map[Name]bool{}},
+		streams: map[*listener]bool{},
 		planned: map[routeID]*route{}, before: map[httproute.Ref]bool{},
 		parts: map[netip.AddrPort]map[partOf]*httproute.Route{}, gates: map[*gateway]bool{},
 		added: map[*listenerSet]bool{}, judged: map[*policy]bool{}}
-	if len(c.Namespaces) > 0 && l.p.labels {
-		return nil, false
-	}
-	for name, set := range c.Namespaces { // any order: into a map
-		if l.p.Namespaces[name] = set; set == nil {
-			delete(l.p.Namespaces, name)
-		}
-	}
 	again := map[routeID]bool{}
 	gateways := n.gatewayObjects(c)
 	gateways = n.grants(c.Grants, again) || gateways
-	for _, change := range []func(*Changes, map[routeID]bool) (gateways, ok bool){n.secrets, n.services, n.policies} {
+	for _, change := range []func(*Changes, map[routeID]bool) (gateways, ok bool){n.classes, n.namespaces, n.secrets,
+		n.services, n.policies} {
 		also, ok := change(c, again)
 		if !ok {
 			return nil, false
@@ -203,6 +205,7 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 		return nil, false // ports of Ingresses are opened or closed
 	}
 	n.tables()
+	n.certify()
 	if gateways {
 		n.reopened()
 		n.gatewayStatuses(c)
@@ -211,28 +214,6 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 	}
 	n.policyStatuses()
 	return n.out, true
-}
-
-// secrets takes over Secrets. gateways: Gateways depend on one, other than by its certificates; not ok: Ingresses do.
-func (n *changing) secrets(c *Changes, _ map[routeID]bool) (gateways, ok bool) {
-	for name, after := range c.Secrets { // any order: questions about all, and into a map
-		before, there := n.Secrets[name]
-		if there == (after != nil) && (after == nil || *after == before) {
-			continue
-		}
-		switch by := n.named[name]; {
-		case by&namedByIngress != 0:
-			return false, false
-		case by != 0:
-			gateways = true
-		}
-		if after == nil {
-			delete(n.Secrets, name)
-		} else {
-			n.Secrets[name] = *after
-		}
-	}
-	return gateways, true
 }
 
 // grants takes over grants, and adds the routes that refer to the namespaces of changed ones. It reports whether
@@ -350,11 +331,7 @@ func (n *changing) replace(id routeID, after *route) bool {
 	if before != nil && len(before.pools) > 0 || after != nil && len(after.pools) > 0 {
 		return false
 	}
-	if !slices.EqualFunc(before.certificates(), after.certificates(), func(a, b Certificate) bool {
-		return a.Host == b.Host && slices.Equal(a.Secrets, b.Secrets)
-	}) {
-		return false
-	}
+	n.recertified = n.recertified || !slices.EqualFunc(before.certificates(), after.certificates(), sameCertificate)
 	for i, r := range []*route{before, after} {
 		if r == nil {
 			continue

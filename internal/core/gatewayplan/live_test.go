@@ -19,32 +19,57 @@ import (
 	"carob/internal/core/httproute"
 )
 
-// objects holds the objects of a world by name, so that the test can change them.
+// objects holds the objects of a world by name, so that the test can change them. In the frame are the Gateways and
+// ListenerSets, and everything that does not change.
 type objects struct {
-	frame      *World // everything else
-	ingresses  map[Name]*networkingv1.Ingress
-	http       map[Name]*gatewayv1.HTTPRoute
-	grpc       map[Name]*gatewayv1.GRPCRoute
-	tls        map[Name]*gatewayv1.TLSRoute
-	tcp        map[Name]*gatewayv1.TCPRoute
-	udp        map[Name]*gatewayv1.UDPRoute
-	grants     map[Name]*gatewayv1.ReferenceGrant
-	secrets    map[Name]Material
-	services   map[Name]*corev1.Service
-	namespaces map[string]labels.Set
-	policies   map[Name]*gatewayv1.BackendTLSPolicy
-	cas        map[Name]Material
+	frame *World
+	now   *Changes
 }
 
 func (o *objects) world() *World {
-	w := *o.frame
-	w.Ingresses, w.HTTPRoutes = slices.Collect(maps.Values(o.ingresses)), slices.Collect(maps.Values(o.http))
-	w.GRPCRoutes, w.Services = slices.Collect(maps.Values(o.grpc)), maps.Clone(o.services)
-	w.TLSRoutes, w.TCPRoutes = slices.Collect(maps.Values(o.tls)), slices.Collect(maps.Values(o.tcp))
-	w.UDPRoutes, w.Grants = slices.Collect(maps.Values(o.udp)), slices.Collect(maps.Values(o.grants))
-	w.Namespaces, w.Secrets = maps.Clone(o.namespaces), maps.Clone(o.secrets)
-	w.Policies, w.CAs = slices.Collect(maps.Values(o.policies)), maps.Clone(o.cas)
+	w, n := *o.frame, o.now
+	w.Ingresses, w.HTTPRoutes = slices.Collect(maps.Values(n.Ingresses)), slices.Collect(maps.Values(n.HTTPRoutes))
+	w.GRPCRoutes, w.Services = slices.Collect(maps.Values(n.GRPCRoutes)), maps.Clone(n.Services)
+	w.TLSRoutes, w.TCPRoutes = slices.Collect(maps.Values(n.TLSRoutes)), slices.Collect(maps.Values(n.TCPRoutes))
+	w.UDPRoutes, w.Grants = slices.Collect(maps.Values(n.UDPRoutes)), slices.Collect(maps.Values(n.Grants))
+	w.Namespaces, w.Policies = maps.Clone(n.Namespaces), slices.Collect(maps.Values(n.Policies))
+	w.Secrets, w.CAs = materials(n.Secrets), materials(n.CAs)
+	w.Classes = slices.Collect(maps.Values(n.IngressClasses))
+	w.GatewayClasses = slices.Collect(maps.Values(n.GatewayClasses))
 	return &w
+}
+
+func materials(all map[Name]*Material) map[Name]Material {
+	out := map[Name]Material{}
+	for name, m := range all {
+		out[name] = *m
+	}
+	return out
+}
+
+func pointers(all map[Name]Material) map[Name]*Material {
+	out := map[Name]*Material{}
+	for name, m := range all {
+		out[name] = &m
+	}
+	return out
+}
+
+func named[T metav1.Object](all []T) map[Name]T {
+	out := map[Name]T{}
+	for _, o := range all {
+		out[nameOf(o)] = o
+	}
+	return out
+}
+
+// set makes one change; o is nil if the object is deleted.
+func set[K comparable, T any](now, changed map[K]T, name K, o T, there bool) {
+	if changed[name] = o; there {
+		now[name] = o
+	} else {
+		delete(now, name)
+	}
 }
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -87,11 +112,13 @@ func liveFrame() *objects {
 	w.Secrets[Name{Namespace: "a", Name: "cert"}] = Material{}
 	w.Secrets[Name{Namespace: "a", Name: "used"}] = Material{}
 	withDNS(w)
-	return &objects{w, map[Name]*networkingv1.Ingress{}, map[Name]*gatewayv1.HTTPRoute{},
-		map[Name]*gatewayv1.GRPCRoute{}, map[Name]*gatewayv1.TLSRoute{}, map[Name]*gatewayv1.TCPRoute{},
-		map[Name]*gatewayv1.UDPRoute{}, map[Name]*gatewayv1.ReferenceGrant{nameOf(w.Grants[0]): w.Grants[0]},
-		maps.Clone(w.Secrets), maps.Clone(w.Services), maps.Clone(w.Namespaces), policies,
-		maps.Clone(w.CAs)}
+	w.Classes = append(w.Classes, &networkingv1.IngressClass{ObjectMeta: meta("", "more", 0),
+		Spec: networkingv1.IngressClassSpec{Controller: IngressController}})
+	now := changes()
+	now.Grants, now.Policies, now.Secrets, now.CAs = named(w.Grants), policies, pointers(w.Secrets), pointers(w.CAs)
+	now.Services, now.Namespaces = maps.Clone(w.Services), maps.Clone(w.Namespaces)
+	now.IngressClasses, now.GatewayClasses = named(w.Classes), named(w.GatewayClasses)
+	return &objects{w, now}
 }
 
 // policyOf is a policy for a Service or one of its ports.
@@ -137,7 +164,13 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	ns := pick(r, "a", "a", "b")
 	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
 	there := r.IntN(3) > 0
-	switch r.IntN(19) {
+	switch r.IntN(22) {
+	case 19:
+		o.changeClass(r, there, c)
+	case 20:
+		o.changeGatewayClass(r, step, there, c)
+	case 21:
+		o.changeNamespace(r, there, c)
 	case 16, 17:
 		o.changeGateway(r, step, there, c)
 	case 18:
@@ -147,8 +180,8 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	case 14, 15:
 		o.changePolicies(r, step, there, c)
 	case 0, 1, 2:
-		if c.HTTPRoutes[name] = nil; !there {
-			delete(o.http, name)
+		if !there {
+			set(o.now.HTTPRoutes, c.HTTPRoutes, name, nil, false)
 			return
 		}
 		in := routeOf(ns, name.Name, gatewayv1.ParentReference{}, randomHosts(r)...)
@@ -166,25 +199,25 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 		if r.IntN(4) == 0 {
 			in.Status.Parents = []gatewayv1.RouteParentStatus{{ControllerName: "other"}}
 		}
-		o.http[name], c.HTTPRoutes[name] = in, in
+		set(o.now.HTTPRoutes, c.HTTPRoutes, name, in, true)
 	case 3:
-		if c.GRPCRoutes[name] = nil; !there {
-			delete(o.grpc, name)
+		if !there {
+			set(o.now.GRPCRoutes, c.GRPCRoutes, name, nil, false)
 			return
 		}
 		in := &gatewayv1.GRPCRoute{ObjectMeta: meta(ns, name.Name, 0)}
 		in.Spec.ParentRefs, in.Spec.Hostnames = randomParents(r), randomHosts(r)
 		in.Spec.Rules = []gatewayv1.GRPCRouteRule{{BackendRefs: []gatewayv1.GRPCBackendRef{{
 			BackendRef: randomBackend(r).BackendRef}}}}
-		o.grpc[name], c.GRPCRoutes[name] = in, in
+		set(o.now.GRPCRoutes, c.GRPCRoutes, name, in, true)
 	case 4, 5:
-		if c.Ingresses[name] = nil; !there {
-			delete(o.ingresses, name)
+		if !there {
+			set(o.now.Ingresses, c.Ingresses, name, nil, false)
 			return
 		}
 		in := ingressOf(name.Name, pick(r, "one.example", "*.example", ""), map[string]string{})
 		in.Namespace = ns
-		in.Spec.IngressClassName = new(pick(r, Class, Class, Class, "other"))
+		in.Spec.IngressClassName = new(pick(r, Class, Class, "more", "other"))
 		in.Spec.Rules[0].HTTP.Paths[0].Backend.Service.Name = pick(r, "web", "late", "none")
 		if r.IntN(3) == 0 {
 			in.Spec.DefaultBackend = &in.Spec.Rules[0].HTTP.Paths[0].Backend
@@ -192,19 +225,20 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 		if r.IntN(6) == 0 {
 			in.Annotations["nginx.ingress.kubernetes.io/auth-url"] = "x" // not served
 		}
-		if r.IntN(10) == 0 {
-			in.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "cert"}}
+		for range r.IntN(3) {
+			in.Spec.TLS = append(in.Spec.TLS, networkingv1.IngressTLS{SecretName: pick(r, "cert", "other", "more", ""),
+				Hosts: pick(r, nil, []string{"one.example"}, []string{"x", "y"})})
 		}
-		o.ingresses[name], c.Ingresses[name] = in, in
+		set(o.now.Ingresses, c.Ingresses, name, in, true)
 	case 6, 7:
 		name.Name = pick(r, "web", "tls", "late")
-		if c.Services[name] = nil; !there {
-			delete(o.services, name)
+		if !there {
+			set(o.now.Services, c.Services, name, nil, false)
 			return
 		}
 		s := &corev1.Service{ObjectMeta: meta(ns, name.Name, 0), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{
 			Name: "http", Port: pick[int32](r, 80, 80, 80, 81)}}}}
-		o.services[name], c.Services[name] = s, s
+		set(o.now.Services, c.Services, name, s, true)
 	case 8:
 		if len(o.frame.Gateways) == 0 {
 			return
@@ -225,44 +259,41 @@ func (o *objects) changeMore(r *rand.Rand, name Name, there bool, c *Changes) {
 	age := r.IntN(3)
 	switch kind := r.IntN(5); {
 	case kind == 0 && !there:
-		delete(o.tls, name)
-		c.TLSRoutes[name] = nil
+		set(o.now.TLSRoutes, c.TLSRoutes, name, nil, false)
 	case kind == 0:
 		in := &gatewayv1.TLSRoute{ObjectMeta: meta(name.Namespace, name.Name, age)}
 		in.Spec.ParentRefs, in.Spec.Hostnames = randomParents(r), randomHosts(r)
 		in.Spec.Rules = []gatewayv1.TLSRouteRule{{BackendRefs: backends}}
-		o.tls[name], c.TLSRoutes[name] = in, in
+		set(o.now.TLSRoutes, c.TLSRoutes, name, in, true)
 	case kind == 1 && !there:
-		delete(o.tcp, name)
-		c.TCPRoutes[name] = nil
+		set(o.now.TCPRoutes, c.TCPRoutes, name, nil, false)
 	case kind == 1:
 		in := tcpRouteOf(name.Namespace, name.Name, age, randomParents(r), backends...)
-		o.tcp[name], c.TCPRoutes[name] = in, in
+		set(o.now.TCPRoutes, c.TCPRoutes, name, in, true)
 	case kind == 2 && !there:
-		delete(o.udp, name)
-		c.UDPRoutes[name] = nil
+		set(o.now.UDPRoutes, c.UDPRoutes, name, nil, false)
 	case kind == 2:
 		in := udpRouteOf(name.Namespace, name.Name, age, randomParents(r), backends...)
-		o.udp[name], c.UDPRoutes[name] = in, in
+		set(o.now.UDPRoutes, c.UDPRoutes, name, in, true)
 	case kind == 3:
 		name = Name{Namespace: name.Namespace, Name: pick(r, "g", "h")}
-		if c.Grants[name] = nil; !there {
-			delete(o.grants, name)
+		if !there {
+			set(o.now.Grants, c.Grants, name, nil, false)
 			return
 		}
 		other := map[string]string{"a": "b", "b": "a"}[name.Namespace]
 		in := grant(name.Namespace, pick[gatewayv1.Kind](r, "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute",
 			"UDPRoute", "Gateway"), other, "Service", pick(r, "", "web", "dns"))
 		in.Name = name.Name
-		o.grants[name], c.Grants[name] = in, in
+		set(o.now.Grants, c.Grants, name, in, true)
 	default:
-		name = Name{Namespace: "a", Name: pick(r, "used", "cert", "other", "other", "more")}
-		if c.Secrets[name] = nil; !there {
-			delete(o.secrets, name)
+		name = Name{Namespace: pick(r, "a", "a", "a", "b"), Name: pick(r, "used", "cert", "other", "other", "more")}
+		if !there {
+			set(o.now.Secrets, c.Secrets, name, nil, false)
 			return
 		}
 		m := Material{Problem: pick(r, "", "", "", "it is bad"), PEM: pick(r, "one", "two", "")}
-		o.secrets[name], c.Secrets[name] = m, &m
+		set(o.now.Secrets, c.Secrets, name, &m, true)
 	}
 }
 
@@ -270,19 +301,19 @@ func (o *objects) changeMore(r *rand.Rand, name Name, there bool, c *Changes) {
 func (o *objects) changePolicies(r *rand.Rand, step int, there bool, c *Changes) {
 	age := r.IntN(4)
 	name := Name{Namespace: pick(r, "a", "a", "b"), Name: fmt.Sprint("p", age)}
-	known := o.policies[name]
+	known := o.now.Policies[name]
 	if r.IntN(4) == 0 {
 		name = Name{Namespace: name.Namespace, Name: pick(r, "ca", "ca", "ca", "ca", "clients", "unused")}
-		if c.CAs[name] = nil; !there {
-			delete(o.cas, name)
+		if !there {
+			set(o.now.CAs, c.CAs, name, nil, false)
 			return
 		}
 		m := Material{PEM: pick(r, "one", "two"), Problem: pick(r, "", "", "it is bad")}
-		o.cas[name], c.CAs[name] = m, &m
+		set(o.now.CAs, c.CAs, name, &m, true)
 		return
 	}
-	if c.Policies[name] = nil; !there {
-		delete(o.policies, name)
+	if !there {
+		set(o.now.Policies, c.Policies, name, nil, false)
 		return
 	}
 	in := policyOf(name.Namespace, name.Name, age, pick(r, "web", "tls", "late", "none"), pick(r, "", "", "http"))
@@ -299,7 +330,7 @@ func (o *objects) changePolicies(r *rand.Rand, step int, there bool, c *Changes)
 	if r.IntN(4) == 0 {
 		in.Spec.TargetRefs = append(in.Spec.TargetRefs, policyOf("", "", 0, "web", "").Spec.TargetRefs...)
 	}
-	o.policies[name], c.Policies[name] = in, in
+	set(o.now.Policies, c.Policies, name, in, true)
 }
 
 func changes() *Changes {
@@ -309,7 +340,8 @@ func changes() *Changes {
 		TCPRoutes: map[Name]*gatewayv1.TCPRoute{}, UDPRoutes: map[Name]*gatewayv1.UDPRoute{},
 		Grants: map[Name]*gatewayv1.ReferenceGrant{}, Secrets: map[Name]*Material{},
 		Policies: map[Name]*gatewayv1.BackendTLSPolicy{}, CAs: map[Name]*Material{},
-		ListenerSets: map[Name]*gatewayv1.ListenerSet{}}
+		ListenerSets: map[Name]*gatewayv1.ListenerSet{}, Namespaces: map[string]labels.Set{},
+		IngressClasses: map[Name]*networkingv1.IngressClass{}, GatewayClasses: map[Name]*gatewayv1.GatewayClass{}}
 }
 
 // statuses returns the statuses of a plan by kind and name, copied.
@@ -317,6 +349,9 @@ func statuses(p *Plan) map[string]any {
 	out := map[string]any{}
 	put(out, "Ingress", p.Ingresses)
 	put(out, "Gateway", p.Gateways)
+	for name, s := range p.Classes {
+		out["GatewayClass /"+name] = s
+	}
 	put(out, "ListenerSet", p.ListenerSets)
 	put(out, "HTTPRoute", p.HTTPRoutes)
 	put(out, "GRPCRoute", p.GRPCRoutes)
@@ -337,6 +372,7 @@ func (t *Touched) statuses() map[string]bool {
 	out := map[string]bool{}
 	touch(out, "Ingress", t.Ingresses)
 	touch(out, "Gateway", t.Gateways)
+	touch(out, "GatewayClass", t.GatewayClasses)
 	touch(out, "ListenerSet", t.ListenerSets)
 	touch(out, "HTTPRoute", t.HTTPRoutes)
 	touch(out, "GRPCRoute", t.GRPCRoutes)
@@ -368,8 +404,9 @@ func TestLivePlan(t *testing.T) {
 			}
 			before, refs := statuses(live.Plan), maps.Clone(live.Refs)
 			tables := map[string]*httproute.Table{}
-			streams := map[string][]Stream{}
+			streams, served := map[string][]Stream{}, map[string][]Certificate{}
 			for at, p := range live.Ports {
+				served[at.String()] = p.Certificates
 				tables[at.String()], streams[at.String()] = p.Table, p.Streams
 			}
 			udp := map[netip.AddrPort]bool{}
@@ -432,6 +469,11 @@ func TestLivePlan(t *testing.T) {
 				if !reflect.DeepEqual(got.Streams, p.Streams) {
 					t.Fatalf("seed %d, step %d: %v:\n%+v\nafresh:\n%+v", seed, step, at, got.Streams, p.Streams)
 				}
+				if !touched.Listeners && touched.Certificates[at] == reflect.DeepEqual(served[at.String()],
+					got.Certificates) {
+					t.Fatalf("seed %d, step %d: certificates at %v are touched: %v", seed, step, at,
+						touched.Certificates[at])
+				}
 				if touched.Ports[at] != (tables[at.String()] != got.Table ||
 					!reflect.DeepEqual(streams[at.String()], got.Streams)) {
 					t.Fatalf("seed %d, step %d: %v is touched: %v", seed, step, at, touched.Ports[at])
@@ -454,28 +496,13 @@ func TestLivePlan(t *testing.T) {
 
 // Changes that affect more than routes require a new plan.
 func TestChangesThatRequireNewPlan(t *testing.T) {
-	tls := ingressOf("i", "x", map[string]string{})
-	tls.Spec.TLS = []networkingv1.IngressTLS{{SecretName: "cert"}}
-	key := Name{Namespace: tls.Namespace, Name: "i"}
+	in := ingressOf("i", "x", map[string]string{})
 	first := changes()
-	first.Ingresses[key] = ingressOf("i", "x", map[string]string{})
-	certificate := changes()
-	certificate.Ingresses[key] = tls
+	first.Ingresses[nameOf(in)] = in
 	if _, ok := NewLive(liveFrame().world()).Change(first); ok {
 		t.Error("the first Ingress opens ports")
 	}
 	o := liveFrame()
-	o.frame.Secrets[Name{Namespace: tls.Namespace, Name: "cert"}] = Material{}
-	o.ingresses[Name{Namespace: "a", Name: "other"}] = ingressOf("other", "y", map[string]string{})
-	if _, ok := NewLive(o.world()).Change(certificate); ok {
-		t.Error("an Ingress brings a certificate")
-	}
-	o.ingresses[Name{Namespace: "a", Name: "other"}] = tls
-	gone := changes()
-	gone.Secrets[Name{Namespace: tls.Namespace, Name: "cert"}] = nil
-	if _, ok := NewLive(o.world()).Change(gone); ok {
-		t.Error("the certificate of an Ingress is gone")
-	}
 	w := o.world()
 	w.Inference = &Inference{Pools: []*inferenceapi.Pool{poolOf("a", "p", &inferenceapi.Picker{Kind: "Service",
 		Name: "picker", Port: &inferenceapi.Port{Number: 80}})}}
@@ -486,17 +513,5 @@ func TestChangesThatRequireNewPlan(t *testing.T) {
 		if _, ok := NewLive(w).Change(c); ok != follows {
 			t.Errorf("a policy for Service %s is followed: %v", service, ok)
 		}
-	}
-	space := &Changes{Namespaces: map[string]labels.Set{"c": {"team": "x"}}}
-	if _, ok := NewLive(o.world()).Change(space); !ok {
-		t.Error("no listener selects namespaces by labels")
-	}
-	o.http[Name{Namespace: "b", Name: "r"}] = routeOf("b", "r", gatewayv1.ParentReference{Name: "g0",
-		Namespace: new(gatewayv1.Namespace("a"))})
-	o.frame.Gateways[0].Spec.Listeners[0].AllowedRoutes = &gatewayv1.AllowedRoutes{
-		Namespaces: &gatewayv1.RouteNamespaces{From: new(gatewayv1.NamespacesFromSelector),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}}}}
-	if _, ok := NewLive(o.world()).Change(space); ok {
-		t.Error("a listener selects namespaces by labels")
 	}
 }

@@ -51,7 +51,8 @@ func (o *objects) changeListeners(r *rand.Rand, g *gatewayv1.Gateway) {
 		}
 	case 2:
 		l.AllowedRoutes = &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{
-			From: new(pick(r, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromSame))}}
+			From: new(pick(r, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromSame,
+				gatewayv1.NamespacesFromSelector)), Selector: team("x")}}
 	case 3:
 		if l.TLS != nil {
 			l.TLS.CertificateRefs = []gatewayv1.SecretObjectReference{secret}
@@ -73,7 +74,8 @@ func (o *objects) changeListeners(r *rand.Rand, g *gatewayv1.Gateway) {
 	case 8:
 		g.Spec.TLS = &gatewayv1.GatewayTLSConfig{Backend: &gatewayv1.GatewayBackendTLS{
 			ClientCertificateRef: &secret}}
-		allowSets(g, pick(r, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromNone))
+		allowSets(g, pick(r, gatewayv1.NamespacesFromAll, gatewayv1.NamespacesFromNone,
+			gatewayv1.NamespacesFromSelector)).Spec.AllowedListeners.Namespaces.Selector = team("x")
 	}
 }
 

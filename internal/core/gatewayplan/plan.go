@@ -163,7 +163,8 @@ func makePlan(w *World) *planner {
 		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
 		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{}, pickers: map[Name]bool{},
 		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}, foreign: map[string]map[routeID]bool{},
-		named: map[Name]namedBy{}, clients: map[Name]bool{}, streaming: map[socket][]*listener{}}
+		named: map[Name]bool{}, certifying: map[Name]map[routeID]bool{}, clients: map[Name]bool{},
+		streaming: map[socket][]*listener{}, selected: map[string]bool{}}
 	p.ingresses()
 	p.readPools()
 	p.gateways()
@@ -188,24 +189,18 @@ type planner struct {
 	routes  map[routeID]*route // of all kinds, also Ingresses
 	naming  map[Name]map[routeID]bool
 	foreign map[string]map[routeID]bool // with a backend in another namespace, which is the key
-	named   map[Name]namedBy            // Secrets that have been looked up
-	clients map[Name]bool               // ConfigMaps with CAs that listeners name
+	named   map[Name]bool               // Secrets that Gateways have looked up
+	// certifying are the Ingresses that name a Secret.
+	certifying map[Name]map[routeID]bool
+	clients    map[Name]bool // ConfigMaps with CAs that listeners name
 	// streaming are the listeners of ports that serve streams, in their order.
 	streaming map[socket][]*listener
 	refs      map[httproute.Ref]int // how many routes lead to a backend
 	hosting   int                   // Ingresses with routes
 	certified []Certificate         // of Ingresses
 	ours      map[string]bool       // GatewayClasses that carob serves
-	labels    bool                  // labels of namespaces have been read
+	selected  map[string]bool       // namespaces whose labels have been read
 }
-
-// namedBy says what names a Secret.
-type namedBy int
-
-const (
-	namedByGateway namedBy = 1 << iota
-	namedByIngress
-)
 
 // socket names a port: the same number may be open for TCP and UDP.
 type socket struct {
@@ -242,9 +237,9 @@ func compareAge[T metav1.Object](a, b T) int {
 		cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// secret looks a Secret up. From then on a change of it is a change of what names it.
-func (p *planner) secret(name Name, by namedBy) (Material, bool) {
-	p.named[name] |= by
+// secret looks a Secret up for a Gateway. From then on a change of it is a change of the Gateways.
+func (p *planner) secret(name Name) (Material, bool) {
+	p.named[name] = true
 	m, there := p.Secrets[name]
 	return m, there
 }

@@ -34,6 +34,7 @@ type route struct {
 	pools      map[httproute.Ref]bool
 	refs       []httproute.Ref // its backends
 	services   []Name          // that it names, missing ones included
+	secrets    []Name          // that an Ingress names
 	foreign    []string        // other namespaces in which it names a backend, permitted or not
 
 	// encrypted are the rules for listeners that terminate TLS: connections to backends with a BackendTLSPolicy use
@@ -123,28 +124,13 @@ func (p *planner) count(r *route, by int) {
 		delete(p.routes, id)
 	}
 	for _, s := range r.services {
-		switch {
-		case by > 0 && p.naming[s] == nil:
-			p.naming[s] = map[routeID]bool{id: true}
-		case by > 0:
-			p.naming[s][id] = true
-		default:
-			if delete(p.naming[s], id); len(p.naming[s]) == 0 {
-				delete(p.naming, s)
-			}
-		}
+		index(p.naming, s, id, by)
+	}
+	for _, s := range r.secrets {
+		index(p.certifying, s, id, by)
 	}
 	for _, space := range r.foreign {
-		if by < 0 {
-			if delete(p.foreign[space], id); len(p.foreign[space]) == 0 {
-				delete(p.foreign, space)
-			}
-			continue
-		}
-		if p.foreign[space] == nil {
-			p.foreign[space] = map[routeID]bool{}
-		}
-		p.foreign[space][id] = true
+		index(p.foreign, space, id, by)
 	}
 	for _, ref := range r.refs {
 		if p.refs[ref] += by; p.refs[ref] > 0 {
@@ -168,6 +154,20 @@ func (p *planner) count(r *route, by int) {
 	}
 	if r.ingress != nil && r.ingress.plain != nil {
 		p.hosting += by
+	}
+}
+
+// index adds a route to those of a key, or removes it (by is -1).
+func index[K comparable](all map[K]map[routeID]bool, key K, id routeID, by int) {
+	switch {
+	case by < 0:
+		if delete(all[key], id); len(all[key]) == 0 {
+			delete(all, key)
+		}
+	case all[key] == nil:
+		all[key] = map[routeID]bool{id: true}
+	default:
+		all[key][id] = true
 	}
 }
 

@@ -114,6 +114,9 @@ func (w *Writer) Some(t *gatewayplan.Touched, plan *gatewayplan.Live) {
 	for _, in := range t.Ingresses {
 		w.ingress(in, plan.IngressClasses(), plan.Plan)
 	}
+	for _, c := range t.GatewayClasses {
+		w.class(c, plan.Plan)
+	}
 	w.objects(t, plan.Plan)
 	poke(w.wake)
 }
