@@ -23,6 +23,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"carob/internal/apiserver/aggregation"
+	"carob/internal/apiserver/compression"
 	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/flow"
 	"carob/internal/apiserver/metricsapi/external"
@@ -79,7 +80,8 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	var err error
 	s.ext.usage, err = usage.New(usage.Config{
 		Reader: s.reader, Sampler: &usage.Sampler{Ask: s.askAgent()}, Authorizer: s.generic.Authorizer,
-		Groups: s.groups, Aggregated: s.generic.AggregatedDiscoveryGroupManager, Next: s.ext.crds,
+		Groups: s.groups, Aggregated: s.generic.AggregatedDiscoveryGroupManager,
+		Next: compression.Lists(s.ext.crds),
 	})
 	if err != nil {
 		return err

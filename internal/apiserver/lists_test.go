@@ -1,7 +1,12 @@
 package apiserver
 
 import (
+	"compress/gzip"
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,5 +93,67 @@ func testListsOfChanged(t *testing.T, r *running) {
 	}
 	if left := r.lists.Len(); cached < n || left >= n {
 		t.Errorf("%d of %d encoded objects are still cached", left, cached)
+	}
+}
+
+// ages are in the cells of tables.
+var ages = regexp.MustCompile(`"[0-9]+m?[0-9]*s"`)
+
+// Long lists of built-in kinds and of custom resources are compressed for clients that accept it, in all formats, and
+// are the same; watches are not.
+func TestListsCompressed(t *testing.T) {
+	r := start(t, t.TempDir())
+	ctx := t.Context()
+	r.establish(t, gadgets())
+	long := strings.Repeat("long ", 2000)
+	for i := range 20 {
+		name := fmt.Sprint("compressed-", i)
+		if _, err := r.admin(t).CoreV1().ConfigMaps("kube-public").Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": long}},
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		g := gadget(name, map[string]any{"size": int64(1)})
+		g.SetAnnotations(map[string]string{"a": long})
+		if _, err := r.objects(t).Resource(gadgetResource).Namespace("kube-public").Create(ctx, g,
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+	maps, custom := "/api/v1/namespaces/kube-public/configmaps", "/apis/example.org/v1/namespaces/kube-public/gadgets"
+	for _, c := range []struct {
+		path, accept string
+		packed       bool
+	}{
+		{maps, "application/json", true},
+		{maps, "application/vnd.kubernetes.protobuf", true},
+		{maps + "?includeObject=Object", table, true},
+		{maps + "?limit=3", "application/json", false},
+		{maps + "/compressed-1", "application/json", false},
+		{maps + "?watch=true&resourceVersion=0&timeoutSeconds=1", "application/json", false},
+		{custom, "application/json", true},
+		{custom + "?includeObject=Object", table, true},
+		{custom + "?limit=3", "application/json", false},
+		{custom + "?watch=true&resourceVersion=0&timeoutSeconds=1", "application/json", false},
+	} {
+		_, plain, _ := r.raw(t, "GET", c.path, map[string]string{"Accept": c.accept}, nil)
+		status, got, _ := r.raw(t, "GET", c.path, map[string]string{"Accept": c.accept, "Accept-Encoding": "gzip"}, nil)
+		packed := strings.HasPrefix(got, "\x1f\x8b")
+		if packed != c.packed || status != http.StatusOK {
+			t.Errorf("%s as %s: status %d, compressed %v, %d bytes of %d", c.path, c.accept, status, packed, len(got),
+				len(plain))
+		}
+		if !packed {
+			continue
+		}
+		z, err := gzip.NewReader(strings.NewReader(got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(z)
+		if err != nil || ages.ReplaceAllString(string(b), "") != ages.ReplaceAllString(plain, "") {
+			t.Errorf("%s as %s: the compressed list differs: %v", c.path, c.accept, err)
+		}
 	}
 }

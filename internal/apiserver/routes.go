@@ -2,9 +2,13 @@ package apiserver
 
 import (
 	"fmt"
+	"net/http"
 	"reflect"
 
 	"github.com/emicklei/go-restful/v3"
+	"k8s.io/apiserver/pkg/endpoints"
+
+	"carob/internal/apiserver/compression"
 )
 
 // trimRoutes frees what the routes hold and no request needs: the documentation, which is served
@@ -23,5 +27,31 @@ func trimRoutes(c *restful.Container) {
 			}
 			reflect.NewAt(expression.Type(), expression.Addr().UnsafePointer()).Elem().SetZero()
 		}
+	}
+}
+
+// compressLists compresses long lists of all routes. It is called before trimRoutes.
+func compressLists(c *restful.Container) {
+	for _, ws := range c.RegisteredWebServices() {
+		routes := ws.Routes() // the service's own, not a copy
+		for i := range routes {
+			if routes[i].Metadata[endpoints.RouteMetaAction] == "list" {
+				routes[i].Function = compressed(routes[i].Function)
+			}
+		}
+	}
+}
+
+// compressed compresses the answers of f to list requests. The same route serves watches.
+func compressed(f restful.RouteFunction) restful.RouteFunction {
+	return func(req *restful.Request, resp *restful.Response) {
+		if !compression.IsList(req.Request) {
+			f(req, resp)
+			return
+		}
+		compression.Serve(resp.ResponseWriter, req.Request, func(w http.ResponseWriter, r *http.Request) {
+			resp.ResponseWriter, req.Request = w, r
+			f(req, resp)
+		})
 	}
 }

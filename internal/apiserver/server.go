@@ -216,6 +216,7 @@ func FirstServiceIP(cidrs []netip.Prefix) netip.Addr {
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
 	defer gctuning.OnSettle(s.lists.Clear)()
+	compressLists(s.generic.Handler.GoRestfulContainer)
 	trimRoutes(s.generic.Handler.GoRestfulContainer)
 	s.generic.Handler.GoRestfulContainer.Router(&router{})
 	ctx, cancel := context.WithCancelCause(ctx)
