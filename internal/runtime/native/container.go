@@ -444,6 +444,7 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 			c.rec.FinishedAt = c.rec.StartedAt
 		}
 		c.mu.Unlock()
+		r.scraped.Forget(c.rec.ID)
 		if err := r.saveContainer(c); err != nil {
 			klog.Background().Error(err, "End of a container was not written", "container", c.rec.ID)
 		}

@@ -9,6 +9,7 @@ import (
 	"carob/internal/runtime"
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/netdev"
+	"carob/internal/runtime/native/openfiles"
 )
 
 // metric is one value of a container or pod, with cAdvisor's name, so that dashboards for kubelets
@@ -150,7 +151,12 @@ func (r *Runtime) Counters(ctx context.Context) runtime.Counters {
 		Interfaces: map[string][]runtime.InterfaceCounters{}}
 	for _, c := range r.allContainers() {
 		if c.running() {
-			u, n := r.groups.Scrape(c.record().Cgroup)
+			u, n := r.groups.Scrape(c.record().Cgroup, func(path string) (string, error) {
+				return r.scraped.Read(c.rec.ID, path, openfiles.Open)
+			})
+			if !c.running() {
+				r.scraped.Forget(c.rec.ID) // its end came before the files were opened
+			}
 			out.Stats = append(out.Stats, &cri.ContainerStats{
 				Attributes: &cri.ContainerAttributes{Id: c.rec.ID, Metadata: c.config.Metadata, Labels: c.config.Labels,
 					Annotations: c.config.Annotations},
@@ -167,7 +173,14 @@ func (r *Runtime) Counters(ctx context.Context) runtime.Counters {
 	}
 	for _, s := range r.allSandboxes() {
 		if s.line() != nil && !s.hostNetwork() {
-			usage, packets := netdev.Count(s.rec.NetNS)
+			text, err := r.scraped.Read(s.rec.ID, s.rec.NetNS, netdev.Open)
+			if s.line() == nil {
+				r.scraped.Forget(s.rec.ID)
+			}
+			if err != nil {
+				continue
+			}
+			usage, packets := netdev.Count(text)
 			out.Interfaces[s.rec.ID] = packets
 			out.Sandboxes = append(out.Sandboxes, &cri.PodSandboxStats{
 				Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata},

@@ -19,6 +19,7 @@ import (
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/criu"
 	"carob/internal/runtime/native/monitor"
+	"carob/internal/runtime/native/openfiles"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
 )
@@ -39,6 +40,7 @@ type Runtime struct {
 	monitors  string // cgroup of all monitors
 	pool      *monitor.Pool
 	retries   *state.Retries
+	scraped   openfiles.Files // of running containers and ready sandboxes
 
 	apparmorWarning sync.Once
 	checkpoints     criu.Dumper
@@ -141,6 +143,7 @@ func (r *Runtime) Streams() *Streams { return &Streams{r} }
 // New.
 func (r *Runtime) Close() error {
 	r.retries.Close()
+	r.scraped.Close()
 	r.pool.Close()
 	r.events.close()
 	if r.systemd != nil {

@@ -245,6 +245,7 @@ func (r *Runtime) haltSandbox(ctx context.Context, s *sandbox) error {
 	m := s.mon
 	s.mon = nil
 	s.mu.Unlock()
+	r.scraped.Forget(s.rec.ID) // an open file would keep the network namespace alive
 	if m != nil {
 		m.Quit()
 	}

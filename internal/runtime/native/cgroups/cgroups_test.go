@@ -9,6 +9,8 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/openfiles"
 )
 
 func TestFindCgroups(t *testing.T) {
@@ -190,7 +192,7 @@ func TestUnifiedFiles(t *testing.T) {
 		"memory.stat",
 		"file 5000\nfile_mapped 600\nanon 1000\ninactive_file 96000\npgfault 7\npgmajfault 3\n",
 		"io.stat", "999:77 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n")
-	used, got := c.Scrape("/pod/c")
+	used, got := c.Scrape("/pod/c", openfiles.ReadOnce)
 	if want := (Counters{Periods: 9, ThrottledPeriods: 4,
 		Throttled: 2500 * time.Microsecond, Cache: 5000, Mapped: 600, Devices: []DeviceCounters{
 			{Name: "999:77", BytesRead: 1, BytesWritten: 2, Reads: 3, Writes: 4}}}); !reflect.DeepEqual(got, want) {
@@ -202,7 +204,8 @@ func TestUnifiedFiles(t *testing.T) {
 	}
 	files("/blkio", "ops", "999:77 Read 3\n999:77 Write 4\n999:77 Sync 9\nTotal 7\n",
 		"bytes", "999:77 Read 1\n999:77 Write 2\nTotal 3\n")
-	if got := devicesV1(root+"/blkio/ops", root+"/blkio/bytes"); len(got) != 1 ||
+	bytes := func() stat { return readStat(root + "/blkio/bytes") }
+	if got := devicesV1(readStat(root+"/blkio/ops"), bytes); len(got) != 1 ||
 		got[0] != (DeviceCounters{Name: "999:77", BytesRead: 1, BytesWritten: 2, Reads: 3, Writes: 4}) {
 		t.Errorf("counted %+v", got)
 	}

@@ -23,10 +23,15 @@ type DeviceCounters struct {
 	BytesRead, BytesWritten uint64
 }
 
-// Scrape reads what a cgroup has counted and used, each file once; what the host does not count is zero. The usage has
-// no limits, processes, and pressure.
-func (c *Hierarchies) Scrape(group string) (Usage, Counters) {
-	cpu, memory := readStat(c.Of("cpu", group)+"/cpu.stat"), readStat(c.Of("memory", group)+"/memory.stat")
+// Scrape reads with read what a cgroup has counted and used, each file once; what the host does not count is zero. The
+// usage has no limits, processes, and pressure.
+func (c *Hierarchies) Scrape(group string, read func(path string) (string, error)) (Usage, Counters) {
+	text := func(path string) stat { s, _ := read(path); return stat(s) } // a missing file is empty
+	number := func(path string) uint64 {
+		n, _ := strconv.ParseUint(strings.TrimSpace(string(text(path))), 10, 64)
+		return n
+	}
+	cpu, memory := text(c.Of("cpu", group)+"/cpu.stat"), text(c.Of("memory", group)+"/memory.stat")
 	u := Usage{at: time.Now().UnixNano()}
 	u.addMemory(memory, c.V2)
 	out := Counters{Periods: cpu.of("nr_periods"), ThrottledPeriods: cpu.of("nr_throttled")}
@@ -36,7 +41,7 @@ func (c *Hierarchies) Scrape(group string) (Usage, Counters) {
 		u.Memory, u.Swap = number(dir+"/memory.current"), number(dir+"/memory.swap.current")
 		out.Throttled = time.Duration(cpu.of("throttled_usec")) * time.Microsecond //nolint:gosec // 292 years
 		out.Cache, out.Mapped = memory.of("file"), memory.of("file_mapped")
-		out.Devices = devicesV2(c.Of("io", group) + "/io.stat")
+		out.Devices = devicesV2(text(c.Of("io", group) + "/io.stat"))
 		return u, out
 	}
 	u.CPU = number(c.Of("cpuacct", group) + "/cpuacct.usage")
@@ -44,16 +49,17 @@ func (c *Hierarchies) Scrape(group string) (Usage, Counters) {
 	out.Throttled = time.Duration(cpu.of("throttled_time")) //nolint:gosec // 292 years
 	out.Cache, out.Mapped = memory.of("total_cache"), memory.of("total_mapped_file")
 	if dir := c.Of("blkio", group); dir != "" {
-		out.Devices = devicesV1(dir+"/blkio.throttle.io_serviced_recursive",
-			dir+"/blkio.throttle.io_service_bytes_recursive")
+		out.Devices = devicesV1(text(dir+"/blkio.throttle.io_serviced_recursive"), func() stat {
+			return text(dir + "/blkio.throttle.io_service_bytes_recursive")
+		})
 	}
 	return u, out
 }
 
 // devicesV2 reads io.stat: "254:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0".
-func devicesV2(path string) []DeviceCounters {
+func devicesV2(text stat) []DeviceCounters {
 	var all []DeviceCounters
-	for _, f := range rows(path) {
+	for _, f := range rows(text) {
 		d := DeviceCounters{Name: deviceName(f[0])}
 		for _, pair := range f[1:] {
 			key, text, _ := strings.Cut(pair, "=")
@@ -74,8 +80,9 @@ func devicesV2(path string) []DeviceCounters {
 	return all
 }
 
-// devicesV1 reads two files with lines such as "254:0 Read 3"; the last line is a total.
-func devicesV1(operations, bytes string) []DeviceCounters {
+// devicesV1 reads two texts with lines such as "254:0 Read 3"; the last line is a total. The second one is of use only if
+// the first has lines.
+func devicesV1(operations stat, bytes func() stat) []DeviceCounters {
 	var all []DeviceCounters
 	of := func(number string) *DeviceCounters {
 		name := deviceName(number)
@@ -87,11 +94,11 @@ func devicesV1(operations, bytes string) []DeviceCounters {
 		all = append(all, DeviceCounters{Name: name})
 		return &all[len(all)-1]
 	}
-	for i, path := range []string{operations, bytes} {
+	for i, list := range []func() stat{func() stat { return operations }, bytes} {
 		if i > 0 && all == nil {
 			break // no operation, no bytes
 		}
-		for _, f := range rows(path) {
+		for _, f := range rows(list()) {
 			if len(f) != 3 {
 				continue
 			}
@@ -112,14 +119,10 @@ func devicesV1(operations, bytes string) []DeviceCounters {
 	return all
 }
 
-// rows are the lines of a file that begin with the number of a device.
-func rows(path string) [][]string {
-	text, err := readFile(path)
-	if err != nil {
-		return nil
-	}
+// rows are the lines that begin with the number of a device.
+func rows(text stat) [][]string {
 	var all [][]string
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) > 1 && strings.Contains(f[0], ":") {
 			all = append(all, f)
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/runtime/native/openfiles"
 )
 
 // OOMKilled reports whether the kernel killed a process of the cgroup for lack of memory, by its
@@ -83,7 +85,7 @@ func (u *Usage) WorkingSet() uint64 {
 
 // number reads a file with one number; "max" and missing files are 0.
 func number(path string) uint64 {
-	text, err := readFile(path)
+	text, err := openfiles.ReadOnce(path)
 	if err != nil {
 		return 0
 	}
@@ -96,7 +98,7 @@ type stat string
 
 // readStat reads such a file; a missing one is empty.
 func readStat(path string) stat {
-	text, err := readFile(path)
+	text, err := openfiles.ReadOnce(path)
 	if err != nil {
 		return ""
 	}
@@ -123,7 +125,7 @@ func (s stat) of(name string) uint64 {
 
 // pressure reads a file of pressure stall information; nil where there is none.
 func pressure(path string) *cri.PsiStats {
-	text, err := readFile(path)
+	text, err := openfiles.ReadOnce(path)
 	if err != nil {
 		return nil
 	}

@@ -14,21 +14,30 @@ import (
 
 	"carob/internal/base/netns"
 	"carob/internal/runtime"
+	"carob/internal/runtime/native/openfiles"
 )
 
 // Usage counts the traffic on the interfaces of a namespace, which path names; nil if it is not known.
 func Usage(path string) *cri.NetworkUsage {
-	usage, _ := Count(path)
-	return usage
+	var b []byte
+	if netns.Do(path, func() (err error) { b, err = os.ReadFile(counters); return err }) != nil {
+		return nil
+	}
+	return parseUsage(b)
 }
 
-// Count counts the traffic and the packets on the interfaces of a namespace; nil if they are not known.
-func Count(path string) (*cri.NetworkUsage, []runtime.InterfaceCounters) {
-	var b []byte
-	if netns.Do(path, func() (err error) { b, err = os.ReadFile("/proc/thread-self/net/dev"); return err }) != nil {
-		return nil, nil
-	}
-	return parseUsage(b), parsePackets(b)
+// counters is a namespace's file with the counters of its interfaces.
+const counters = "/proc/thread-self/net/dev"
+
+// Open opens the file with the counters of a namespace. It can be read by any thread, and keeps the namespace alive.
+func Open(path string) (fd int, err error) {
+	err = netns.Do(path, func() (err error) { fd, err = openfiles.Open(counters); return err })
+	return fd, err
+}
+
+// Count counts the traffic and the packets on the interfaces in the text of such a file.
+func Count(text string) (*cri.NetworkUsage, []runtime.InterfaceCounters) {
+	return parseUsage([]byte(text)), parsePackets([]byte(text))
 }
 
 func parsePackets(b []byte) []runtime.InterfaceCounters {
