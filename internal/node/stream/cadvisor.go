@@ -1,8 +1,6 @@
 package stream
 
 import (
-	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"runtime"
@@ -37,58 +35,80 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	f := families{}
 	now := time.Now().Unix()
 	for _, m := range samples {
-		f.container(m, now)
+		labels := containerLabels(m)
+		f.container(m, labels, now)
 		if c, ok := counted.Containers[m.stats.GetAttributes().GetId()]; ok {
-			f.counters(m, &c)
+			f.counters(m, labels, &c)
 		}
 	}
-	byUID := map[string]*corev1.Pod{}
 	for _, pod := range s.cfg.Pods.List() {
-		byUID[string(pod.UID)] = pod
-	}
-	for uid, st := range sandboxes {
-		if pod := byUID[uid]; pod != nil {
+		if st := sandboxes[string(pod.UID)]; st != nil {
 			f.network(pod, st)
 			f.packets(pod, st.GetAttributes().GetId(), counted.Interfaces[st.GetAttributes().GetId()])
 		}
 	}
-	node := measureNode(s.cfg.NodeName, "")
 	f.add("machine_cpu_cores", "gauge", "Number of logical CPU cores.", `boot_id="",machine_id="",system_uuid=""`,
 		float64(runtime.NumCPU()))
-	if m := node.Memory; m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
+	if m := measureMemory(); m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
 		f.add("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.",
 			`boot_id="",machine_id="",system_uuid=""`,
 			float64(*m.AvailableBytes+*m.WorkingSetBytes))
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	f.write(w)
+	page := f.text()
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
+	_, _ = w.Write(page) // the client may have gone
 }
 
 // families are metrics in the text form, by name.
 type families map[string]*metricFamily
 
+// metricFamily is the text of one family, without its name.
 type metricFamily struct {
 	kind, help string
-	lines      []string
+	text       []byte
 }
 
+// add adds a series. labels are those between the braces, made with label.
 func (f families) add(name, kind, help, labels string, value float64) {
 	m := f[name]
 	if m == nil {
 		m = &metricFamily{kind: kind, help: help}
 		f[name] = m
 	}
-	m.lines = append(m.lines, name+"{"+labels+"} "+strconv.FormatFloat(value, 'g', -1, 64))
+	m.text = append(m.text, name...)
+	m.text = append(m.text, '{')
+	m.text = append(m.text, labels...)
+	m.text = append(m.text, "} "...)
+	m.text = append(strconv.AppendFloat(m.text, value, 'g', -1, 64), '\n')
 }
 
-func (f families) write(w io.Writer) {
+// text is the page: the families in the order of their names, the series as they were added.
+func (f families) text() []byte {
+	size := 0
+	for name, m := range f {
+		size += len(m.text) + len(m.help) + len(m.kind) + 2*len(name) + len("# HELP  \n# TYPE  \n")
+	}
+	page := make([]byte, 0, size)
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		m := f[name]
-		slices.Sort(m.lines)
-		// the client may have gone
-		_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n%s\n", name, m.help, name, m.kind,
-			strings.Join(m.lines, "\n"))
+		page = append(page, "# HELP "+name+" "+m.help+"\n# TYPE "+name+" "+m.kind+"\n"...)
+		page = append(page, m.text...)
 	}
+	return page
+}
+
+// labelEscapes are what the text form writes differently in the value of a label.
+var labelEscapes = strings.NewReplacer("\\", `\\`, "\"", `\"`, "\n", `\n`)
+
+// label is a label in the text form.
+func label(name, value string) string { return name + `="` + labelEscapes.Replace(value) + `"` }
+
+// commonLabels are those of each series of a container, or of an interface of a pod: then container and image are empty,
+// and more is the label with its name.
+func commonLabels(pod *corev1.Pod, container, id, image, more string) string {
+	return label("container", container) + "," + label("id", id) + "," + label("image", image) + more + "," +
+		label("name", id) + "," + label("namespace", pod.Namespace) + "," + label("pod", pod.Name)
 }
 
 // containerLabels are those of each series of a container.
@@ -97,14 +117,11 @@ func containerLabels(m sample) string {
 	if c := containerStatus(m.pod, m.container); c != nil {
 		image = c.Image
 	}
-	id := m.stats.GetAttributes().GetId()
-	return fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", m.container, id, image, id,
-		m.pod.Namespace, m.pod.Name)
+	return commonLabels(m.pod, m.container, m.stats.GetAttributes().GetId(), image, "")
 }
 
 // counters adds the families that only cAdvisor has. As there, only containers with a CPU limit have periods.
-func (f families) counters(m sample, c *cruntime.ContainerCounters) {
-	labels := containerLabels(m)
+func (f families) counters(m sample, labels string, c *cruntime.ContainerCounters) {
 	if status := containerStatus(m.pod, m.container); status != nil && status.Resources != nil &&
 		!status.Resources.Limits.Cpu().IsZero() {
 		f.add("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", labels,
@@ -117,7 +134,7 @@ func (f families) counters(m sample, c *cruntime.ContainerCounters) {
 	f.add("container_memory_cache", "gauge", "Number of bytes of page cache memory.", labels, float64(c.Cache))
 	f.add("container_memory_mapped_file", "gauge", "Size of memory mapped files in bytes.", labels, float64(c.Mapped))
 	for _, d := range c.Devices {
-		at := fmt.Sprintf("%s,device=%q", labels, d.Name)
+		at := labels + "," + label("device", d.Name)
 		f.add("container_fs_reads_total", "counter", "Cumulative count of reads completed", at, float64(d.Reads))
 		f.add("container_fs_writes_total", "counter", "Cumulative count of writes completed", at, float64(d.Writes))
 		f.add("container_fs_reads_bytes_total", "counter", "Cumulative count of bytes read", at, float64(d.BytesRead))
@@ -129,8 +146,7 @@ func (f families) counters(m sample, c *cruntime.ContainerCounters) {
 // packets adds the packets of a pod with its own network.
 func (f families) packets(pod *corev1.Pod, id string, list []cruntime.InterfaceCounters) {
 	for _, i := range list {
-		labels := fmt.Sprintf("container=\"\",id=%q,image=\"\",interface=%q,name=%q,namespace=%q,pod=%q", id, i.Name, id,
-			pod.Namespace, pod.Name)
+		labels := commonLabels(pod, "", id, "", ","+label("interface", i.Name))
 		for _, c := range []struct {
 			name, help string
 			v          uint64
@@ -148,8 +164,7 @@ func (f families) packets(pod *corev1.Pod, id string, list []cruntime.InterfaceC
 }
 
 // container adds the series of a running container.
-func (f families) container(m sample, now int64) {
-	labels := containerLabels(m)
+func (f families) container(m sample, labels string, now int64) {
 	gauge := func(name, help string, v *cri.UInt64Value) {
 		if v != nil {
 			f.add(name, "gauge", help, labels, float64(v.Value))
@@ -168,18 +183,20 @@ func (f families) container(m sample, now int64) {
 		memory.GetUsageBytes())
 	gauge("container_memory_working_set_bytes", "Current working set in bytes.", memory.GetWorkingSetBytes())
 	gauge("container_memory_rss", "Size of RSS in bytes.", memory.GetRssBytes())
-	for kind, v := range map[string]*cri.UInt64Value{"pgfault": memory.GetPageFaults(),
-		"pgmajfault": memory.GetMajorPageFaults()} {
-		if v != nil {
+	for _, c := range []struct {
+		kind string
+		v    *cri.UInt64Value
+	}{{"pgfault", memory.GetPageFaults()}, {"pgmajfault", memory.GetMajorPageFaults()}} {
+		if c.v != nil {
 			f.add("container_memory_failures_total", "counter", "Cumulative count of memory allocation failures.",
-				fmt.Sprintf("%s,failure_type=%q,scope=\"container\"", labels, kind), float64(v.Value))
+				labels+`,failure_type="`+c.kind+`",scope="container"`, float64(c.v.Value))
 		}
 	}
 	if swap := m.stats.GetSwap().GetSwapUsageBytes(); swap != nil {
 		f.add("container_memory_swap", "gauge", "Container swap usage in bytes.", labels, float64(swap.Value))
 	}
 	if fs := m.stats.GetWritableLayer(); fs != nil {
-		at := fmt.Sprintf("%s,device=%q", labels, fs.GetFsId().GetMountpoint())
+		at := labels + "," + label("device", fs.GetFsId().GetMountpoint())
 		if fs.UsedBytes != nil {
 			f.add("container_fs_usage_bytes", "gauge",
 				"Number of bytes that are consumed by the container on this filesystem.", at,
@@ -215,8 +232,7 @@ func (f families) network(pod *corev1.Pod, st *cri.PodSandboxStats) {
 		list = append([]*cri.NetworkInterfaceUsage{n.DefaultInterface}, list...)
 	}
 	for _, i := range list {
-		labels := fmt.Sprintf("container=\"\",id=%q,image=\"\",interface=%q,name=%q,namespace=%q,pod=%q",
-			st.GetAttributes().GetId(), i.Name, st.GetAttributes().GetId(), pod.Namespace, pod.Name)
+		labels := commonLabels(pod, "", st.GetAttributes().GetId(), "", ","+label("interface", i.Name))
 		for _, c := range []struct {
 			name, help string
 			v          *cri.UInt64Value

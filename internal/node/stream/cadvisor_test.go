@@ -1,13 +1,17 @@
 package stream
 
 import (
+	"bytes"
 	"context"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,8 +32,7 @@ func TestNetworkFamilies(t *testing.T) {
 		}},
 	})
 	f.network(&corev1.Pod{}, &cri.PodSandboxStats{})
-	var text strings.Builder
-	f.write(&text)
+	text := string(f.text())
 	const want = `# HELP container_network_receive_bytes_total Cumulative count of bytes received
 # TYPE container_network_receive_bytes_total counter
 container_network_receive_bytes_total{container="",id="sb",image="",interface="eth0",name="sb",namespace="ns",pod="web"} 10
@@ -41,8 +44,8 @@ container_network_transmit_bytes_total{container="",id="sb",image="",interface="
 # TYPE container_network_transmit_errors_total counter
 container_network_transmit_errors_total{container="",id="sb",image="",interface="eth0",name="sb",namespace="ns",pod="web"} 0
 `
-	if text.String() != want {
-		t.Error(text.String())
+	if text != want {
+		t.Error(text)
 	}
 }
 
@@ -54,16 +57,16 @@ func TestCounterFamilies(t *testing.T) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{limited, {Name: "free", Image: "im"}}
 	f := families{}
 	for _, name := range []string{"limited", "free"} {
-		f.counters(sample{pod: pod, container: name,
-			stats: &cri.ContainerStats{Attributes: &cri.ContainerAttributes{Id: name + "-id"}}},
+		m := sample{pod: pod, container: name,
+			stats: &cri.ContainerStats{Attributes: &cri.ContainerAttributes{Id: name + "-id"}}}
+		f.counters(m, containerLabels(m),
 			&runtime.ContainerCounters{Periods: 10, ThrottledPeriods: 3, Throttled: 1500 * time.Millisecond,
 				Cache: 4096, Mapped: 1024, Devices: []runtime.DeviceCounters{
 					{Name: "/dev/vda", Reads: 1, Writes: 2, BytesRead: 512, BytesWritten: 1024}}})
 	}
 	f.packets(pod, "sb", []runtime.InterfaceCounters{
 		{Name: "eth0", Received: 5, ReceivedDropped: 1, Transmitted: 6, TransmittedDropped: 2}})
-	var text strings.Builder
-	f.write(&text)
+	text := string(f.text())
 	const (
 		limitedLabels = `container="limited",id="limited-id",image="im",name="limited-id",namespace="ns",pod="web"`
 		freeLabels    = `container="free",id="free-id",image="im",name="free-id",namespace="ns",pod="web"`
@@ -84,11 +87,11 @@ func TestCounterFamilies(t *testing.T) {
 		`container_network_transmit_packets_total{` + packets + `} 6`,
 		`container_network_transmit_packets_dropped_total{` + packets + `} 2`,
 	} {
-		if !strings.Contains(text.String(), want+"\n") {
-			t.Errorf("%s is missing in\n%s", want, text.String())
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text)
 		}
 	}
-	if strings.Contains(text.String(), `container_cpu_cfs_periods_total{container="free"`) {
+	if strings.Contains(text, `container_cpu_cfs_periods_total{container="free"`) {
 		t.Error("a container without a limit is shown as throttled")
 	}
 }
@@ -139,5 +142,49 @@ func TestScrapeCallsTheRuntimeOnce(t *testing.T) {
 	}
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
+	}
+}
+
+// Whatever names a runtime, an image and a device have, Prometheus reads the same.
+func TestLabelsAreReadAsTheyAre(t *testing.T) {
+	for _, value := range []string{"", "plain", `a"b`, `back\slash`, `ends in \`, "two\nlines", `\n`, "tab\tand\x01", "déjà vu",
+		`",pod="other`, "} 1\nup{} 0"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: value}}
+		f := families{}
+		m := sample{pod: pod, container: "c", stats: &cri.ContainerStats{
+			Attributes: &cri.ContainerAttributes{Id: value},
+			WritableLayer: &cri.FilesystemUsage{FsId: &cri.FilesystemIdentifier{Mountpoint: value},
+				UsedBytes: &cri.UInt64Value{Value: 1 << 40}}}}
+		f.container(m, containerLabels(m), 7)
+		f.packets(pod, value, []runtime.InterfaceCounters{{Name: value, Received: 5}})
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		read, err := parser.TextToMetricFamilies(bytes.NewReader(f.text()))
+		if err != nil {
+			t.Errorf("%q: %v", value, err)
+			continue
+		}
+		for name, want := range map[string]map[string]string{
+			"container_fs_usage_bytes": {"container": "c", "id": value, "image": value, "name": value, "namespace": "ns",
+				"pod": "web", "device": value},
+			"container_network_receive_packets_total": {"container": "", "id": value, "image": "", "interface": value,
+				"name": value, "namespace": "ns", "pod": "web"},
+		} {
+			got := map[string]string{}
+			list := read[name].GetMetric()
+			if len(list) != 1 {
+				t.Errorf("%q: %s has %d series", value, name, len(list))
+				continue
+			}
+			for _, l := range list[0].GetLabel() {
+				got[l.GetName()] = l.GetValue()
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%q: %s has %q", value, name, got)
+			}
+		}
+		if v := read["container_fs_usage_bytes"].GetMetric(); len(v) == 1 && v[0].GetGauge().GetValue() != 1<<40 {
+			t.Errorf("%q: %v", value, v)
+		}
 	}
 }

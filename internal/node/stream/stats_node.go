@@ -38,9 +38,7 @@ func measureNode(name, root string) nodeStats {
 	if text, err := os.ReadFile("/proc/stat"); err == nil {
 		n.CPU, n.StartTime = processorTimes(text, time.Now())
 	}
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
-		n.Memory = machineMemory(text, time.Now())
-	}
+	n.Memory = measureMemory()
 	var fs unix.Statfs_t
 	if root != "" && unix.Statfs(root, &fs) == nil {
 		size := uint64(fs.Bsize)
@@ -89,6 +87,15 @@ func processorTimes(text []byte, now time.Time) (*cpuStats, *time.Time) {
 		}
 	}
 	return cpu, boot
+}
+
+// measureMemory reads the memory of the machine; nil if it is not known.
+func measureMemory() *memoryStats {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nil
+	}
+	return machineMemory(text, time.Now())
 }
 
 // machineMemory reads the text of /proc/meminfo; nil when it lacks something.
