@@ -104,8 +104,8 @@ var labelEscapes = strings.NewReplacer("\\", `\\`, "\"", `\"`, "\n", `\n`)
 // label is a label in the text form.
 func label(name, value string) string { return name + `="` + labelEscapes.Replace(value) + `"` }
 
-// commonLabels are those of each series of a container, or of an interface of a pod: then container and image are empty,
-// and more is the label with its name.
+// commonLabels are those of each series of a container, or of an interface of a pod: then container and image are
+// empty, and more is the label with its name.
 func commonLabels(pod *corev1.Pod, container, id, image, more string) string {
 	return label("container", container) + "," + label("id", id) + "," + label("image", image) + more + "," +
 		label("name", id) + "," + label("namespace", pod.Namespace) + "," + label("pod", pod.Name)

@@ -80,8 +80,8 @@ func devicesV2(text stat) []DeviceCounters {
 	return all
 }
 
-// devicesV1 reads two texts with lines such as "254:0 Read 3"; the last line is a total. The second one is of use only if
-// the first has lines.
+// devicesV1 reads two texts with lines such as "254:0 Read 3"; the last line is a total. The second one is of use only
+// if the first has lines.
 func devicesV1(operations stat, bytes func() stat) []DeviceCounters {
 	var all []DeviceCounters
 	of := func(number string) *DeviceCounters {

@@ -170,7 +170,8 @@ func TestLimit(t *testing.T) {
 	w.f.count.Store(int64(min(most, was.Cur/share)) - 1)
 	read := func(name, want string, opens int) {
 		t.Helper()
-		if got, err := w.f.Read("c1", filepath.Join(w.dir, name), w.open); got != want || err != nil || w.opens != opens {
+		got, err := w.f.Read("c1", filepath.Join(w.dir, name), w.open)
+		if got != want || err != nil || w.opens != opens {
 			t.Errorf("%q, %v, opened %d times, want %d", got, err, w.opens, opens)
 		}
 	}
