@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -75,6 +76,7 @@ func (c *carob) startGateway(ctx context.Context) error {
 	if !ports.PickerPlain {
 		secure = &tls.Config{GetCertificate: c.keys.NodeServing.Serve, MinVersion: tls.VersionTLS12}
 	}
+	c.gatewayStored = make(chan struct{})
 	c.gateway = gateway.New(gateway.Config{Client: client, REST: cfg,
 		Events: recorder, Traces: c.traces.gateway,
 		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog, Sockets: sockets,
@@ -91,9 +93,30 @@ func (c *carob) startGateway(ctx context.Context) error {
 		}); err != nil {
 			return nil //nolint:nilerr // a stop was requested
 		}
+		close(c.gatewayStored)
 		return c.gateway.Run(ctx)
 	})
 	return nil
+}
+
+// gatewayTime is how long the start of carob waits for the objects of the gateway: a webhook may refuse them for as
+// long as it likes.
+const gatewayTime = 10 * time.Second
+
+// awaitGateway waits until the kinds and the classes of the gateway are stored: objects that a user applies after the
+// start must not be refused. After gatewayTime carob starts without them; they are stored as soon as possible.
+func (c *carob) awaitGateway(ctx context.Context) error {
+	if c.gateway == nil {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, gatewayTime)
+	defer cancel()
+	err := c.parts.await(limited, c.gatewayStored)
+	if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Started without the kinds of the Gateway API, which are not stored yet")
+		return nil
+	}
+	return err
 }
 
 // untilDone repeats what may fail while the API server starts.

@@ -161,18 +161,20 @@ type carob struct {
 
 	vpa addonSwitch
 	// gatewayAPI is also on if carob did not install the definitions.
-	gatewayAPI  addonSwitch
-	gateway     *gateway.Gateway
-	server      *apiserver.Server
-	services    *services.Proxy
-	dns         *dns.Server       // nil: another DNS server is used
-	pool        *addresspool.Pool // of load balancers' addresses
-	engine      *engine
-	timeline    *timeline.Store
-	credentials *credentials.Plugins
-	nodeHealth  func(ctx context.Context) error // serves it; nil: not configured
-	inference   poolDefinitions
-	traces      traces
+	gatewayAPI addonSwitch
+	gateway    *gateway.Gateway
+	// gatewayStored is closed when the kinds and classes of the gateway are stored.
+	gatewayStored chan struct{}
+	server        *apiserver.Server
+	services      *services.Proxy
+	dns           *dns.Server       // nil: another DNS server is used
+	pool          *addresspool.Pool // of load balancers' addresses
+	engine        *engine
+	timeline      *timeline.Store
+	credentials   *credentials.Plugins
+	nodeHealth    func(ctx context.Context) error // serves it; nil: not configured
+	inference     poolDefinitions
+	traces        traces
 }
 
 // url is where the API server serves this host, or the node agent if there is no API server.
@@ -429,7 +431,10 @@ func (c *carob) start(ctx context.Context) error {
 		}
 		c.parts.start(ctx, "network policies", func(ctx context.Context) error { return p.Run(ctx, api) })
 	}
-	return c.startAgent(ctx)
+	if err := c.startAgent(ctx); err != nil {
+		return err
+	}
+	return c.awaitGateway(ctx)
 }
 
 // startAgent runs the node agent and its parts, and returns when it takes pods.
