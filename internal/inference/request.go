@@ -1,22 +1,38 @@
 package inference
 
 import (
-	"mime"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"carob/internal/core/modelbody"
 	"carob/internal/core/routing"
 )
 
-// Passes reports whether a body is passed through: it is not JSON, such as that of gRPC, or of an audio file.
+// Passes reports whether a body is passed through: it is not JSON, such as that of gRPC, or of an audio file. A type
+// that servers may interpret differently is read as JSON: vLLM ignores what comes after the first semicolon, valid or
+// not, and of two fields some servers use the first and others the last. Otherwise a client could hide the model from
+// the policies of the pool.
 func Passes(h http.Header) bool {
-	kind := h.Get("Content-Type")
-	media, _, err := mime.ParseMediaType(kind)
-	return kind != "" && (err != nil || media != "application/json" && !strings.HasSuffix(media, "+json") &&
-		media != "text/plain" && media != "application/x-www-form-urlencoded") // curl's --data sets the last one
+	kinds := h["Content-Type"]
+	if len(kinds) != 1 {
+		return false
+	}
+	media, _, _ := strings.Cut(kinds[0], ";")
+	media = strings.ToLower(strings.Trim(media, " \t"))
+	kind, of, ok := strings.Cut(media, "/")
+	if !ok || !httpguts.ValidHeaderFieldName(kind) || !httpguts.ValidHeaderFieldName(of) { // both are tokens
+		return false
+	}
+	switch media {
+	case "application/json", "text/json", "text/plain",
+		"application/x-www-form-urlencoded": // curl's --data sets it
+		return false
+	}
+	return !strings.HasSuffix(of, "+json")
 }
 
 // Objective is the name of the InferenceObjective that a request has; empty: none.

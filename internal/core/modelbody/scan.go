@@ -95,6 +95,7 @@ type Scanner struct {
 	word   string // rest of a literal
 	begin  int    // of the text that is read
 	name   Span   // of the key at depth 1
+	models int    // fields that a server may read as the model
 	value  int    // begin of the value at depth 1
 }
 
@@ -383,11 +384,13 @@ func (s *Scanner) field(body []byte, v Span) error {
 		return nil //nolint:nilerr // the name of another field
 	}
 	small := func(into any) bool { return v.To-v.From <= smallField && json.Unmarshal(v.Of(body), into) == nil }
-	switch plain {
-	case "model":
-		if s.HasModel {
+	if strings.EqualFold(plain, "model") { // servers in Go take the last one, whatever its case
+		if s.models++; s.models > 1 {
 			return errTwice
 		}
+	}
+	switch plain {
+	case "model":
 		if body[v.From] != '"' || v.To-v.From > 6*MaxModel+2 || !small(&s.Model) || len(s.Model) > MaxModel ||
 			!utf8.Valid(v.Of(body)) {
 			return errModel

@@ -47,7 +47,8 @@ func TestBadBodies(t *testing.T) {
 	for body, want := range map[string]error{
 		`[]`: errNotObject, `"model"`: errNotObject, `model=x`: errNotObject, ``: errShort, ` `: errShort,
 		`{"model":"a"`: errShort, `{"model":"a`: errShort, `{"model":"a","model":"a"}`: errTwice,
-		`{"model":"a","mod\u0065l":"b"}`: errTwice, `{"model":1}`: errModel, `{"model":null}`: errModel,
+		`{"model":"a","mod\u0065l":"b"}`: errTwice, `{"model":"a","Model":"b"}`: errTwice,
+		`{"MODEL":"b","model":"a"}`: errTwice, `{"Model":"a","mODEl":"a"}`: errTwice, `{"model":1}`: errModel, `{"model":null}`: errModel,
 		`{"model":{"model":"x"}}`: errModel, `{"model":"` + strings.Repeat("x", MaxModel+1) + `"}`: errModel,
 		"{\"model\":\"\xff\"}": errModel, `{"a":01}`: errSyntax, `{"a":1.}`: errSyntax, `{"a":tru}`: errSyntax,
 		`{"a":1}{}`: errSyntax, `{"a":1,}`: errSyntax, `{'a':1}`: errSyntax, "{\"a\":\"\n\"}": errSyntax,
