@@ -20,8 +20,9 @@ import (
 // the rules and after each write, so that the next packet uses the new rules (N10.21).
 //
 //   - UDP: a client that continues to send would reach the old endpoint as long as it sends (N2.J).
-//   - TCP: the kernel keeps the endpoint of an ended connection for two minutes. A client that uses the
-//     same source port again would be sent to a pod that is gone. Established connections stay.
+//   - TCP: the kernel keeps the endpoint of an ended connection for up to two minutes. A client that uses the
+//     same source port again would be sent to a pod that is gone, where the kernel does not forget the connection
+//     by itself (reopener). Established connections stay.
 //
 // Connections to an endpoint may end as long as its pod exists: so a port is checked again until keepFor has passed.
 type forgetter struct {

@@ -145,6 +145,9 @@ func (l *lab) join(name, gw4, addr4, gw6, addr6 string) {
 	}))
 }
 
+// resets is the message after which a server resets its connection.
+const resets = "reset"
+
 // serve answers each line and each datagram with "name client"; the connection stays.
 func (l *lab) serve(name string) {
 	l.t.Helper()
@@ -172,7 +175,12 @@ func (l *lab) serve(name string) {
 						defer stop()
 						buf := make([]byte, 100)
 						for {
-							if _, err := c.Read(buf); err != nil {
+							n, err := c.Read(buf)
+							if err != nil {
+								return
+							}
+							if string(buf[:n]) == resets {
+								_ = c.(*net.TCPConn).SetLinger(0)
 								return
 							}
 							_, _ = fmt.Fprintf(c, "%s %s", name, hostOf(c.RemoteAddr()))

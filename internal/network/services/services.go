@@ -25,7 +25,8 @@
 //		}
 //	}
 //
-// The answer is about the tables that the kernel has, not about what should be in them. It does not depend on the pod's
+// The answer is about the tables that the kernel has, not about what should be in them, and a pod stays In until its
+// connections are ready to be opened again elsewhere (reopener). It does not depend on the pod's
 // deletion timestamp: the pod stays In until the EndpointSlices mark it as terminating. A pod of no Service is Out.
 // Established connections continue in any case.
 //
@@ -95,6 +96,7 @@ type Proxy struct {
 	node    chan struct{} // facts of the node may have changed
 	metrics *metrics
 	flows   *forgetter
+	reopen  *reopener
 	balance *balancer
 	health  *health
 	checks  *healthPorts
@@ -126,6 +128,7 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
 		told: map[types.NamespacedName][]string{}, flows: newForgetter(),
 		balance: newBalancer(cfg.Status, cfg.Pool), health: newHealth()}
+	p.reopen = newReopener(p.announceChange)
 	p.feed = newFeed(cfg.Node, p.health)
 	p.checks = newHealthPorts(cfg.Node, p.health.healthy, p.healthFailed)
 	return p
@@ -161,7 +164,18 @@ func (p *Proxy) UseOf(pod types.UID) Use {
 		}
 		use = max(use, pl.state.UseOf(pod))
 	}
+	if p.reopen.pending(pod) {
+		return In
+	}
 	return use
+}
+
+// announceChange closes the channel of Changed.
+func (p *Proxy) announceChange() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // Changed is closed when a result of UseOf may have changed.
@@ -195,6 +209,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer p.close()
 	p.feed.start(ctx, &group, p.cfg.Client)
 	group.Go(func() { p.flows.run(ctx) })
+	group.Go(func() { p.reopen.run(ctx) })
 	group.Go(func() { p.balance.run(ctx) })
 	if p.cfg.Healthz != nil {
 		p.serveHealth(ctx, &group, p.cfg.Healthz)
@@ -245,7 +260,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // open opens the tables and follows changes of them by other programs.
 func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{}, error) {
-	if err := p.flows.open(); err != nil {
+	if err := errors.Join(p.flows.open(), p.reopen.open()); err != nil {
 		return nil, err
 	}
 	disturbed := make(chan struct{}, 1)
@@ -359,6 +374,7 @@ func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bo
 	if pl.broken = err != nil; err == nil {
 		p.health.done(pl.name())
 		p.flows.forget(pl.v6, node.Addresses, last.Flows)
+		p.reopen.left(changes)
 	}
 	return last.Left, err
 }

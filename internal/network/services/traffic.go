@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -42,8 +41,13 @@ func (p *Proxy) note(gone []types.UID) {
 
 func (p *Proxy) released() []types.UID {
 	p.leftMu.Lock()
-	left := slices.Collect(maps.Keys(p.left))
-	clear(p.left)
+	var left []types.UID
+	for pod := range p.left {
+		if !p.reopen.pending(pod) { // otherwise the next change reports it
+			left = append(left, pod)
+			delete(p.left, pod)
+		}
+	}
 	p.leftMu.Unlock()
 	return slices.DeleteFunc(left, p.Routed)
 }
