@@ -1,4 +1,4 @@
-// Package autoscalers runs the plan of HorizontalPodAutoscalers with a Deployment as its target, whose
+// Package autoscalers runs the plan of HorizontalPodAutoscalers with a Deployment as its Target, whose
 // plans run, too, in random steps from one seed: load rises, falls, and oscillates; metrics are late,
 // missing, and wrong; users change bounds and behaviour, and scale by themselves; watches deliver
 // events late, twice, or only with a new list; there are conflicts and lost responses; the process ends
@@ -7,6 +7,8 @@
 package autoscalers
 
 import (
+	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -29,6 +31,8 @@ const (
 	Bounds  cluster.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
 	Rates   cluster.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
 	Blind   cluster.Invariant = "without any metric the size stays (W7.26)"
+	Careful cluster.Invariant = "pods without a metric count as idle for growth, as busy for shrinking (W7.39, W7.40)"
+	Steady  cluster.Invariant = "no change is undone within the stabilization window of its direction (W7.80)"
 	Settles cluster.Invariant = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
 )
 
@@ -62,6 +66,13 @@ func Invariants() []Named {
 				}
 			}
 		}}},
+		{"careful", Careful, Sabotage{In: fillMissing}},
+		{"steady", Steady, Sabotage{In: func(in *autoscaler.Input) {
+			in.HPA = in.HPA.DeepCopy()
+			if b := in.HPA.Spec.Behavior; b != nil {
+				b.ScaleUp.StabilizationWindowSeconds, b.ScaleDown.StabilizationWindowSeconds = new(int32(0)), new(int32(0))
+			}
+		}}},
 		{"settles", Settles, Sabotage{In: func(in *autoscaler.Input) {
 			passes++
 			for i := range in.Samples {
@@ -73,11 +84,31 @@ func Invariants() []Named {
 	}
 }
 
+// fillMissing gives pods without a metric a high value.
+func fillMissing(in *autoscaler.Input) {
+	for i, s := range in.Samples {
+		if s.Err != nil || s.Pods == nil {
+			continue
+		}
+		filled := maps.Clone(s.Pods)
+		for _, p := range in.Pods {
+			if _, ok := filled[p.Name]; !ok {
+				filled[p.Name] = autoscaler.PodValue{Value: 20 * Target, At: in.Now, Window: 15 * time.Second}
+			}
+		}
+		in.Samples[i].Pods = filled
+	}
+}
+
+func broken(format string, args ...any) *cluster.Broken {
+	return &cluster.Broken{Invariant: Settles, How: fmt.Sprintf(format, args...)}
+}
+
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 const (
-	// target is the target load of one pod, in thousandths.
-	target = 1000
+	// Target is the target load of one pod, in thousandths.
+	Target = 1000
 	// request is the CPU request of a pod, in thousandths.
 	request = 500
 )
@@ -90,10 +121,10 @@ type world struct {
 	caches      *cluster.Caches
 	deployments *rollout.Deployments
 	sets        *rollout.ReplicaSets
-	controller  *controller
-	checker     checker
+	controller  *Controller
 	load        float64 // of all pods together, in thousandths
 	mood        mood
+	passes      int
 	rescales    int
 }
 
@@ -117,13 +148,13 @@ type Result struct {
 // Run runs the given number of steps of a seed and returns the first broken invariant, nil for
 // none.
 func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
-	w := &world{API: cluster.New(seed, begin), sabotage: sabotage, load: 3 * target}
-	w.checker.w = w
+	w := &world{API: cluster.New(seed, begin), sabotage: sabotage, load: 3 * Target}
 	err = cluster.Catch(func() {
 		w.Ended = func(o cluster.Object) bool {
 			p, ok := o.(*corev1.Pod)
 			return !ok || workload.Terminal(p)
 		}
+		w.API.Stored = w.stored
 		w.deployment = w.Create(w.newDeployment()).GetUID()
 		w.hpa = w.Create(w.newAutoscaler()).GetUID()
 		w.restart()
@@ -132,7 +163,7 @@ func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
 		}
 		w.rest()
 	})
-	return Result{Passes: w.checker.passes, Rescales: w.rescales, Writes: w.Writes(), Virtual: w.Now.Sub(begin)}, err
+	return Result{Passes: w.passes, Rescales: w.rescales, Writes: w.Writes(), Virtual: w.Now.Sub(begin)}, err
 }
 
 func (w *world) number(from, to int) int32 { return int32(from + w.IntN(to-from+1)) } //nolint:gosec // small
@@ -162,17 +193,17 @@ func (w *world) newAutoscaler() *autoscalingv2.HorizontalPodAutoscaler {
 		h.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType,
 			External: &autoscalingv2.ExternalMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "queue"},
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
-					AverageValue: resource.NewMilliQuantity(target, resource.DecimalSI)}}}}
+					AverageValue: resource.NewMilliQuantity(Target, resource.DecimalSI)}}}}
 	case 1:
 		h.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.PodsMetricSourceType,
 			Pods: &autoscalingv2.PodsMetricSource{Metric: autoscalingv2.MetricIdentifier{Name: "requests"},
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType,
-					AverageValue: resource.NewMilliQuantity(target, resource.DecimalSI)}}}}
+					AverageValue: resource.NewMilliQuantity(Target, resource.DecimalSI)}}}}
 	default:
 		h.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
 			Resource: &autoscalingv2.ResourceMetricSource{Name: corev1.ResourceCPU,
 				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
-					AverageUtilization: new(int32(100 * target / request))}}}}
+					AverageUtilization: new(int32(100 * Target / request))}}}}
 	}
 	return h
 }
@@ -213,13 +244,22 @@ func (w *world) restart() {
 	w.caches = cluster.NewCaches(w.API)
 	w.deployments = rollout.NewDeployments(w.API, client, w.caches, rollout.Hooks{})
 	w.sets = rollout.NewReplicaSets(w.API, client, w.caches, rollout.Hooks{})
-	w.controller = newController(w, client)
-	w.checker.changes = nil // a new process has no earlier ones (W7.13)
+	w.controller = NewController(w.API, client, w.caches, Hooks{Sabotage: w.sabotage, Passed: func() { w.passes++ },
+		Load: func(*autoscalingv2.HorizontalPodAutoscaler) float64 { return w.load }})
+}
+
+// stored counts the changes of the size.
+func (w *world) stored(before cluster.Object, after cluster.Entry) {
+	old, ok := before.(*appsv1.Deployment)
+	d, also := after.Object.(*appsv1.Deployment)
+	if ok && also && *old.Spec.Replicas != *d.Spec.Replicas {
+		w.rescales++
+	}
 }
 
 // turn lets the controllers process their events.
 func (w *world) turn() {
-	if !w.controller.turn() || !w.deployments.Turn() || !w.sets.Turn() {
+	if !w.controller.Turn() || !w.deployments.Turn() || !w.sets.Turn() {
 		w.restart()
 	}
 }
@@ -257,7 +297,7 @@ func (w *world) change() {
 		w.load *= 1 + 0.03*math.Sin(w.Now.Sub(begin).Minutes())
 	case steady, moods:
 	}
-	w.load = min(max(w.load, 0), 40*target)
+	w.load = min(max(w.load, 0), 40*Target)
 }
 
 // user changes the autoscaler, or scales the target.
@@ -268,8 +308,8 @@ func (w *world) user() {
 				d.Spec.Replicas, d.Generation = new(w.number(1, 20)), d.Generation+1
 			}
 		})
-		w.checker.changes = nil // changes by others do not count for the autoscaler
-		w.controller.forget()
+		w.rescales--
+		w.controller.Forget()
 		return
 	}
 	w.Change(w.hpa, func(o cluster.Object) {
@@ -306,10 +346,10 @@ func (w *world) node() {
 // stabilization windows, and the periods of the policies, one after the other.
 const quiet = 3 * time.Hour
 
-// leastWindow is the stabilization window for scaling down with which sizes settle, in seconds. A new pod takes its
+// LeastWindow is the stabilization window for scaling down with which sizes settle, in seconds. A new pod takes its
 // part of the load at once, and counts half a minute later (W7.10): in between, the pods that count look idle, and with
 // a shorter window upstream's algorithm removes the new one again.
-const leastWindow = 60
+const LeastWindow = 60
 
 // rest ends all faults and keeps the load as it is. The size becomes right, and stays.
 func (w *world) rest() {
@@ -317,20 +357,33 @@ func (w *world) rest() {
 	w.Change(w.hpa, func(o cluster.Object) {
 		if h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler); ok && h.Spec.Behavior != nil {
 			down := h.Spec.Behavior.ScaleDown
-			down.StabilizationWindowSeconds = new(max(*down.StabilizationWindowSeconds, leastWindow))
+			down.StabilizationWindowSeconds = new(max(*down.StabilizationWindowSeconds, LeastWindow))
 		}
 	})
 	end := w.Now.Add(quiet)
 	for w.Now.Before(end) {
 		w.quietStep()
 	}
-	size := w.checker.end()
+	size := w.end()
 	for end := w.Now.Add(time.Hour); w.Now.Before(end); {
 		w.quietStep()
 		if d, ok := w.Get(w.deployment).(*appsv1.Deployment); !ok || *d.Spec.Replicas != size {
 			cluster.Break(Settles, "the size was %d, and changed with a steady load", size)
 		}
 	}
+}
+
+// end checks that the size is right for the load, and returns it.
+func (w *world) end() int32 {
+	h, ok := w.Get(w.hpa).(*autoscalingv2.HorizontalPodAutoscaler)
+	d, also := w.Get(w.deployment).(*appsv1.Deployment)
+	if !ok || !also {
+		cluster.Break(Settles, "the autoscaler or its target is gone")
+	}
+	if b := Right(h, d, w.load); b != nil {
+		panic(b)
+	}
+	return *d.Spec.Replicas
 }
 
 func (w *world) quietStep() {

@@ -46,9 +46,12 @@ func (c *Client) try(write func() (Object, error)) (Entry, error) {
 	return e, nil
 }
 
-// Create stores a new object; ErrExists if one of its type and name exists.
+// Create stores a new object, unless API.Charge refuses it; ErrExists if one of its type and name exists.
 func (c *Client) Create(o Object, same func(Object) bool) (Entry, error) {
 	return c.try(func() (Object, error) {
+		if err := c.api.Charge(o); err != nil {
+			return nil, err
+		}
 		for _, e := range c.api.objects {
 			if o.GetName() != "" && e.Object.GetName() == o.GetName() && same(e.Object) {
 				return nil, ErrExists

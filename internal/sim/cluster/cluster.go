@@ -82,6 +82,8 @@ type API struct {
 	Calm bool // no faults any more
 	// Admit sets what the API server sets in a new object.
 	Admit func(Object)
+	// Charge is called before a client creates an object: an error refuses it.
+	Charge func(Object) error
 	// Ended reports whether an object that is being deleted and has no finalizer is removed.
 	Ended func(Object) bool
 	// Grace returns the grace period in seconds of a deletion, given the requested one.
@@ -98,8 +100,9 @@ type API struct {
 func New(seed uint64, now time.Time) *API {
 	source := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // reproducible
 	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{}, Admit: func(Object) {},
-		Ended: func(Object) bool { return true },
-		Grace: func(_ Object, asked int64) int64 { return asked }, Stored: func(Object, Entry) {}}
+		Charge: func(Object) error { return nil },
+		Ended:  func(Object) bool { return true },
+		Grace:  func(_ Object, asked int64) int64 { return asked }, Stored: func(Object, Entry) {}}
 }
 
 // Writes returns the number of stored changes.

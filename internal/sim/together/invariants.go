@@ -19,6 +19,7 @@ import (
 	"carob/internal/core/workload/job"
 	"carob/internal/sim"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/quotas"
 )
 
 // The invariants. Those of the pod lifecycle (sim.Invariants) that are not about time are checked, too.
@@ -339,6 +340,7 @@ func (w *world) rest() {
 		w.discard(all[0])
 	}
 	w.calmCrowd()
+	w.calmElastic()
 	w.settle()
 	if w.storage != nil {
 		w.shrinkSet()
@@ -356,7 +358,10 @@ func (w *world) rest() {
 
 // settle checks that the desired state is reached in time, and stays.
 func (w *world) settle() {
-	calm := w.Now
+	calm, still := w.Now, 2*time.Minute
+	if w.kind == Elastic {
+		still = 6 * time.Minute // the windows of an autoscaler, and those of its messages, have passed
+	}
 	var reached time.Time
 	for {
 		w.run(w.loop.Now().Add(5 * time.Second))
@@ -375,7 +380,7 @@ func (w *world) settle() {
 			reached = w.Now
 			w.invariants.settled = w.Now.Sub(calm)
 		}
-		if !reached.IsZero() && w.Now.Sub(reached) > 2*time.Minute && w.Now.Sub(calm) > lateExits {
+		if !reached.IsZero() && w.Now.Sub(reached) > still && w.Now.Sub(calm) > lateExits {
 			return
 		}
 	}
@@ -384,7 +389,7 @@ func (w *world) settle() {
 // missing returns differences from the desired state, nil for none.
 func (w *world) missing() *cluster.Broken {
 	for _, f := range []func() *cluster.Broken{w.orphansEnd, w.deploymentsEnd, w.setsEnd, w.jobsEnd,
-		w.daemonsEnd, w.schedulesEnd, w.podsEnd} {
+		w.daemonsEnd, w.schedulesEnd, w.podsEnd, w.autoscalersEnd} {
 		if b := f(); b != nil {
 			return b
 		}
@@ -392,7 +397,7 @@ func (w *world) missing() *cluster.Broken {
 	if w.storage != nil {
 		return w.storage.Missing()
 	}
-	return nil
+	return quotas.Missing(w.API)
 }
 
 func (w *world) deploymentsEnd() *cluster.Broken {

@@ -56,6 +56,9 @@ func (c *process) newParts() []part {
 			}}), cronjobs.NewController(w.API, c.client, c.caches,
 			cronjobs.Hooks{Sabotage: s.CronJobs, Created: w.checkScheduled}))
 	}
+	if w.kind == Elastic {
+		parts = append(parts, c.elasticParts()...)
+	}
 	if w.storage != nil {
 		for _, p := range w.storage.Parts(c.client, c.caches) {
 			parts = append(parts, p)

@@ -8,14 +8,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"carob/internal/core/workload/autoscaler"
 	"carob/internal/core/workload/cronjob"
 	"carob/internal/core/workload/daemonset"
 	"carob/internal/core/workload/deployment"
 	"carob/internal/core/workload/job"
 	"carob/internal/core/workload/statefulset"
+	"carob/internal/sim/autoscalers"
 	"carob/internal/sim/cronjobs"
 	"carob/internal/sim/daemons"
 	"carob/internal/sim/jobs"
+	"carob/internal/sim/quotas"
 	"carob/internal/sim/rollout"
 	"carob/internal/sim/sets"
 	"carob/internal/sim/storage"
@@ -23,12 +26,14 @@ import (
 
 // Sabotage breaks a part of the cluster; the zero value breaks nothing.
 type Sabotage struct {
-	Rollout  rollout.Sabotage
-	Sets     sets.Hooks
-	Jobs     jobs.Sabotage
-	Daemons  daemons.Sabotage
-	CronJobs cronjobs.Sabotage
-	Storage  storage.Sabotage
+	Rollout     rollout.Sabotage
+	Sets        sets.Hooks
+	Jobs        jobs.Sabotage
+	Daemons     daemons.Sabotage
+	CronJobs    cronjobs.Sabotage
+	Storage     storage.Sabotage
+	Autoscalers autoscalers.Sabotage
+	Quotas      quotas.Sabotage
 	// Pods names an invariant of the pod lifecycle to break on each node.
 	Pods string
 	// Overcommit makes the scheduler assume smaller requests of pods than they have. Nodes do not check them either.
@@ -59,7 +64,7 @@ func Invariants() []Named {
 				&appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenDeleted: policy, WhenScaled: policy}
 		}}
 	}
-	return []Named{
+	all := []Named{
 		{"fits", Fits, Sabotage{Overcommit: true}},
 		{"bound", Bound, Sabotage{Overcommit: true}},
 		{"one-node", OneNode, Sabotage{Rebind: true}},
@@ -88,7 +93,21 @@ func Invariants() []Named {
 			Sabotage{Sets: retention(appsv1.DeletePersistentVolumeClaimRetentionPolicyType)}},
 		{"deleted", storage.Deleted,
 			Sabotage{Sets: retention(appsv1.RetainPersistentVolumeClaimRetentionPolicyType)}},
+		{"quota-within", quotas.Within, Sabotage{Quotas: quotas.Sabotage{Unversioned: true}}},
+		{"quota-charged", quotas.Charged, Sabotage{Quotas: quotas.Sabotage{Overwrite: true}}},
+		{"quota-released", quotas.Released, Sabotage{Quotas: quotas.Sabotage{Keep: true}}},
 		{"orphans", Orphans, Sabotage{NoGarbage: true}},
 		{"ends", Ends, Sabotage{Forget: true}},
 	}
+	for _, p := range autoscalers.Invariants() {
+		if p.Invariant == autoscalers.Rates { // a shorter way than to lose the history
+			p.Sabotage = autoscalers.Sabotage{Out: func(in *autoscaler.Input, out *autoscaler.Output) {
+				if out.Rescale != nil && *out.Rescale > in.Scale.Wanted {
+					out.Rescale = &in.HPA.Spec.MaxReplicas
+				}
+			}}
+		}
+		all = append(all, Named{"size-" + p.Name, p.Invariant, Sabotage{Autoscalers: p.Sabotage}})
+	}
+	return all
 }

@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/sim"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/quotas"
 	"carob/internal/sim/storage"
 )
 
@@ -33,16 +34,21 @@ const (
 	Trouble              // everything, and machines and containers that fail
 	Crowded              // likewise, with DaemonSets, CronJobs, and pods that preempt others
 	Stateful             // like Trouble, with claims of StatefulSets, whose pods preempt others
+	Elastic              // like Trouble, with an autoscaler and a quota
 )
 
 func (k Kind) String() string {
-	return [...]string{"rollouts", "drains", "trouble", "crowded", "stateful"}[k]
+	return [...]string{"rollouts", "drains", "trouble", "crowded", "stateful", "elastic"}[k]
 }
 
-// kindOfSeed returns the kind of a seed: two of five are crowded, the others one of the first three.
+// kindOfSeed returns the kind of a seed: a quarter is stateful, an eighth elastic; of the others, two of five are
+// crowded, and the rest is one of the first three.
 func kindOfSeed(seed uint64) Kind {
 	if seed/15%4 == 3 {
 		return Stateful
+	}
+	if seed/15%8 == 5 {
+		return Elastic
 	}
 	if seed/3%5 < 2 {
 		return Crowded
@@ -51,7 +57,7 @@ func kindOfSeed(seed uint64) Kind {
 }
 
 // fails reports whether machines and containers fail.
-func (k Kind) fails() bool { return k == Trouble || k == Crowded || k == Stateful }
+func (k Kind) fails() bool { return k >= Trouble }
 
 // preempts reports whether pods have priorities.
 func (k Kind) preempts() bool { return k == Crowded || k == Stateful }
@@ -89,6 +95,7 @@ type process struct {
 	ended   bool
 	planned time.Time // when run is called; zero for never
 	unplan  func()
+	refused bool // admission refused an object since the last run
 }
 
 // part is a controller, or the scheduler.
@@ -110,6 +117,7 @@ type world struct {
 	pods       map[types.UID]*pod
 	invariants invariants
 	storage    *storage.Storage // nil in worlds without claims
+	load       float64          // of the target of the autoscaler, in thousandths
 }
 
 // Run executes one run. The error is the first broken invariant, a *cluster.Broken.
@@ -216,6 +224,9 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 	if w.storage != nil {
 		w.storage.Stored(before, after)
 	}
+	if w.kind == Elastic {
+		quotas.Stored(w.API, before, after)
+	}
 	if w.carob != nil {
 		w.carob.soon()
 	}
@@ -321,9 +332,13 @@ func (c *process) run() {
 			c.plan(later(at, w.Now.Add(time.Millisecond)))
 		}
 	}
-	if soon {
+	switch {
+	case soon && c.refused: // controllers try again after a back-off
+		c.plan(w.Now.Add(w.upTo(10 * time.Second)))
+	case soon:
 		c.soon()
 	}
+	c.refused = false
 }
 
 func later(a, b time.Time) time.Time {

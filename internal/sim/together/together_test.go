@@ -1,6 +1,7 @@
 package together
 
 import (
+	"strings"
 	"testing"
 
 	"carob/internal/sim/cluster"
@@ -30,6 +31,18 @@ func TestStateful(t *testing.T) {
 // stateful returns the seeds of worlds with claims.
 func stateful(n uint64) uint64 { return 45 + n/15*60 + n%15 }
 
+// Seeds with an autoscaler, of which TestSeeds runs none by default.
+func TestElastic(t *testing.T) {
+	for seed := range uint64(3) {
+		if err := run(elastic(seed), Sabotage{}); err != nil {
+			t.Errorf("seed %d: %v", elastic(seed), err)
+		}
+	}
+}
+
+// elastic returns the seeds of worlds with an autoscaler.
+func elastic(n uint64) uint64 { return 75 + n/15*120 + n%15 }
+
 // Seeds of an hour that once broke an invariant.
 func TestSeedsOfFixedBugs(t *testing.T) {
 	for _, seed := range []uint64{
@@ -53,6 +66,9 @@ func TestChecksNoticeSabotage(t *testing.T) {
 	}
 	ofClaims := map[cluster.Invariant]Sabotage{}
 	for _, p := range Invariants() {
+		if isElastic(p) {
+			continue
+		}
 		if p.Sabotage.Storage != (storage.Sabotage{}) || p.Sabotage.Sets.In != nil {
 			ofClaims[p.Invariant] = p.Sabotage
 		} else {
@@ -61,4 +77,19 @@ func TestChecksNoticeSabotage(t *testing.T) {
 	}
 	clustertest.Breaks(t, sabotages, run)
 	clustertest.Breaks(t, ofClaims, func(n uint64, s Sabotage) error { return run(stateful(n), s) })
+}
+
+// Likewise, for the invariants of worlds with an autoscaler.
+func TestChecksOfElasticWorldsNoticeSabotage(t *testing.T) {
+	sabotages := map[cluster.Invariant]Sabotage{}
+	for _, p := range Invariants() {
+		if isElastic(p) {
+			sabotages[p.Invariant] = p.Sabotage
+		}
+	}
+	clustertest.Breaks(t, sabotages, func(n uint64, s Sabotage) error { return run(elastic(n), s) })
+}
+
+func isElastic(p Named) bool {
+	return strings.HasPrefix(p.Name, "size-") || strings.HasPrefix(p.Name, "quota-")
 }

@@ -38,6 +38,7 @@ func (w *world) populate() {
 	}
 	w.Create(w.set("db"))
 	w.crowd()
+	w.elastic()
 	if w.kind == Drains {
 		w.budget("db")
 	}
@@ -168,6 +169,10 @@ func (w *world) change() {
 		w.changeStorage()
 		return
 	}
+	if w.kind == Elastic && w.IntN(3) == 0 {
+		w.changeElastic()
+		return
+	}
 	switch n := w.IntN(20); {
 	case n < 11:
 		all := cluster.All[*appsv1.Deployment](w.API)
@@ -224,6 +229,7 @@ func (w *world) editDeployment(d *appsv1.Deployment) {
 		d.Spec.Template.Spec.Containers[0].Image = []string{"v0", "v1", "v2", absent}[w.IntN(4)]
 	case n < 6:
 		d.Spec.Replicas = w.number(0, 6)
+		w.scaledByUser()
 	case n < 7:
 		d.Spec.Paused = !d.Spec.Paused
 	default:
