@@ -30,9 +30,9 @@ const (
 
 // Sabotage breaks a part; the zero value breaks nothing.
 type Sabotage struct {
-	Unversioned bool // admission writes its charge over a newer status
-	Overwrite   bool // the controller writes its count over a newer status
-	Keep        bool // the controller never lowers a count
+	Unlimited bool // admission charges whatever the limit is
+	Overwrite bool // the controller writes its count over a newer status
+	Keep      bool // the controller never lowers a count
 }
 
 // ErrForbidden means that an object would exceed a quota.
@@ -134,14 +134,15 @@ func (a *Admission) charge(uid types.UID, delta corev1.ResourceList) error {
 			return fmt.Errorf("%w: status unknown for quota %s", ErrForbidden, q.Name)
 		}
 		used := quotav1.Add(q.Status.Used, delta)
-		if fits, _ := quotav1.LessThanOrEqual(quotav1.Mask(used, quotav1.ResourceNames(delta)), q.Status.Hard); !fits {
+		if fits, _ := quotav1.LessThanOrEqual(quotav1.Mask(used, quotav1.ResourceNames(delta)), q.Status.Hard); !fits &&
+			!a.sabotage.Unlimited {
 			return fmt.Errorf("%w %s", ErrForbidden, q.Name)
 		}
 		live, ok := a.api.Read(uid)
 		if !ok {
 			return nil
 		}
-		if live.Object.GetResourceVersion() != q.ResourceVersion && !a.sabotage.Unversioned {
+		if live.Object.GetResourceVersion() != q.ResourceVersion {
 			a.watch.Deliver()
 			continue
 		}

@@ -93,7 +93,7 @@ func Invariants() []Named {
 			Sabotage{Sets: retention(appsv1.DeletePersistentVolumeClaimRetentionPolicyType)}},
 		{"deleted", storage.Deleted,
 			Sabotage{Sets: retention(appsv1.RetainPersistentVolumeClaimRetentionPolicyType)}},
-		{"quota-within", quotas.Within, Sabotage{Quotas: quotas.Sabotage{Unversioned: true}}},
+		{"quota-within", quotas.Within, Sabotage{Quotas: quotas.Sabotage{Unlimited: true}}},
 		{"quota-charged", quotas.Charged, Sabotage{Quotas: quotas.Sabotage{Overwrite: true}}},
 		{"quota-released", quotas.Released, Sabotage{Quotas: quotas.Sabotage{Keep: true}}},
 		{"orphans", Orphans, Sabotage{NoGarbage: true}},
