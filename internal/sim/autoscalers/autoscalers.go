@@ -70,7 +70,8 @@ func Invariants() []Named {
 		{"steady", Steady, Sabotage{In: func(in *autoscaler.Input) {
 			in.HPA = in.HPA.DeepCopy()
 			if b := in.HPA.Spec.Behavior; b != nil {
-				b.ScaleUp.StabilizationWindowSeconds, b.ScaleDown.StabilizationWindowSeconds = new(int32(0)), new(int32(0))
+				b.ScaleUp.StabilizationWindowSeconds = new(int32(0))
+				b.ScaleDown.StabilizationWindowSeconds = new(int32(0))
 			}
 		}}},
 		{"settles", Settles, Sabotage{In: func(in *autoscaler.Input) {

@@ -22,7 +22,8 @@ func Stored(api *cluster.API, before cluster.Object, after cluster.Entry) {
 		}
 		exists := count(api, q)
 		if ok, over := quotav1.LessThanOrEqual(exists, q.Status.Used); !ok {
-			cluster.Break(Charged, "%s: %v of %s exist, status.used is %s", q.Name, text(exists), over, text(q.Status.Used))
+			cluster.Break(Charged, "%s: %v of %s exist, status.used is %s", q.Name, text(exists), over,
+				text(q.Status.Used))
 		}
 		if isQuota {
 			continue

@@ -104,7 +104,8 @@ func (w *world) bounds(h *autoscalingv2.HorizontalPodAutoscaler) {
 				autoscalingv2.MinChangePolicySelect}[w.IntN(2)]),
 			Policies: []autoscalingv2.HPAScalingPolicy{
 				{Type: autoscalingv2.PodsScalingPolicy, Value: *w.number(1, 2), PeriodSeconds: *w.number(15, 60)},
-				{Type: autoscalingv2.PercentScalingPolicy, Value: *w.number(50, 100), PeriodSeconds: *w.number(15, 60)}}}
+				{Type: autoscalingv2.PercentScalingPolicy, Value: *w.number(50, 100),
+					PeriodSeconds: *w.number(15, 60)}}}
 	}
 	if h.Spec.Behavior = nil; w.IntN(3) > 0 {
 		h.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: rules(0),
