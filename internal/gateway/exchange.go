@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -299,6 +300,8 @@ func (x *exchange) fail(w http.ResponseWriter, _ *http.Request, err error) {
 	default:
 		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok && tooLarge != nil {
 			status = http.StatusRequestEntityTooLarge
+		} else if x.body != nil {
+			status = x.body.blame(status)
 		}
 	}
 	http.Error(w, http.StatusText(status), status)
@@ -482,7 +485,19 @@ func (u *upgradedClient) Read(p []byte) (int, error) {
 // body is the body of a request, which may be sent to another endpoint as long as none has read from it.
 type body struct {
 	io.ReadCloser
-	read atomic.Bool
+	read   atomic.Bool
+	failed atomic.Pointer[error] // why the client's part cannot be read
+}
+
+// blame returns the status of a failure: the client's, if its body is not valid, or stopped.
+func (b *body) blame(status int) int {
+	switch err := b.failed.Load(); {
+	case err == nil:
+		return status
+	case errors.Is(*err, os.ErrDeadlineExceeded):
+		return http.StatusRequestTimeout
+	}
+	return http.StatusBadRequest
 }
 
 // attempt is the body for one endpoint; closing it leaves the body open.
@@ -492,7 +507,11 @@ type offered struct{ b *body }
 
 func (o offered) Read(p []byte) (int, error) {
 	o.b.read.Store(true)
-	return o.b.ReadCloser.Read(p)
+	n, err := o.b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		o.b.failed.Store(&err)
+	}
+	return n, err
 }
 
 func (o offered) Close() error { return nil }

@@ -35,13 +35,13 @@ type Proxy struct {
 
 // Serve proxies r and writes the response. The request ends with ctx, which is derived from r's.
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) {
-	if r.Header["Upgrade"] != nil {
+	if upgrades(r) {
 		rp := httputil.ReverseProxy{Rewrite: p.Rewrite, Transport: p.Transport, ErrorHandler: p.Fail, ErrorLog: silent,
 			ModifyResponse: func(res *http.Response) error { p.Answer(res); return nil }}
 		rp.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
-	early := &hints{w: w}
+	early := &hints{w: w, over: !r.ProtoAtLeast(1, 1)} // of HTTP/1.0: a client knows one response (RFC 9110, 15.2)
 	out := r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: early.pass}))
 	url := *r.URL
 	out.URL, out.Header, out.Trailer = &url, requestHeader(r.Header), r.Trailer.Clone()
@@ -74,6 +74,25 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 	answer(w, res)
 }
 
+// upgrades reports whether a request is for another protocol that the backend may change to. After a change to HTTP/2
+// (h2c, which RFC 9113, 3.1 removed) or to TLS, requests would reach the backend without the routes: such an Upgrade is
+// ignored, as that of HTTP/1.0 (RFC 9110, 7.8).
+func upgrades(r *http.Request) bool {
+	if r.ProtoMajor != 1 || r.ProtoMinor < 1 || !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "Upgrade") {
+		return false
+	}
+	for _, list := range r.Header["Upgrade"] {
+		for one := range strings.SplitSeq(list, ",") {
+			name, _, _ := strings.Cut(textproto.TrimString(one), "/")
+			switch strings.ToLower(name) {
+			case "h2c", "http", "tls":
+				return false
+			}
+		}
+	}
+	return r.Header["Upgrade"] != nil
+}
+
 var silent = log.New(io.Discard, "", 0)
 
 // hopByHop reports whether a field is for one connection only (RFC 9110, 7.6.1).
@@ -86,8 +105,12 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// claims reports whether a field states the origin of a request, which any client can claim.
+// claims reports whether a field states the origin of a request, which any client can claim. Many backends (CGI, WSGI)
+// do not distinguish a hyphen from an underscore.
 func claims(name string) bool {
+	if strings.Contains(name, "_") {
+		name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	}
 	switch name {
 	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
 		return true

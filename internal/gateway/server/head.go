@@ -113,6 +113,38 @@ func field(r *http.Request, key, value string) bool {
 	return true
 }
 
+// request reports whether bytes may be the beginning of a request of HTTP/1.0, or a later version. net/http waits for
+// more than one line of HTTP/0.9 has.
+func request(b []byte) bool {
+	line, _, whole := bytes.Cut(b, []byte("\n"))
+	return (len(b) == 0 || b[0] == '\r' || httpguts.IsTokenRune(rune(b[0]))) &&
+		(!whole || bytes.Contains(line, []byte(" HTTP/")))
+}
+
+// odd reports whether the beginning of a head is that of a request which this package does not serve: the end that
+// headEnd finds may never come. Its lines end with LF alone, its first one names another version, or none. from is how
+// much of it was searched before.
+func odd(b []byte, from int) bool {
+	if from == 0 && !request(b) {
+		return true
+	}
+	first := bytes.IndexByte(b, '\n')
+	if first >= from && !bytes.HasSuffix(b[:first], []byte(" HTTP/1.1\r")) {
+		return true
+	}
+	for first >= 0 && from < len(b) {
+		i := bytes.IndexByte(b[from:], '\n')
+		if i < 0 {
+			return false
+		}
+		from += i + 1
+		if from < 2 || b[from-2] != '\r' {
+			return true
+		}
+	}
+	return false
+}
+
 // headEnd returns the length of a head, with the empty line at its end; 0: it is not complete. from is how much of it
 // was searched before.
 func headEnd(b []byte, from int) int {

@@ -229,6 +229,10 @@ func (c *conn) next(wait time.Duration) bool {
 			return c.serve(r)
 		}
 	}
+	if !request((*c.buf)[c.from:c.to]) {
+		c.refuse()
+		return false
+	}
 	c.state.Store(passed)
 	_ = c.tcp.SetReadDeadline(time.Time{})
 	c.server.Pass(&again{Conn: c.client, rest: bytes.Clone((*c.buf)[c.from:c.to])})
@@ -236,26 +240,42 @@ func (c *conn) next(wait time.Duration) bool {
 	return false
 }
 
-// head reads the rest of a head, and returns its length; 0: it does not fit into the buffer.
+// head reads the rest of a head, and returns its length; 0: it does not fit into the buffer, or is not plain. An empty
+// line before it is left out (RFC 9112, 2.2).
 func (c *conn) head() (end int, ok bool) {
-	end = headEnd((*c.buf)[c.from:c.to], 0)
-	if end > 0 {
-		return end, true
-	}
-	_ = c.tcp.SetReadDeadline(time.Now().Add(c.server.HeaderTime))
-	if c.from > 0 {
-		c.from, c.to = 0, copy(*c.buf, (*c.buf)[c.from:c.to])
-	}
-	for end == 0 && c.to < len(*c.buf) {
+	for searched, waits := 0, false; ; {
+		if searched <= 1 && bytes.HasPrefix((*c.buf)[c.from:c.to], []byte("\r\n")) {
+			c.from += 2
+			searched = 0
+		}
+		begun := (*c.buf)[c.from:c.to]
+		if end = headEnd(begun, searched); end > 0 || odd(begun, searched) || len(begun) == len(*c.buf) {
+			return end, true
+		}
+		if !waits {
+			waits = true
+			_ = c.tcp.SetReadDeadline(time.Now().Add(c.server.HeaderTime))
+		}
+		if c.from > 0 {
+			c.from, c.to = 0, copy(*c.buf, begun)
+		}
+		searched = c.to
 		n, err := c.tcp.Read((*c.buf)[c.to:])
 		if err != nil {
 			return 0, false
 		}
-		before := c.to
 		c.to += n
-		end = headEnd((*c.buf)[:c.to], before)
 	}
-	return end, true
+}
+
+// refuse answers what is not a request of HTTP, as net/http does, and ends the connection.
+func (c *conn) refuse() {
+	_ = c.tcp.SetWriteDeadline(time.Now().Add(lingerTime))
+	const text = "400 Bad Request"
+	if _, err := io.WriteString(c.tcp, "HTTP/1.1 "+text+"\r\nContent-Type: text/plain; charset=utf-8\r\n"+
+		"Connection: close\r\n\r\n"+text); err == nil {
+		c.linger()
+	}
 }
 
 // serve serves a request whose head was read.

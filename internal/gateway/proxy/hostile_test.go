@@ -1,0 +1,58 @@
+package proxy
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// served proxies a request, and returns what the backend got and what the client got before the answer.
+func served(r *http.Request, f fake) (got string, early []string) {
+	w := &recorder{ResponseRecorder: httptest.NewRecorder()}
+	p := Proxy{Rewrite: rewrite, Transport: &f, Answer: change, Fail: fail}
+	p.Serve(r.Context(), w, r)
+	return f.got, w.early
+}
+
+// Upgrades to HTTP/2 or TLS, with which a client would reach the backend past the routes, are not passed on, nor those
+// of HTTP/1.0 and those that the field Connection does not name; others are.
+func TestUpgradesPastTheRoutes(t *testing.T) {
+	for upgrade, passed := range map[string]bool{"h2c": false, "H2C": false, "websocket, h2c": false, "HTTP/2.0": false,
+		"TLS/1.2": false, "foo/1,TLS/1.0": false, "websocket": true, "SPDY/3.1": true} {
+		r := request("GET", "", "Connection", "Upgrade, HTTP2-Settings", "Upgrade", upgrade, "Http2-Settings", "AA")()
+		got, _ := served(r, fake{res: response(200, 2, "ok")})
+		if strings.Contains(got, "Upgrade") != passed || strings.Contains(got, "Http2-Settings") {
+			t.Errorf("Upgrade: %s: the backend got %s", upgrade, got)
+		}
+	}
+	old := request("GET", "", "Connection", "Upgrade", "Upgrade", "websocket")()
+	old.ProtoMinor, old.Proto = 0, "HTTP/1.0"
+	for _, r := range []*http.Request{old, request("GET", "", "Upgrade", "websocket")()} {
+		if got, _ := served(r, fake{res: response(200, 2, "ok")}); strings.Contains(got, "Upgrade") {
+			t.Errorf("%s: the backend got %s", r.Proto, got)
+		}
+	}
+}
+
+// A client of HTTP/1.0 would take an informational response for the answer (RFC 9110, 15.2).
+func TestNoHintsForHTTP10(t *testing.T) {
+	for minor, want := range []int{0, 1} {
+		r := request("GET", "")()
+		r.ProtoMinor = minor
+		if _, early := served(r, fake{res: response(200, 2, "ok"), early: 103}); len(early) != want {
+			t.Errorf("a client of HTTP/1.%d got %v", minor, early)
+		}
+	}
+}
+
+// Backends that take underscores for hyphens do not believe what clients claim about their origin.
+func TestClaimsWithUnderscores(t *testing.T) {
+	r := request("GET", "", "X_Forwarded_For", "1.2.3.4", "x-forwarded_proto", "https", "X_Forwarded-Host", "evil",
+		"X_Mine", "stays")()
+	got, _ := served(r, fake{res: response(200, 2, "ok")})
+	if strings.Contains(got, "1.2.3.4") || strings.Contains(got, "evil") || strings.Contains(got, "orwarded_proto") ||
+		!strings.Contains(got, "stays") {
+		t.Errorf("the backend got %s", got)
+	}
+}
