@@ -147,6 +147,9 @@ func (e *exchange) answer() (*http.Response, error) {
 		if res.StatusCode >= http.StatusOK {
 			break
 		}
+		if res.StatusCode < http.StatusContinue {
+			return nil, e.fail(fmt.Errorf("the status %03d of an answer is not valid", res.StatusCode), false)
+		}
 		if res.StatusCode == http.StatusSwitchingProtocols || n == most1xx {
 			return nil, e.fail(errors.New("the backend sent an informational response that the client did not request"), false)
 		}

@@ -517,3 +517,12 @@ func TestBodyInMemory(t *testing.T) {
 		c.CloseIdleConnections()
 	})
 }
+
+// A status below 100 is neither that of an informational response nor of an answer.
+func TestStatusBelow100(t *testing.T) {
+	b := &backend{t: t, answers: []func(net.Conn, *http.Request){says("HTTP/1.1 099 x\r\nContent-Length: 0\r\n\r\n")}}
+	c := New(Config{Dial: b.dial, MostIdle: 1, IdleTime: time.Minute, HeaderBytes: 4096})
+	if got := asked(c, request(t.Context(), "GET", "/p", "")); !strings.Contains(got, "099") {
+		t.Error(got)
+	}
+}

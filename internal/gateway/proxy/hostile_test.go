@@ -46,6 +46,27 @@ func TestNoHintsForHTTP10(t *testing.T) {
 	}
 }
 
+// An informational response is for one connection, too, where HTTP/2 forbids fields of HTTP/1.1 (RFC 9113, 8.2.2).
+func TestHintsWithFieldsOfTheConnection(t *testing.T) {
+	_, early := served(request("GET", "")(), fake{res: response(200, 2, "ok"), early: 103, hints: []string{"Connection",
+		"X-Hop", "X-Hop", "1", "Keep-Alive", "x", "Upgrade", "h2c", "Content-Length", "5", "Link", "x"}})
+	if len(early) != 1 || early[0] != `103Link=["x"] ` {
+		t.Errorf("the client got %q", early)
+	}
+}
+
+// A status that cannot be sent is the backend's mistake.
+func TestStatusesThatAreNotValid(t *testing.T) {
+	for _, status := range []int{-1, 0, 99, 101, 199, 1000} {
+		w := httptest.NewRecorder()
+		p := Proxy{Rewrite: rewrite, Transport: &fake{res: response(status, 2, "ok")}, Answer: change, Fail: fail}
+		r := request("GET", "")()
+		if p.Serve(r.Context(), w, r); w.Code != http.StatusBadGateway {
+			t.Errorf("%d became %d", status, w.Code)
+		}
+	}
+}
+
 // Backends that take underscores for hyphens do not believe what clients claim about their origin.
 func TestClaimsWithUnderscores(t *testing.T) {
 	r := request("GET", "", "X_Forwarded_For", "1.2.3.4", "x-forwarded_proto", "https", "X_Forwarded-Host", "evil",

@@ -64,9 +64,9 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		p.Fail(w, out, err)
 		return
 	}
-	if res.StatusCode == http.StatusSwitchingProtocols {
+	if res.StatusCode < http.StatusOK || res.StatusCode > 999 {
 		_ = res.Body.Close()
-		p.Fail(w, out, errors.New("the backend changed to a protocol that nobody asked for"))
+		p.Fail(w, out, errUnexpected)
 		return
 	}
 	removeHopByHop(res.Header)
@@ -92,6 +92,9 @@ func upgrades(r *http.Request) bool {
 	}
 	return r.Header["Upgrade"] != nil
 }
+
+// errUnexpected is about an answer whose status is not valid, or that changes the protocol (101) without a request.
+var errUnexpected = errors.New("the backend sent an answer that the client did not request")
 
 var silent = log.New(io.Discard, "", 0)
 
@@ -167,7 +170,9 @@ func (e *hints) pass(code int, h textproto.MIMEHeader) error {
 		return nil
 	}
 	to := e.w.Header()
+	removeHopByHop(http.Header(h))
 	copyHeader(to, http.Header(h))
+	to.Del("Content-Length") // it has no body (RFC 9110, 8.6)
 	e.w.WriteHeader(code)
 	clear(to)
 	return nil

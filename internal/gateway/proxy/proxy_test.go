@@ -24,6 +24,7 @@ type fake struct {
 	res     func() *http.Response
 	err     error
 	early   int
+	hints   []string // fields of early; nil: one
 	got     string // the request
 	release func() error
 }
@@ -37,8 +38,14 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.got = fmt.Sprint(r.Method, " ", r.URL, " ", r.Host, " ", lines(r.Header), " ", r.ContentLength, " ", string(text),
 		" ", lines(r.Trailer))
 	if f.early > 0 {
-		err := httptrace.ContextClientTrace(r.Context()).Got1xxResponse(f.early, textproto.MIMEHeader{"Link": {"x"}})
-		if err != nil {
+		h := textproto.MIMEHeader{}
+		for i := 0; i+1 < len(f.hints); i += 2 {
+			h.Add(f.hints[i], f.hints[i+1])
+		}
+		if len(h) == 0 {
+			h.Set("Link", "x")
+		}
+		if err := httptrace.ContextClientTrace(r.Context()).Got1xxResponse(f.early, h); err != nil {
 			return nil, err
 		}
 	}

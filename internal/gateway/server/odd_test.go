@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A client that waits for an answer gets it at once, also if what it sent has not the end of a plain request: lines that
-// end with LF alone, an empty line before a request (RFC 9112, 2.2), HTTP/0.9, TLS, nonsense.
+// A client that waits for an answer gets it at once, also if what it sent has not the end of a plain request: lines
+// that end with LF alone, an empty line before a request (RFC 9112, 2.2), HTTP/0.9, TLS, nonsense.
 func TestOddRequestsAreAnsweredAtOnce(t *testing.T) {
 	l := newLab(t, http.HandlerFunc(echo))
 	plain := "GET /echo HTTP/1.1\r\nHost: x\r\n\r\n"
