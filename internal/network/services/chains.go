@@ -147,7 +147,8 @@ func join(parts ...[]expr.Any) []expr.Any { return slices.Concat(parts...) }
 // chains are those that depend on no Service.
 //
 //	guard-…     prerouting, output          sources of a balancer's address → sources
-//	nat-…       prerouting, output          → services: VIPs, then → node-ports; both → pick-N-T, inside-N-T
+//	nat-…       prerouting, output          → services: VIPs, then → node-ports; both → pick-N-T,
+//	                                        inside-N-T, pick-first
 //	filter-…    input, forward, output      new connections without DNAT → refuse, refuse-node-ports
 //	postrouting                             what is marked, and hairpin connections: masquerade
 func (c codec) chains(n core.Node) []nft.Chain {
@@ -174,6 +175,7 @@ func (c codec) chains(n core.Node) []nft.Chain {
 			join(vip.key, rule{c.source(c.words() + 2), in(core.Sources.String()), verdict(expr.VerdictReturn, "")}),
 			{verdict(expr.VerdictDrop, "")},
 		}},
+		{Name: chainFirst, Rules: c.pickFirst()},
 		{Name: "node-ports", Rules: c.dispatch(n, nodePort)},
 		{Name: "services", Rules: append(append([][]expr.Any{c.outside(n)}, c.dispatch(n, vip)...),
 			join(rule{c.destination(0), in(core.NodeIPs.String()), verdict(expr.VerdictGoto, "node-ports")}))},
@@ -235,14 +237,21 @@ func (c codec) dispatch(n core.Node, w where) [][]expr.Any {
 			&expr.Lookup{SourceRegister: reg(0), SetName: picks, DestRegister: unix.NFT_REG_VERDICT,
 				IsDestRegSet: true}}
 	}
+	first := func(m core.Set) rule {
+		return append(slices.Clone(w.key), find(m.String()+lists+w.sets, 0, 0), note(0),
+			verdict(expr.VerdictJump, chainFirst))
+	}
 	var out [][]expr.Any
 	for _, pods := range n.Pods {
-		out = append(out, join(c.within(pods, expr.CmpOpEq), at(core.Inside), follow(setInsidePicks)))
+		out = append(out, join(c.within(pods, expr.CmpOpEq), at(core.Inside), follow(setInsidePicks)),
+			join(c.within(pods, expr.CmpOpEq), first(core.Inside)))
 	}
 	return append(out,
 		join(fromNode(), at(core.Inside), mark(true), follow(setInsidePicks)),
+		join(fromNode(), first(core.Inside)),
 		join(w.key, rule{in(core.Masquerade.String() + w.sets)}, mark(true)),
-		join(at(core.Dispatch), follow(setPicks)))
+		join(at(core.Dispatch), follow(setPicks)),
+		first(core.Dispatch))
 }
 
 // outside marks packets to cluster IPs from sources that are not pods of this node (N2.21).
@@ -276,27 +285,43 @@ func (c codec) pickChains(class core.Class) []nft.Chain {
 // the same rules again.
 const hashSeed = 1
 
-// pick chooses for the key of a VIP, or else of a node port. The registers, for addresses of a words:
+// registers are the first words of what the chains that choose keep in registers, for addresses of a words:
 //
 //	0     1 …         1+a     2+a 3+a      4+a …
 //	list, client (a), member, list, index, endpoint (a+1); before it: client and its port (a+1)
-//
-// It chooses by a hash of the client's address and port: after the kernel has lost a connection (conntrack -F), its
-// next packet finds the same endpoint, as long as the list is the same.
-func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
+type registers struct{ client, member, list, index, endpoint int }
+
+func (c codec) registers() registers {
 	a := c.words()
-	member, list, index, endpoint := 1+a, 2+a, 3+a, 4+a
+	return registers{client: 1, member: 1 + a, list: 2 + a, index: 3 + a, endpoint: 4 + a}
+}
+
+// nat sends the connection to the endpoint in the registers.
+func (c codec) nat() rule {
 	family := uint32(unix.NFPROTO_IPV4)
 	if c.v6 {
 		family = unix.NFPROTO_IPV6
 	}
-	nat := append(unnote(0), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: reg(endpoint),
-		RegProtoMin: reg(endpoint + a), Specified: true})
-	hash := rule{noted(list), c.source(endpoint), sourcePort(endpoint + a),
-		&expr.Hash{SourceRegister: reg(endpoint), DestRegister: reg(index), Length: uint32(4 * (a + 1)),
+	r := c.registers()
+	return append(unnote(0), &expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: reg(r.endpoint),
+		RegProtoMin: reg(r.endpoint + c.words()), Specified: true})
+}
+
+// found loads the endpoint of the member in the registers.
+func (r registers) found() rule {
+	return rule{note(r.member), noted(r.member), find(core.Members.String(), r.member, r.endpoint)}
+}
+
+// pick chooses for the key of a VIP, or else of a node port. It chooses by a hash of the client's address and port:
+// after the kernel has lost a connection (conntrack -F), its next packet finds the same endpoint, as long as the list
+// is the same.
+func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
+	r, nat := c.registers(), c.nat()
+	hash := rule{noted(r.list), c.source(r.endpoint), sourcePort(r.endpoint + c.words()),
+		&expr.Hash{SourceRegister: reg(r.endpoint), DestRegister: reg(r.index), Length: uint32(4 * (c.words() + 1)),
 			Modulus: class.N, Seed: hashSeed, Type: expr.HashTypeJenkins}}
 	remember := func(op uint32) rule {
-		d := &expr.Dynset{SrcRegKey: reg(0), SrcRegData: reg(member), SetName: setAffinity, Operation: op}
+		d := &expr.Dynset{SrcRegKey: reg(0), SrcRegData: reg(r.member), SetName: setAffinity, Operation: op}
 		if op == unix.NFT_DYNSET_OP_UPDATE {
 			d.Timeout = time.Duration(class.Timeout) * time.Second
 		}
@@ -310,39 +335,40 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	}
 	if class.Timeout == 0 {
 		each(func(start rule) []expr.Any {
-			return join(start, hash, rule{find(core.Endpoints.String(), list, endpoint)}, nat)
-		})
-		each(func(start rule) []expr.Any {
-			return join(start, rule{noted(list)}, first(index),
-				rule{find(core.Endpoints.String(), list, endpoint)}, nat)
+			return join(start, hash, rule{find(core.Endpoints.String(), r.list, r.endpoint)}, nat)
 		})
 		return out
 	}
-	client := rule{noted(0), c.source(1)}
-	found := rule{note(member), noted(member), find(core.Members.String(), member, endpoint)}
-	recall := rule{find(setAffinity, 0, member)}
-	slot := append(slices.Clone(hash), find(core.Slots.String(), list, member))
+	client := rule{noted(0), c.source(r.client)}
+	recall := rule{find(setAffinity, 0, r.member)}
+	slot := append(slices.Clone(hash), find(core.Slots.String(), r.list, r.member))
 	// A client keeps its member if that is still in the list; this restarts its timeout.
 	each(func(start rule) []expr.Any {
-		return join(start, client, recall, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
+		return join(start, client, recall, r.found(), remember(unix.NFT_DYNSET_OP_UPDATE), nat)
 	})
-	each(func(start rule) []expr.Any { return join(start, client, rule{noted(member)}, remember(dynsetDelete)) })
+	each(func(start rule) []expr.Any { return join(start, client, rule{noted(r.member)}, remember(dynsetDelete)) })
 	each(func(start rule) []expr.Any {
-		return join(start, client, slot, found, remember(unix.NFT_DYNSET_OP_UPDATE), nat)
+		return join(start, client, slot, r.found(), remember(unix.NFT_DYNSET_OP_UPDATE), nat)
 	})
 	// If no more clients can be stored, further ones are distributed without affinity.
-	each(func(start rule) []expr.Any { return join(start, slot, found, nat) })
-	each(func(start rule) []expr.Any {
-		return join(start, rule{noted(list)}, first(index), rule{find(core.Slots.String(), list, member)}, found, nat)
-	})
+	each(func(start rule) []expr.Any { return join(start, slot, r.found(), nat) })
 	return out
 }
 
-// first is the index of a list's first endpoint. A packet that is in the rules while they change uses the old chain
-// with the new sets: the list may now be shorter than the range from which the old chain chooses. Each list that is not
-// empty has an endpoint at its first index.
-func first(index int) rule {
-	return rule{&expr.Immediate{Register: reg(index), Data: make([]byte, 4)}}
+// chainFirst is where packets go for which a pick chain has found no endpoint.
+const chainFirst = "pick-first"
+
+// pickFirst sends a packet to the first endpoint of the list in its priority. A packet that is in the rules while they
+// change uses the old chains with the new sets: its list may now be shorter than the range from which the old chain
+// chooses, the chain of its new class is still empty for it, and its old class is no longer in the map. Each list that
+// is not empty has an endpoint at its first index.
+func (c codec) pickFirst() [][]expr.Any {
+	r, nat := c.registers(), c.nat()
+	start := rule{noted(r.list), &expr.Immediate{Register: reg(r.index), Data: make([]byte, 4)}}
+	return [][]expr.Any{
+		join(start, rule{find(core.Endpoints.String(), r.list, r.endpoint)}, nat),
+		join(start, rule{find(core.Slots.String(), r.list, r.member)}, r.found(), nat),
+	}
 }
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE of linux/netfilter/nf_tables.h.

@@ -146,7 +146,7 @@ func (c codec) element(to []nft.Element, e core.Element) []nft.Element {
 func picks(c core.Class) []nft.Element {
 	to := func(set, prefix string) nft.Element {
 		return nft.Element{Set: set, Key: string(number(c.Number())),
-			Verdict: &expr.Verdict{Kind: expr.VerdictGoto, Chain: chainOf(prefix, c)}}
+			Verdict: &expr.Verdict{Kind: expr.VerdictJump, Chain: chainOf(prefix, c)}}
 	}
 	return []nft.Element{to(setPicks, "pick"), to(setInsidePicks, "inside")}
 }

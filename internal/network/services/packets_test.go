@@ -353,45 +353,6 @@ func TestConnectionsAreDistributed(t *testing.T) {
 	})
 }
 
-// A packet on its way through the rules while a list becomes shorter has the chain that chooses from the longer one,
-// but looks the endpoint up in the shorter one: it gets one of those that are there.
-func TestListBecomesShorter(t *testing.T) {
-	families(t, func(t *testing.T, p *testPlane) {
-		vip := netip.AddrPortFrom(netip.MustParseAddr(p.ip(1)), 80)
-		for name, change := range map[string]func(*corev1.Service){
-			"": nil,
-			"affinity": func(s *corev1.Service) {
-				s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-				s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
-					ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(1))}}
-			},
-		} {
-			p.update(p.service("a", p.ip(1), change, "pod1", "pod2", "pod3"))
-			shorter := p.change(p.state.Update([]core.Input{p.service("a", p.ip(1), change, "pod1")}))
-			lost := nft.Change{}
-			for _, e := range shorter.DelElement {
-				if e.Set == core.Endpoints.String() || e.Set == core.Slots.String() {
-					lost.DelElement = append(lost.DelElement, e)
-				}
-			}
-			if len(lost.DelElement) != 4 { // two of TCP, two of UDP
-				t.Fatalf("%s: %+v", name, shorter)
-			}
-			p.must(p.nft.Apply(lost)) // the chain and the class are still those of three
-			for range 20 {
-				if got, _, err := p.reach("outside", "tcp", vip, patience); err != nil || got != "pod1" {
-					t.Fatalf("%s: %s %v", name, got, err)
-				}
-			}
-			p.must(p.nft.Sync(p.content(p.state)))
-			p.table = core.NewTable()
-			for e := range p.state.Elements() {
-				p.table[e.Set][e.Key] = e
-			}
-		}
-	})
-}
-
 // Established connections live on whatever happens to the rules.
 func TestConnectionsStay(t *testing.T) {
 	families(t, func(t *testing.T, p *testPlane) {
