@@ -169,6 +169,7 @@ func (r *reading) isOther(data []byte) bool {
 // batchDecoder decodes the items of a read.
 type batchDecoder struct {
 	etcd3.Decoder
+	others    etcd3.Decoder // for items that the batch did not convert: the first error ends the list
 	versioner storage.Versioner
 }
 
@@ -186,7 +187,7 @@ func (d batchDecoder) DecodeListItem(ctx context.Context, data []byte, rev uint6
 	case r.done:
 		o := r.converted[string(data)]
 		if o == nil {
-			return d.Decoder.DecodeListItem(ctx, data, rev, newItem)
+			return d.others.DecodeListItem(ctx, data, rev, newItem)
 		}
 		o = o.DeepCopy() // two objects may differ only in their keys
 		if err := d.versioner.UpdateObject(o, rev); err != nil {

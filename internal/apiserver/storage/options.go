@@ -188,17 +188,20 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface,
 	factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	decoder := etcd3.Decoder(bare{etcd3.NewDefaultDecoder(c.Codec, versioner)})
+	plain := etcd3.Decoder(bare{etcd3.NewDefaultDecoder(c.Codec, versioner)})
+	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(plain)
 	if o.customResources {
-		decoder = batchDecoder{decoder, versioner}
+		decoder = batchDecoder{Decoder: decoder, others: plain, versioner: versioner}
 	}
 	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix,
-		c.GroupResource, o.transformers(c.GroupResource),
+		c.GroupResource, etcd3.WithCorruptObjErrorHandlingTransformer(o.transformers(c.GroupResource)),
 		c.LeaseManagerConfig, decoder, versioner)
 	if err != nil {
 		return nil, nil, err
 	}
-	var raw storage.Interface = counted{stored, o.engine.writes.of(c.GroupResource)}
+	// An error about an object that cannot be read has its key: users find and delete it.
+	readable := etcd3.NewStoreWithUnsafeCorruptObjectDeletion(stored, c.GroupResource)
+	var raw storage.Interface = counted{readable, o.engine.writes.of(c.GroupResource)}
 	if o.customResources {
 		raw = &batching{raw, c.Codec, newFunc}
 	}
