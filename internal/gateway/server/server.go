@@ -159,7 +159,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 	}
 	s.each(func(c *conn) {
 		_ = c.client.Close()
-		c.fail() // the client may have sent another request already, which ends the watch
+		c.fail() // it may not be watched yet
 	})
 	<-done
 }
@@ -348,9 +348,6 @@ func (c *conn) arrived() {
 
 // arm has the connection watched after a while. The lock is held.
 func (c *conn) arm() {
-	if c.from < c.to { // the next request is here
-		return
-	}
 	c.armed = true
 	if c.timer == nil {
 		c.timer = time.AfterFunc(watchAfter, c.watch)
@@ -359,8 +356,23 @@ func (c *conn) arm() {
 	c.timer.Reset(watchAfter)
 }
 
-// watch cancels the request when the client ends the connection. It returns when the client sends something, and when
-// the request ends.
+// left reports whether the peer of a socket has ended the connection, or its direction, also if bytes before that end
+// were not read yet.
+func left(fd uintptr) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	for {
+		switch n, err := unix.Poll(p, 0); {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return true
+		default:
+			return n > 0 && p[0].Revents != 0
+		}
+	}
+}
+
+// watch cancels the request when the client ends the connection. It returns when the request ends.
 func (c *conn) watch() {
 	c.mu.Lock()
 	if !c.armed || c.watching != nil {
@@ -374,18 +386,8 @@ func (c *conn) watch() {
 	defer close(over)
 	gone := false
 	err := c.raw.Read(func(fd uintptr) bool {
-		var one [1]byte
-		for {
-			n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK)
-			switch {
-			case errors.Is(err, unix.EINTR):
-				continue
-			case errors.Is(err, unix.EAGAIN):
-				return false
-			}
-			gone = err != nil || n <= 0
-			return true
-		}
+		gone = left(fd)
+		return gone
 	})
 	if gone || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		cancel()

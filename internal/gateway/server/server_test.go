@@ -344,6 +344,21 @@ func TestClientLeaves(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("%.4s: %v", send, err)
 		}
+		for _, parts := range [][]string{{send, "GET / HT"}, {send + "GET / HT", ""}} { // a part of the next request
+			c, _ := l.dial(t)
+			_, _ = io.WriteString(c, parts[0])
+			<-begun
+			_, _ = io.WriteString(c, parts[1])
+			_ = c.Close()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("%.80q: %v", parts, err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%.80q: the request goes on", parts)
+			}
+		}
 	}
 	c, r := l.dial(t)
 	_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc")
