@@ -26,6 +26,8 @@ import (
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/component-base/compatibility"
+
+	"carob/internal/base/errkind"
 )
 
 // Config is what the plugins need from the API server.
@@ -63,13 +65,21 @@ var (
 )
 
 // CheckConfiguration validates the configuration of a webhook plugin, which otherwise is only read
-// when there is a webhook.
+// when there is a webhook. Webhooks in files (staticManifestsDir) are refused (errkind.Invalid): without
+// this check, they would not be called, and each write would fail as soon as a webhook is stored.
 func CheckConfiguration(config func(plugin string) io.Reader) error {
 	for _, plugin := range []string{mutatingwebhook.PluginName, validatingwebhook.PluginName} {
-		if r := config(plugin); r != nil {
-			if _, err := webhookconfig.LoadConfig(r); err != nil {
-				return fmt.Errorf("read the configuration of admission plugin %s: %w", plugin, err)
-			}
+		r := config(plugin)
+		if r == nil {
+			continue
+		}
+		c, err := webhookconfig.LoadConfig(r)
+		if err != nil {
+			return fmt.Errorf("read the configuration of admission plugin %s: %w", plugin, err)
+		}
+		if c.StaticManifestsDir != "" {
+			return errkind.Errorf(errkind.Invalid, "read the configuration of admission plugin %s: "+
+				"staticManifestsDir is not supported; create the webhooks through the API", plugin)
 		}
 	}
 	return nil

@@ -17,6 +17,8 @@ import (
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/component-base/compatibility"
+
+	"carob/internal/base/errkind"
 )
 
 func attributes(op admission.Operation) admission.Attributes {
@@ -226,6 +228,25 @@ func TestReviewsAreLeftAlone(t *testing.T) {
 	for _, name := range []string{"tokenreviews", "selfsubjectreviews"} {
 		if !slices.Contains(w.excluded, schema.GroupResource{Group: "authentication.k8s.io", Resource: name}) {
 			t.Errorf("%s can be refused", name)
+		}
+	}
+}
+
+// Webhooks in files are refused at the start, not ignored until each write fails.
+func TestStaticManifestsAreRefused(t *testing.T) {
+	for _, plugin := range []string{"MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"} {
+		for lines, refused := range map[string]bool{"": false, "staticManifestsDir: " + t.TempDir(): true} {
+			err := CheckConfiguration(func(name string) io.Reader {
+				if name != plugin {
+					return nil
+				}
+				return strings.NewReader("apiVersion: apiserver.config.k8s.io/v1\n" +
+					"kind: WebhookAdmissionConfiguration\n" + lines)
+			})
+			if (err != nil) != refused || refused && (errkind.Of(err) != errkind.Invalid ||
+				!strings.Contains(err.Error(), "staticManifestsDir is not supported")) {
+				t.Errorf("%s with %q: %v", plugin, lines, err)
+			}
 		}
 	}
 }
