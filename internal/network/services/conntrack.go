@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
@@ -26,17 +26,20 @@ import (
 //
 // Connections to an endpoint may end as long as its pod exists: so a port is checked again until keepFor has passed.
 type forgetter struct {
-	wake   chan struct{}
-	handle *netlink.Handle
+	tracking
+
+	protocol core.Protocol
+	wake     chan struct{}
 
 	mu   sync.Mutex
 	todo [2]*stale // IPv4, IPv6
 }
 
 const (
-	keepFor  = 3 * time.Second
-	forgetIn = 250 * time.Millisecond // between two passes; longer when they are slow
-	slowPass = 20                     // a pass takes at most one part in so many of the time
+	keepFor     = 3 * time.Second
+	forgetIn    = 250 * time.Millisecond // between two passes; longer when they are slow
+	listTimeout = time.Minute            // of a pass
+	slowPass    = 20                     // a pass takes at most one part in so many of the time
 )
 
 // stale decides which flows of one family are deleted: those to a port of flows whose endpoint is not
@@ -44,7 +47,6 @@ const (
 type stale struct {
 	flows map[core.Port]serving
 	node  []netip.Addr
-	found uint
 }
 
 // serving are the endpoints of a port, which is checked until the given time.
@@ -53,10 +55,20 @@ type serving struct {
 	until     time.Time
 }
 
-func newForgetter() *forgetter { return &forgetter{wake: make(chan struct{}, 1)} }
+// newForgetters returns one for UDP and one for TCP: connections of TCP may be so many that a pass takes seconds, which
+// must not delay the other.
+func newForgetters() []*forgetter {
+	var out []*forgetter
+	for _, p := range []core.Protocol{core.UDP, core.TCP} {
+		out = append(out, &forgetter{protocol: p, wake: make(chan struct{}, 1)})
+	}
+	return out
+}
 
-// forget records ports that have changed, each with its newest endpoints.
+// forget records the ports of the protocol that have changed, each with its newest endpoints.
 func (f *forgetter) forget(v6 bool, node []netip.Addr, flows map[core.Port][]netip.AddrPort) {
+	flows = maps.Clone(flows)
+	maps.DeleteFunc(flows, func(p core.Port, _ []netip.AddrPort) bool { return p.Proto != f.protocol })
 	if len(flows) == 0 {
 		return
 	}
@@ -96,16 +108,8 @@ func (f *forgetter) take(now time.Time) (todo [2]*stale, again bool) {
 	return todo, again
 }
 
-// open connects in the network namespace of the calling thread.
-func (f *forgetter) open() (err error) {
-	if f.handle, err = netlink.NewHandle(unix.NETLINK_NETFILTER); err != nil {
-		return fmt.Errorf("open connection tracking: %w", err)
-	}
-	return nil
-}
-
 func (f *forgetter) run(ctx context.Context) {
-	defer f.handle.Close()
+	defer f.close()
 	next := time.NewTimer(0)
 	defer next.Stop()
 	next.Stop()
@@ -140,49 +144,69 @@ func (f *forgetter) run(ctx context.Context) {
 
 // pass deletes the flows of one family that are stale.
 func (f *forgetter) pass(ctx context.Context, v6 bool, s *stale) {
-	start, family := time.Now(), netlink.InetFamily(unix.AF_INET)
+	start, family := time.Now(), 0
 	if v6 {
-		family = unix.AF_INET6
+		family = 1
 	}
-	if _, err := f.handle.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
+	found, err := f.delete(family, s)
+	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot delete some tracked connections; they time out by themselves", "err", err)
 	}
 	m, name := newMetrics(), codec{v6: v6}.name()
 	m.conntrack.WithLabelValues(name).Observe(time.Since(start).Seconds())
-	m.forgotten.WithLabelValues(name).Add(float64(s.found))
+	m.forgotten.WithLabelValues(name).Add(float64(found))
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter: it reports whether to delete a flow.
-func (s *stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	proto := core.UDP
-	switch flow.Forward.Protocol {
-	case unix.IPPROTO_UDP:
-	case unix.IPPROTO_TCP:
-		if proto = core.TCP; !hasEnded(flow) {
-			return false
+// delete lists the connections of the protocol, and returns how many it has deleted.
+func (f *forgetter) delete(family int, s *stale) (found int, err error) {
+	conn, err := f.dial(listTimeout)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	request, err := listAll(family, uint8(f.protocol))
+	if err != nil {
+		return 0, err
+	}
+	list, err := conn.Execute(request)
+	if err != nil {
+		return 0, fmt.Errorf("list tracked connections: %w", err)
+	}
+	var errs []error
+	for _, m := range list {
+		flow, err := parseFlow(m.Data)
+		if err == nil && !s.has(flow, f.protocol) {
+			continue
 		}
-	default:
+		if err == nil {
+			if request, err = flow.deletion(family); err == nil {
+				_, err = conn.Execute(request)
+			}
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: it has ended meanwhile
+			errs = append(errs, err)
+			continue
+		}
+		found++
+	}
+	return found, errors.Join(errs...)
+}
+
+// has reports whether to delete a flow.
+func (s *stale) has(flow flow, protocol core.Protocol) bool {
+	if flow.client.protocol != uint8(protocol) || protocol == core.TCP && !hasEnded(flow) {
 		return false
 	}
-	to, ok := netip.AddrFromSlice(flow.Forward.DstIP)
-	from, ok2 := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	if !ok || !ok2 {
-		return false
-	}
-	to, from = to.Unmap(), from.Unmap()
-	at := core.Port{Addr: to, Proto: proto, Port: flow.Forward.DstPort}
+	to := flow.client.to
+	at := core.Port{Addr: to.Addr(), Proto: protocol, Port: to.Port()}
 	port, known := s.flows[at]
-	if !known && slices.Contains(s.node, to) {
-		if at.Addr = netip.IPv4Unspecified(); to.Is6() {
+	if !known && slices.Contains(s.node, to.Addr()) {
+		if at.Addr = netip.IPv4Unspecified(); to.Addr().Is6() {
 			at.Addr = netip.IPv6Unspecified()
 		}
 		port, known = s.flows[at]
 	}
-	if !known || slices.Contains(port.endpoints, netip.AddrPortFrom(from, flow.Reverse.SrcPort)) {
-		return false
-	}
-	s.found++
-	return true
+	return known && !slices.Contains(port.endpoints, flow.reply.from)
 }
 
 // States of a connection, as in the kernel's enum tcp_conntrack.
@@ -192,7 +216,4 @@ const (
 )
 
 // hasEnded reports whether a connection is over for both sides, or a last acknowledgement away from it.
-func hasEnded(flow *netlink.ConntrackFlow) bool {
-	tcp, ok := flow.ProtoInfo.(*netlink.ProtoInfoTCP)
-	return ok && tcp.State >= tcpLastAck && tcp.State <= tcpClose
-}
+func hasEnded(flow flow) bool { return flow.state >= tcpLastAck && flow.state <= tcpClose }

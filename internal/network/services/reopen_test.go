@@ -66,34 +66,16 @@ func TestReopenedAfterReset(t *testing.T) {
 func TestMarkedConnections(t *testing.T) {
 	families(t, func(t *testing.T, p *testPlane) {
 		index := family(p.addr("pod1"))
-		proto := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
 		gone, other := netip.AddrPortFrom(p.addr("pod1"), served), netip.AddrPortFrom(p.addr("pod1"), served2)
-		track := func(network string, to netip.AddrPort, port uint16) {
-			client, vip := p.addr("outside").AsSlice(), netip.MustParseAddr(p.ip(1)).AsSlice()
-			flow := &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 100,
-				Forward: netlink.IPTuple{SrcIP: client, DstIP: vip, SrcPort: port, DstPort: 80,
-					Protocol: proto[network]},
-				Reverse: netlink.IPTuple{SrcIP: to.Addr().AsSlice(), DstIP: client, SrcPort: to.Port(), DstPort: port,
-					Protocol: proto[network]}}
-			if p.v6 {
-				flow.FamilyType = unix.AF_INET6
-			}
-			if network == "tcp" {
-				flow.ProtoInfo = &netlink.ProtoInfoTCP{State: 3} // established
-			}
-			p.must(p.tracking(func(h *netlink.Handle, family netlink.InetFamily) error {
-				return h.ConntrackCreate(netlink.ConntrackTable, family, flow)
-			}))
-		}
 		r := newReopener(func() {})
 		p.must(netns.Do(p.path("node"), r.open))
-		defer r.ns.Close()
+		defer r.close()
 		for i, many := range []bool{false, true} {
 			p.forgetFlows()
-			track("tcp", gone, 1001)
-			track("tcp", gone, 1002)
-			track("tcp", other, 1003)
-			track("udp", gone, 1004)
+			p.track(core.TCP, gone, 1001)
+			p.track(core.TCP, gone, 1002)
+			p.track(core.TCP, other, 1003)
+			p.track(core.UDP, gone, 1004)
 			leaving := map[netip.AddrPort]bool{gone: true}
 			for n := range fewEndpoints * i {
 				leaving[netip.AddrPortFrom(p.addr("pod2"), uint16(9000+n))] = true
@@ -102,8 +84,65 @@ func TestMarkedConnections(t *testing.T) {
 				p.must(r.mark(leaving))
 				marked, unmarked := p.marks(r, index, other)
 				if marked != 2 || unmarked != 1 {
-					t.Errorf("many %v: %d connections to the endpoint are marked, want 2; %d others are not, want 1", many,
-						marked, unmarked)
+					t.Errorf("many %v: %d connections to the endpoint are marked, want 2; %d others are not, want 1",
+						many, marked, unmarked)
+				}
+			}
+		}
+	})
+}
+
+// established is a state in the kernel's enum tcp_conntrack.
+const established = 3
+
+// track makes the kernel track a connection from outside to the first cluster IP, which leads to an endpoint.
+func (p *testPlane) track(protocol core.Protocol, to netip.AddrPort, port uint16, state ...uint8) {
+	p.t.Helper()
+	client, vip := p.addr("outside").AsSlice(), netip.MustParseAddr(p.ip(1)).AsSlice()
+	flow := &netlink.ConntrackFlow{FamilyType: unix.AF_INET, TimeOut: 100,
+		Forward: netlink.IPTuple{SrcIP: client, DstIP: vip, SrcPort: port, DstPort: 80, Protocol: uint8(protocol)},
+		Reverse: netlink.IPTuple{SrcIP: to.Addr().AsSlice(), DstIP: client, SrcPort: to.Port(), DstPort: port,
+			Protocol: uint8(protocol)}}
+	if p.v6 {
+		flow.FamilyType = unix.AF_INET6
+	}
+	if protocol == core.TCP {
+		flow.ProtoInfo = &netlink.ProtoInfoTCP{State: append(state, established)[0]}
+	}
+	p.must(p.tracking(func(h *netlink.Handle, family netlink.InetFamily) error {
+		return h.ConntrackCreate(netlink.ConntrackTable, family, flow)
+	}))
+}
+
+// The kernel lists only the connections of one protocol, so that many of TCP do not delay the clean-up of UDP, and
+// those that are deleted are UDP to an endpoint that does not serve, and TCP that has ended there (N2.J).
+func TestForgottenConnections(t *testing.T) {
+	families(t, func(t *testing.T, p *testPlane) {
+		gone, serves := netip.AddrPortFrom(p.addr("pod1"), served), netip.AddrPortFrom(p.addr("pod2"), served)
+		p.track(core.UDP, gone, 1001)
+		p.track(core.UDP, serves, 1002)
+		p.track(core.TCP, gone, 1003)
+		p.track(core.TCP, gone, 1004, tcpLastAck)
+		p.track(core.TCP, gone, 1005, tcpClose)
+		p.track(core.TCP, serves, 1006, tcpClose)
+		index := family(p.addr("pod1"))
+		for i, f := range newForgetters() {
+			p.must(netns.Do(p.path("node"), f.open))
+			defer f.close()
+			at := core.Port{Addr: netip.MustParseAddr(p.ip(1)), Proto: f.protocol, Port: 80}
+			s := &stale{flows: map[core.Port]serving{at: {endpoints: []netip.AddrPort{serves}}}}
+			for _, want := range []struct{ listed, deleted int }{{[]int{2, 4}[i], 1 + i}, {[]int{1, 2}[i], 0}} {
+				conn, err := f.dial(listTimeout)
+				p.must(err)
+				request, err := listAll(index, uint8(f.protocol))
+				p.must(err)
+				list, err := conn.Execute(request)
+				p.must(errors.Join(err, conn.Close()))
+				deleted, err := f.delete(index, s)
+				p.must(err)
+				if len(list) != want.listed || deleted != want.deleted {
+					t.Errorf("%v: %d connections were listed, and %d deleted, want %+v", f.protocol, len(list), deleted,
+						want)
 				}
 			}
 		}
@@ -116,7 +155,7 @@ func (p *testPlane) marks(r *reopener, family int, to netip.AddrPort) (marked, u
 	conn, err := nl.Dial(unix.NETLINK_NETFILTER, &nl.Config{NetNS: int(r.ns.Fd())})
 	p.must(err)
 	defer conn.Close()
-	request, err := conntrackList(family, netip.AddrPort{})
+	request, err := listAll(family, unix.IPPROTO_TCP)
 	p.must(err)
 	list, err := conn.Execute(request)
 	p.must(err)
@@ -125,7 +164,7 @@ func (p *testPlane) marks(r *reopener, family int, to netip.AddrPort) (marked, u
 		p.must(err)
 		if f.marked {
 			marked++
-		} else if f.endpoint == to {
+		} else if f.reply.from == to {
 			unmarked++
 		}
 	}
@@ -138,7 +177,7 @@ func FuzzParseFlow(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	list, err := conntrackList(1, netip.MustParseAddrPort("[fd00::1]:80"))
+	list, err := listTo(0, netip.MustParseAddrPort("10.0.0.1:80"))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -95,7 +95,7 @@ type Proxy struct {
 	feed    *feed
 	node    chan struct{} // facts of the node may have changed
 	metrics *metrics
-	flows   *forgetter
+	flows   []*forgetter // UDP, TCP
 	reopen  *reopener
 	balance *balancer
 	health  *health
@@ -126,7 +126,7 @@ type plane struct {
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
 	p := &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, flows: newForgetter(),
+		told: map[types.NamespacedName][]string{}, flows: newForgetters(),
 		balance: newBalancer(cfg.Status, cfg.Pool), health: newHealth()}
 	p.reopen = newReopener(p.announceChange)
 	p.feed = newFeed(cfg.Node, p.health)
@@ -208,7 +208,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	defer p.close()
 	p.feed.start(ctx, &group, p.cfg.Client)
-	group.Go(func() { p.flows.run(ctx) })
+	for _, f := range p.flows {
+		group.Go(func() { f.run(ctx) })
+	}
 	group.Go(func() { p.reopen.run(ctx) })
 	group.Go(func() { p.balance.run(ctx) })
 	if p.cfg.Healthz != nil {
@@ -260,8 +262,13 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 // open opens the tables and follows changes of them by other programs.
 func (p *Proxy) open(ctx context.Context, group *sync.WaitGroup) (<-chan struct{}, error) {
-	if err := errors.Join(p.flows.open(), p.reopen.open()); err != nil {
+	if err := p.reopen.open(); err != nil {
 		return nil, err
+	}
+	for _, f := range p.flows {
+		if err := f.open(); err != nil {
+			return nil, err
+		}
 	}
 	disturbed := make(chan struct{}, 1)
 	families := []codec{{}}
@@ -373,7 +380,9 @@ func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bo
 	}
 	if pl.broken = err != nil; err == nil {
 		p.health.done(pl.name())
-		p.flows.forget(pl.v6, node.Addresses, last.Flows)
+		for _, f := range p.flows {
+			f.forget(pl.v6, node.Addresses, last.Flows)
+		}
 		p.reopen.left(changes)
 	}
 	return last.Left, err
