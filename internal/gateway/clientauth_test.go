@@ -70,7 +70,8 @@ func TestClientCertificates(t *testing.T) {
 			return false, err
 		}
 		defer c.Close()
-		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x.example.com\r\nConnection: close\r\n\r\n"); err != nil {
+		const request = "GET / HTTP/1.1\r\nHost: x.example.com\r\nConnection: close\r\n\r\n"
+		if _, err := io.WriteString(c, request); err != nil {
 			return false, err
 		}
 		answer, err := io.ReadAll(c)

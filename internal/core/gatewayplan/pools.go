@@ -367,26 +367,26 @@ func PoolParents(ref httproute.Ref, stored, now []inferenceapi.Parent, at metav1
 			return strings.HasSuffix(c.Message, ownMark)
 		})
 	}
-	for i := range stored {
+	now = slices.Clone(now)
+	for i := range stored { // all keep their places, as in merged
 		switch e := &stored[i]; {
 		case own(e):
+			place := slices.IndexFunc(now, func(n inferenceapi.Parent) bool { return n.ParentRef == e.ParentRef })
+			if place < 0 {
+				continue
+			}
+			next := now[place]
+			now = slices.Delete(now, place, place+1)
+			next.Conditions = Conditions(e.Conditions, next.Conditions, at)
+			out = append(out, next)
 		case old && e.ParentRef.Kind == "Status" && e.ParentRef.Name == "default":
 			placeholder = i
 		default:
 			out = append(out, *e)
 		}
 	}
-	for _, n := range now {
-		if len(out) == maxPoolParents {
-			break
-		}
-		var before []metav1.Condition
-		for i := range stored {
-			if own(&stored[i]) && stored[i].ParentRef == n.ParentRef {
-				before = stored[i].Conditions
-			}
-		}
-		n.Conditions = Conditions(before, n.Conditions, at)
+	for _, n := range now[:max(0, min(len(now), maxPoolParents-len(out)))] {
+		n.Conditions = Conditions(nil, n.Conditions, at)
 		out = append(out, n)
 	}
 	if old && len(out) == 0 { // no Gateway serves the pool: restore the entry that it was created with

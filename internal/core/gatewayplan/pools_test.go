@@ -424,3 +424,22 @@ func TestRouterKinds(t *testing.T) {
 		t.Errorf("%+v %+v %+v %+v", p.Objectives, p.RouterObjectives, p.Rewrites, p.RouterRewrites)
 	}
 }
+
+// Entries of pools keep their places, as those of routes (TestSharedStatuses).
+func TestSharedPoolStatus(t *testing.T) {
+	entry := func(controller, gateway string) inferenceapi.Parent {
+		return inferenceapi.Parent{ControllerName: controller, ParentRef: inferenceapi.ParentRef{Name: gateway}}
+	}
+	ours, theirs := entry(string(GatewayController), "a"), entry("example.com/other", "a")
+	more := entry(string(GatewayController), "b")
+	ref := httproute.Ref{Pool: inferenceapi.Group}
+	for _, stored := range [][]inferenceapi.Parent{{ours, theirs}, {theirs, ours}} {
+		if got, changed := PoolParents(ref, stored, []inferenceapi.Parent{ours}, metav1.Time{}); changed {
+			t.Errorf("%v became %v", stored, got)
+		}
+		got, changed := PoolParents(ref, stored, []inferenceapi.Parent{more, ours}, metav1.Time{})
+		if !changed || len(got) != 3 || got[2].ParentRef != more.ParentRef {
+			t.Errorf("with one more, %v became %v", stored, got)
+		}
+	}
+}

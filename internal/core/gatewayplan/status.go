@@ -67,49 +67,57 @@ func GatewayStatus(stored *gatewayv1.GatewayStatus, now gatewayv1.GatewayStatus,
 	return now, !equality.Semantic.DeepEqual(*stored, now)
 }
 
+// maxParents and maxAncestors are the most entries that the API takes in the statuses of a route and of a policy.
+const (
+	maxParents   = 32
+	maxAncestors = 16
+)
+
 // Parents returns the parents to store in a route's status: those of other controllers stay as they are.
 func Parents(stored, now []gatewayv1.RouteParentStatus, at metav1.Time) ([]gatewayv1.RouteParentStatus, bool) {
-	out := []gatewayv1.RouteParentStatus{}
-	for _, old := range stored {
-		if old.ControllerName != GatewayController {
-			out = append(out, old)
-		}
-	}
-	for _, n := range now {
-		var old []metav1.Condition
-		for i := range stored {
-			if stored[i].ControllerName == GatewayController &&
-				equality.Semantic.DeepEqual(stored[i].ParentRef, n.ParentRef) {
-				old = stored[i].Conditions
-			}
-		}
-		n.Conditions = Conditions(old, n.Conditions, at)
-		out = append(out, n)
-	}
-	return out, !equality.Semantic.DeepEqual(stored, out) && (len(stored) > 0 || len(out) > 0)
+	return merged(stored, now, at, maxParents, func(s *gatewayv1.RouteParentStatus) entry {
+		return entry{s.ControllerName == GatewayController, &s.ParentRef, &s.Conditions}
+	})
 }
 
-// Ancestors is Parents for a policy. A status has at most 16.
+// Ancestors is Parents for a policy.
 func Ancestors(stored, now []gatewayv1.PolicyAncestorStatus, at metav1.Time) ([]gatewayv1.PolicyAncestorStatus, bool) {
-	out := []gatewayv1.PolicyAncestorStatus{}
-	for _, old := range stored {
-		if old.ControllerName != GatewayController {
-			out = append(out, old)
+	return merged(stored, now, at, maxAncestors, func(s *gatewayv1.PolicyAncestorStatus) entry {
+		return entry{s.ControllerName == GatewayController, &s.AncestorRef, &s.Conditions}
+	})
+}
+
+// entry is what the entries of all statuses that controllers share have.
+type entry struct {
+	own        bool
+	ref        *gatewayv1.ParentReference
+	conditions *[]metav1.Condition
+}
+
+// merged replaces carob's entries of a status that several controllers share. All keep their places: controllers that
+// each move their own entries to the end would write in turns without an end. Of new entries, as many are added as the
+// status holds.
+func merged[T any](stored, now []T, at metav1.Time, most int, of func(*T) entry) ([]T, bool) {
+	out := make([]T, 0, len(stored))
+	now = slices.Clone(now)
+	for i := range stored {
+		old := of(&stored[i])
+		if !old.own {
+			out = append(out, stored[i])
+			continue
 		}
+		n := slices.IndexFunc(now, func(t T) bool { return equality.Semantic.DeepEqual(of(&t).ref, old.ref) })
+		if n < 0 {
+			continue
+		}
+		next := now[n]
+		now = slices.Delete(now, n, n+1)
+		*of(&next).conditions = Conditions(*old.conditions, *of(&next).conditions, at)
+		out = append(out, next)
 	}
-	for _, n := range now {
-		if len(out) == 16 {
-			break
-		}
-		var old []metav1.Condition
-		for i := range stored {
-			if stored[i].ControllerName == GatewayController &&
-				equality.Semantic.DeepEqual(stored[i].AncestorRef, n.AncestorRef) {
-				old = stored[i].Conditions
-			}
-		}
-		n.Conditions = Conditions(old, n.Conditions, at)
-		out = append(out, n)
+	for _, next := range now[:max(0, min(len(now), most-len(out)))] {
+		*of(&next).conditions = Conditions(nil, *of(&next).conditions, at)
+		out = append(out, next)
 	}
 	return out, !equality.Semantic.DeepEqual(stored, out) && (len(stored) > 0 || len(out) > 0)
 }
