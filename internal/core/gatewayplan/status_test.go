@@ -2,6 +2,7 @@ package gatewayplan
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,11 +17,12 @@ func parentOfRoute(controller gatewayv1.GatewayController, gateway, reason strin
 			LastTransitionTime: metav1.NewTime(time.Unix(1, 0))}}}
 }
 
-func order(all []gatewayv1.RouteParentStatus) (out string) {
+func order(all []gatewayv1.RouteParentStatus) string {
+	var out strings.Builder
 	for _, p := range all {
-		out += fmt.Sprint(p.ParentRef.Name, "=", p.Conditions[0].Reason, " ")
+		fmt.Fprintf(&out, "%s=%s ", p.ParentRef.Name, p.Conditions[0].Reason)
 	}
-	return out
+	return out.String()
 }
 
 // Entries keep their places between those of other controllers: nothing is written when carob's have not changed,
