@@ -429,6 +429,11 @@ int main(int argc, char **argv, char **envp)
 	prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 	int sfd = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
 	fcntl(3, F_SETFD, FD_CLOEXEC);
+	// Where carob has a real-time policy, pods have none: the kernel refuses such a process in a cgroup without
+	// real-time bandwidth, and a container could use the whole machine.
+	int policy = sched_getscheduler(0);
+	if (policy == SCHED_FIFO || policy == SCHED_RR)
+		sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0}); // needs no rights
 	for (int i = 0; envp[i]; i++)
 		if (put(envp[i], "0", 1) < 0)
 			_exit(117);
