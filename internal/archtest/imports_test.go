@@ -58,7 +58,7 @@ var rules = []rule{
 	{"carob/internal/network", []string{"carob/internal/network", "carob/internal/base", "carob/internal/core/netplan"},
 		"the network knows namespaces, not containers"},
 	{"carob/internal/sim", []string{"carob/internal/sim", "carob/internal/core", "carob/internal/runtime/sim",
-		"carob/internal/runtime", "carob/internal/base"},
+		"carob/internal/runtime", "carob/internal/base", "carob/internal/scheduler/devices"},
 		"the simulator drives decisions and a simulated runtime, never a real machine"},
 	{"carob/internal/kinds", []string{"carob/internal/kinds", "carob/internal/core", "carob/internal/base/errkind"},
 		"what a kind means does not depend on how a server works"},

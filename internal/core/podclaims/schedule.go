@@ -52,6 +52,46 @@ func Full(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool {
 // IsReserved reports whether a pod has reserved a claim.
 func IsReserved(claim *resourcev1.ResourceClaim, pod *corev1.Pod) bool { return reserved(claim, pod) }
 
+// The reasons why a claim can't be allocated to a pod any more.
+var (
+	ErrDeleted     = errors.New("got deleted in the meantime")
+	ErrAllocated   = errors.New("got allocated elsewhere in the meantime")
+	ErrDeallocated = errors.New("got deallocated elsewhere in the meantime")
+)
+
+// Allocation holds the writes that give a claim its devices and reserve it for a pod, in this order (S9.27).
+type Allocation struct {
+	Finalizer bool                            // then the finalizer must be added
+	Status    *resourcev1.ResourceClaimStatus // to be stored
+}
+
+// Allocate returns the writes for a claim. result has the devices that were found; nil if the claim must have an
+// allocation. An error means that the claim has changed since they were found.
+func Allocate(claim *resourcev1.ResourceClaim, pod *corev1.Pod, result *resourcev1.AllocationResult, now time.Time) (
+	Allocation, error) {
+	var a Allocation
+	s := claim.Status.DeepCopy()
+	switch {
+	case claim.DeletionTimestamp != nil:
+		return a, ErrDeleted
+	case result != nil && s.Allocation != nil:
+		return a, ErrAllocated
+	case result == nil && s.Allocation == nil:
+		return a, ErrDeallocated
+	case result != nil:
+		a.Finalizer = !slices.Contains(claim.Finalizers, resourcev1.Finalizer)
+		s.Allocation = result.DeepCopy()
+	}
+	if s.Allocation.AllocationTimestamp == nil {
+		s.Allocation.AllocationTimestamp = new(metav1.NewTime(now))
+	}
+	if !reserved(claim, pod) {
+		s.ReservedFor = append(s.ReservedFor, Reservation(pod))
+	}
+	a.Status = s
+	return a, nil
+}
+
 // UnknownClass names a request of a claim whose class does not exist; empty if there is none (S9.21).
 func UnknownClass(claim *resourcev1.ResourceClaim, known func(class string) bool) string {
 	missing := func(request, class string) string {

@@ -247,6 +247,20 @@ func (a *Attempt) Scores() map[string]int64 {
 	return scores
 }
 
+// Result returns the devices that a claim of the pod gets on a node; nil if it has an allocation already.
+func (a *Attempt) Result(node string, claim types.UID) *resourcev1.AllocationResult {
+	return a.resultsOn(node)[claim]
+}
+
+// Claims returns the claims that the entries of the pod name, as they were when the attempt began.
+func (a *Attempt) Claims() []*resourcev1.ResourceClaim {
+	var all []*resourcev1.ResourceClaim
+	for _, c := range a.claims {
+		all = append(all, c.object)
+	}
+	return all
+}
+
 // resultsOn returns the allocations of the pod's claims on a node.
 func (a *Attempt) resultsOn(node string) map[types.UID]*resourcev1.AllocationResult {
 	if f := a.found[node]; f != nil {

@@ -3,7 +3,9 @@ package devices
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
@@ -40,6 +43,7 @@ func (a *Attempt) Store(ctx context.Context, client kubernetes.Interface, node s
 		}
 		stored, err := a.storeOne(ctx, client, c.object, f.results[c.object.UID])
 		if err != nil {
+			s.look(ctx, client, c.object, a.pod, err)
 			return s, err
 		}
 		s.Claims, s.reserved = append(s.Claims, stored), append(s.reserved, stored)
@@ -56,10 +60,48 @@ func (a *Attempt) Store(ctx context.Context, client kubernetes.Interface, node s
 	s.extended = made
 	stored, err := a.storeOne(ctx, client, made, f.results[unnamed])
 	if err != nil {
+		s.look(ctx, client, made, a.pod, err)
 		return s, err
 	}
 	s.extended, s.Claims = stored, append(s.Claims, stored)
 	return s, a.storeMappings(ctx, client, stored.Name, f.mappings)
+}
+
+// look adds a claim as it is stored after a write whose response was lost: it may have its devices, which no other pod
+// may get although the watch does not show them yet. It returns when the claim was read, or ctx ends.
+func (s *Stored) look(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim, pod *corev1.Pod,
+	err error) {
+	if !unclear(err) {
+		return
+	}
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		live, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && live.UID != c.UID:
+			return true, nil
+		case err != nil:
+			return false, nil
+		}
+		s.Claims = append(s.Claims, live)
+		if podclaims.IsReserved(live, pod) {
+			s.reserved = append(s.reserved, live)
+		}
+		return true, nil
+	})
+}
+
+// unclear reports whether a write may have taken effect although it failed.
+func unclear(err error) bool {
+	if errors.Is(err, podclaims.ErrDeleted) || errors.Is(err, podclaims.ErrAllocated) ||
+		errors.Is(err, podclaims.ErrDeallocated) {
+		return false
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	code := status.Status().Code
+	return code < 400 || code >= 500 || code == http.StatusRequestTimeout
 }
 
 // storeOne writes one claim; a conflict is resolved with a fresh read.
@@ -80,33 +122,20 @@ func (a *Attempt) storeOne(ctx context.Context, client kubernetes.Interface, c *
 			c = got
 		}
 		fresh = false
+		w, err := podclaims.Allocate(c, a.pod, result, time.Now())
+		if err != nil {
+			return fmt.Errorf("claim %s %w", name, err)
+		}
 		c = c.DeepCopy()
-		if c.DeletionTimestamp != nil {
-			return fmt.Errorf("claim %s got deleted in the meantime", name)
-		}
-		if result != nil {
-			if c.Status.Allocation != nil {
-				return fmt.Errorf("claim %s got allocated elsewhere in the meantime", name)
+		if w.Finalizer {
+			c.Finalizers = append(c.Finalizers, resourcev1.Finalizer)
+			updated, err := api.Update(ctx, c, metav1.UpdateOptions{})
+			if err != nil {
+				return fmt.Errorf("add finalizer to claim %s: %w", name, err)
 			}
-			if !slices.Contains(c.Finalizers, resourcev1.Finalizer) {
-				c.Finalizers = append(c.Finalizers, resourcev1.Finalizer)
-				updated, err := api.Update(ctx, c, metav1.UpdateOptions{})
-				if err != nil {
-					return fmt.Errorf("add finalizer to claim %s: %w", name, err)
-				}
-				c = updated.DeepCopy()
-			}
-			c.Status.Allocation = result.DeepCopy()
+			c = updated.DeepCopy()
 		}
-		if c.Status.Allocation == nil {
-			return fmt.Errorf("claim %s got deallocated elsewhere in the meantime", name)
-		}
-		if c.Status.Allocation.AllocationTimestamp == nil {
-			c.Status.Allocation.AllocationTimestamp = new(metav1.NewTime(time.Now()))
-		}
-		if !podclaims.IsReserved(c, a.pod) {
-			c.Status.ReservedFor = append(c.Status.ReservedFor, podclaims.Reservation(a.pod))
-		}
+		c.Status.Allocation, c.Status.ReservedFor = w.Status.Allocation, w.Status.ReservedFor
 		updated, err := api.UpdateStatus(ctx, c, metav1.UpdateOptions{})
 		if err != nil {
 			return fmt.Errorf("add reservation to claim %s: %w", name, err)

@@ -5,13 +5,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	ktesting "k8s.io/client-go/testing"
 
 	"carob/internal/controllers/controllertest"
 	"carob/internal/core/podclaims"
@@ -288,5 +291,59 @@ func TestReady(t *testing.T) { // S9.28
 			t.Errorf("beside %v: %v", x.Claims(), err)
 		}
 		x.RemoveClaim(another)
+	}
+}
+
+// A write whose response is lost may have taken effect: Store returns the claim with its devices, so that no other pod
+// gets them, and Undo removes its reservation. Reads that fail are repeated.
+func TestStoreWithoutAResponse(t *testing.T) { // S9.26
+	for name, test := range map[string]struct {
+		failed  error
+		devices bool
+	}{
+		"no response":     {errors.New("connection reset by peer"), true},
+		"a timeout":       {apierrors.NewTimeoutError("it takes long", 1), true},
+		"a refused write": {apierrors.NewForbidden(resourcev1.Resource("resourceclaims"), "c", nil), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pod := podWith("p", "c")
+				api, claims := stored(pod, claimOf("c", request("r", "gpu")))
+				a := attempt(t, pod, claims, slice("n1", "d1"))
+				fails := func(_ string, _ schema.GroupVersionResource, o metav1.Object) error {
+					if c, ok := o.(*resourcev1.ResourceClaim); ok && c.Status.Allocation != nil {
+						return test.failed
+					}
+					return nil
+				}
+				if test.devices {
+					api.After = fails
+				} else {
+					api.Before = fails
+				}
+				reads := 0
+				api.PrependReactor("get", "resourceclaims", func(ktesting.Action) (bool, runtime.Object, error) {
+					reads++
+					return reads < 4, nil, errors.New("connection refused")
+				})
+				s, err := a.Store(t.Context(), api, "n1")
+				if !errors.Is(err, test.failed) || reads > 0 != test.devices {
+					t.Fatalf("Store returns %v after %d reads", err, reads)
+				}
+				got := len(s.Claims) == 1 && s.Claims[0].Status.Allocation != nil && len(s.reserved) == 1
+				if got != test.devices {
+					t.Errorf("claims %+v, reserved %d", s.Claims, len(s.reserved))
+				}
+				api.After, api.Before = nil, nil
+				if err := a.Undo(t.Context(), api, s); err != nil {
+					t.Fatal(err)
+				}
+				for _, c := range controllertest.All[*resourcev1.ResourceClaim](api) {
+					if podclaims.IsReserved(c, pod) || (c.Status.Allocation != nil) != test.devices {
+						t.Errorf("after the end: %+v", c.Status)
+					}
+				}
+			})
+		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"carob/internal/sim/autoscalers"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/devices"
 	"carob/internal/sim/quotas"
 )
 
@@ -21,13 +22,20 @@ const scaled = "web-0"
 // most pods that an autoscaler may request.
 const mostScaled = 6
 
-// elastic creates what only elastic worlds have: an autoscaler with the load of its target, and a quota.
+// elastic creates what only elastic worlds have: an autoscaler with the load of its target, a quota,
+// and a Deployment whose pods use devices.
 func (w *world) elastic() {
 	if w.kind != Elastic {
 		return
 	}
 	w.Create(w.autoscaler())
 	w.Create(w.quota())
+	w.Create(devices.Class())
+	w.Create(devices.Template(namespace))
+	d := w.deployment("train")
+	d.Spec.Replicas = w.number(1, 3)
+	devices.Use(&d.Spec.Template)
+	w.Create(d)
 	w.changeLoad()
 }
 
@@ -45,6 +53,7 @@ func (c *process) elasticParts() []part {
 	}
 	load := func(*autoscalingv2.HorizontalPodAutoscaler) float64 { return w.load }
 	return []part{
+		devices.NewController(w.API, c.client, c.caches, s.Devices),
 		autoscalers.NewController(w.API, c.client, c.caches, autoscalers.Hooks{Sabotage: s.Autoscalers, Load: load}),
 		quotas.NewController(w.API, c.client, c.caches, s.Quotas),
 	}

@@ -178,6 +178,9 @@ func (w *world) checkRunning() {
 			cluster.Break(Fits, "pods with %dm run on %s, which has %dm", used, m.name, m.cpu)
 		}
 	}
+	if w.devices != nil {
+		w.devices.Started(started)
+	}
 	w.checkSurge()
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,7 @@ import (
 	runtimesim "carob/internal/runtime/sim"
 	"carob/internal/sim"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/devices"
 )
 
 // machine is a node with its agent.
@@ -32,6 +34,7 @@ func (w *world) SetStatus(uid types.UID, status corev1.PodStatus) {
 	w.Now = w.loop.Now()
 	w.Change(uid, func(o cluster.Object) {
 		if p, ok := o.(*corev1.Pod); ok {
+			status.ResourceClaimStatuses = p.Status.ResourceClaimStatuses // of another owner (S9.11)
 			p.Status = status
 		}
 	})
@@ -73,6 +76,10 @@ func (w *world) addNode() {
 	}
 	if w.storage != nil {
 		config.Mount = func(p *corev1.Pod) error { return w.storage.Mount(p, m.name) }
+	}
+	if w.devices != nil {
+		config.Mount = func(p *corev1.Pod) error { return w.devices.Prepare(p, m.name) }
+		w.Create(devices.Slice(m.name, 2+w.IntN(3)))
 	}
 	var err error
 	if m.Machine, err = sim.NewMachine(w.loop, w, config); err != nil {
@@ -187,4 +194,9 @@ func (w *world) removeNode(m *machine) {
 	m.removed = true
 	w.logf("%s is removed", m.name)
 	w.Delete(m.uid, 0)
+	for _, s := range cluster.All[*resourcev1.ResourceSlice](w.API) {
+		if s.Name == m.name {
+			w.Delete(s.UID, 0)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -98,6 +99,9 @@ func (c *process) newCollector() *collector {
 		g.all = append(g.all, cluster.Shared[*appsv1.DaemonSet](c.caches, changed),
 			cluster.Shared[*batchv1.CronJob](c.caches, changed))
 	}
+	if c.w.devices != nil {
+		g.all = append(g.all, cluster.Shared[*resourcev1.ResourceClaim](c.caches, changed))
+	}
 	if c.w.storage != nil {
 		g.all = append(g.all, cluster.Shared[*corev1.PersistentVolumeClaim](c.caches, changed))
 	}
@@ -124,6 +128,8 @@ func kindOf(o cluster.Object) schema.GroupKind {
 		return schema.GroupKind{Group: "batch", Kind: "CronJob"}
 	case *batchv1.Job:
 		return schema.GroupKind{Group: "batch", Kind: "Job"}
+	case *resourcev1.ResourceClaim:
+		return schema.GroupKind{Group: resourcev1.GroupName, Kind: "ResourceClaim"}
 	case *corev1.PersistentVolumeClaim:
 		return schema.GroupKind{Kind: "PersistentVolumeClaim"}
 	}

@@ -17,6 +17,7 @@ import (
 	"carob/internal/sim/autoscalers"
 	"carob/internal/sim/cronjobs"
 	"carob/internal/sim/daemons"
+	"carob/internal/sim/devices"
 	"carob/internal/sim/jobs"
 	"carob/internal/sim/quotas"
 	"carob/internal/sim/rollout"
@@ -33,6 +34,7 @@ type Sabotage struct {
 	CronJobs    cronjobs.Sabotage
 	Storage     storage.Sabotage
 	Autoscalers autoscalers.Sabotage
+	Devices     devices.Sabotage
 	Quotas      quotas.Sabotage
 	// Pods names an invariant of the pod lifecycle to break on each node.
 	Pods string
@@ -93,6 +95,10 @@ func Invariants() []Named {
 			Sabotage{Sets: retention(appsv1.DeletePersistentVolumeClaimRetentionPolicyType)}},
 		{"deleted", storage.Deleted,
 			Sabotage{Sets: retention(appsv1.RetainPersistentVolumeClaimRetentionPolicyType)}},
+		{"claim-once", devices.Once, Sabotage{Devices: devices.Sabotage{Twice: true}}},
+		{"claim-own", devices.Own, Sabotage{Devices: devices.Sabotage{Stranger: true}}},
+		{"device-single", devices.Single, Sabotage{Devices: devices.Sabotage{Blind: true}}},
+		{"device-used", devices.Used, Sabotage{Devices: devices.Sabotage{Eager: true}}},
 		{"quota-within", quotas.Within, Sabotage{Quotas: quotas.Sabotage{Unlimited: true}}},
 		{"quota-charged", quotas.Charged, Sabotage{Quotas: quotas.Sabotage{Overwrite: true}}},
 		{"quota-released", quotas.Released, Sabotage{Quotas: quotas.Sabotage{Keep: true}}},

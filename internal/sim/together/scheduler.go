@@ -29,6 +29,7 @@ type scheduler struct {
 	notBefore   map[types.UID]time.Time   // after an error
 	victims     map[types.UID][]types.UID // of a pod that preempts: their deletions were not all shown yet
 	volumes     *volumes                  // nil in worlds without claims
+	devices     *deviceClaims             // nil in worlds without devices
 	dirty       bool
 	next        int
 }
@@ -45,6 +46,9 @@ func (c *process) newScheduler() *scheduler {
 	if c.w.storage != nil {
 		s.volumes = s.newVolumes()
 	}
+	if c.w.devices != nil {
+		s.devices = s.newDeviceClaims()
+	}
 	return s
 }
 
@@ -58,6 +62,9 @@ func (s *scheduler) Due() (now bool, at time.Time) {
 			at = workload.Earlier(at, w.until)
 		}
 	}
+	if s.devices != nil && len(s.devices.waits) > 0 {
+		return true, time.Time{}
+	}
 	if at.After(s.c.w.Now) {
 		return s.dirty, at
 	}
@@ -69,7 +76,7 @@ func (s *scheduler) Turn() bool {
 	s.dirty = false
 	s.takeNodes()
 	s.takePods()
-	if !s.volumes.bindReady() {
+	if s.devices.observe(); !s.volumes.bindReady() || !s.devices.bindReady() {
 		return false
 	}
 	for _, uid := range slices.Sorted(maps.Keys(s.waiting)) {
@@ -123,6 +130,7 @@ func (s *scheduler) gone(uid types.UID) {
 	delete(s.notBefore, uid)
 	delete(s.victims, uid)
 	s.volumes.forget(uid)
+	s.devices.forget(uid)
 	s.snapshot.RemoveNomination(uid)
 	s.snapshot.RemovePod(uid)
 }
@@ -168,6 +176,9 @@ func (s *scheduler) prepared(p *corev1.Pod) *placement.Pod {
 func (s *scheduler) schedule(p *corev1.Pod) bool {
 	prepared := s.prepared(p)
 	var d placement.Decision
+	if needsDevices(p) {
+		return s.devices.schedule(p, prepared)
+	}
 	if s.volumes.needs(prepared) {
 		var again bool
 		if d, again = s.volumes.decide(prepared); again {
@@ -233,6 +244,7 @@ func (s *scheduler) bind(p *corev1.Pod, node string) bool {
 func (s *scheduler) undo(p *corev1.Pod) {
 	delete(s.assumed, p.UID)
 	s.volumes.forget(p.UID)
+	s.devices.forget(p.UID)
 	s.snapshot.RemovePod(p.UID)
 	s.notBefore[p.UID] = s.c.w.Now.Add(time.Second)
 }

@@ -16,10 +16,12 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/sim"
 	"carob/internal/sim/cluster"
+	"carob/internal/sim/devices"
 	"carob/internal/sim/quotas"
 	"carob/internal/sim/storage"
 )
@@ -34,7 +36,7 @@ const (
 	Trouble              // everything, and machines and containers that fail
 	Crowded              // likewise, with DaemonSets, CronJobs, and pods that preempt others
 	Stateful             // like Trouble, with claims of StatefulSets, whose pods preempt others
-	Elastic              // like Trouble, with an autoscaler and a quota
+	Elastic              // like Trouble, with an autoscaler, a quota, and claims of devices
 )
 
 func (k Kind) String() string {
@@ -117,6 +119,7 @@ type world struct {
 	pods       map[types.UID]*pod
 	invariants invariants
 	storage    *storage.Storage // nil in worlds without claims
+	devices    *devices.Node    // nil in worlds without devices
 	load       float64          // of the target of the autoscaler, in thousandths
 }
 
@@ -133,6 +136,9 @@ func Run(o Options) (r Result, err error) {
 	w.Ended, w.Grace, w.API.Stored = ended, grace, w.stored
 	if w.kind == Stateful {
 		w.Admit, w.storage = storage.Admit, storage.New(w.API, o.Sabotage.Storage, w.runs)
+	}
+	if w.kind == Elastic {
+		w.devices = devices.NewNode(w.API)
 	}
 	err = cluster.Catch(func() {
 		defer func() {
@@ -226,6 +232,7 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 	}
 	if w.kind == Elastic {
 		quotas.Stored(w.API, before, after)
+		devices.Stored(w.API, after)
 	}
 	if w.carob != nil {
 		w.carob.soon()
@@ -235,6 +242,9 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 func describe(e cluster.Entry) string {
 	o := e.Object
 	text := strings.TrimPrefix(fmt.Sprintf("%T %s", o, o.GetName()), "*")
+	if c, ok := o.(*resourcev1.ResourceClaim); ok {
+		text += fmt.Sprintf(" with %v, reserved for %d", devices.Of(c), len(c.Status.ReservedFor))
+	}
 	if o.GetDeletionTimestamp() != nil {
 		text += " deleting"
 	}
