@@ -35,8 +35,10 @@ func Stored(api *cluster.API, after cluster.Entry) {
 		if other.UID == c.UID {
 			continue
 		}
-		if _, of := podclaims.Owner(other); of == owner && c.DeletionTimestamp == nil && other.DeletionTimestamp == nil &&
-			c.Annotations[resourcev1.PodResourceClaimAnnotation] == other.Annotations[resourcev1.PodResourceClaimAnnotation] {
+		_, of := podclaims.Owner(other)
+		sameEntry := c.Annotations[resourcev1.PodResourceClaimAnnotation] ==
+			other.Annotations[resourcev1.PodResourceClaimAnnotation]
+		if of == owner && sameEntry && c.DeletionTimestamp == nil && other.DeletionTimestamp == nil {
 			cluster.Break(Once, "claims %s and %s are for the same pod", other.Name, c.Name)
 		}
 		for _, d := range Of(c) {
