@@ -51,7 +51,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	}
 	var out, errs limited
 	code, err := r.exec(run, c, execCall{cmd: req.Cmd, out: &out, err: &errs})
-	if ctx.Err() == nil && run.Err() != nil {
+	if err != nil && ctx.Err() == nil && run.Err() != nil { // it may also end while only what is left behind writes
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v",
 			timeout, context.DeadlineExceeded)
 	}

@@ -82,6 +82,14 @@ func TestExecSync(t *testing.T) {
 			t.Errorf("%v, %v", x, err)
 		}
 	})
+	t.Run("it holds them until the timeout, which is that of most probes", func(t *testing.T) {
+		// A process that takes longer than a second on a busy machine is killed by the timeout.
+		testwait.For(t, "the exit code is returned", func() bool {
+			x, err := w.r.ExecSync(t.Context(), &cri.ExecSyncRequest{ContainerId: id, Timeout: 1,
+				Cmd: []string{"sh", "-c", "echo first; sleep 500 & exit 4"}})
+			return err == nil && string(x.Stdout) == "first\n" && x.ExitCode == 4
+		})
+	})
 	w.stop(id, 0)
 	if _, err := w.exec(id, "true"); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("exec in an exited container: %v", err)

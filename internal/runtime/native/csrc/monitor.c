@@ -17,8 +17,10 @@
 
 static struct conn *conns;
 
-int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *id, uint32_t len)
+// reply sends a message, or keeps it while the client is slow: each waits for an answer, or for the end of an exec.
+void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *id, uint32_t len)
 {
+	struct conn *k = conns;
 	char buf[sizeof(struct message) + 8192] = {0};
 	struct message *r = (struct message *)buf;
 	if (len > 8000)
@@ -26,14 +28,41 @@ int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, 
 	*r = (struct message){.code = code, .flags = PROTOCOL, .seq = seq, .n = {a, b, c}, .len = {len}};
 	memcpy(r + 1, id, len);
 	r->size = (sizeof *r + len + 4 + 7) & ~7;
-	return send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
+	while (k && k->fd != fd)
+		k = k->next;
+	if (!k || (!k->out_len && send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0))
+		return;
+	if ((k->dead |= k->out_len + r->size > UNREAD)) // it connects again and lists what is left
+		return;
+	if (!k->out)
+		k->out = grab(UNREAD);
+	memcpy(k->out + k->out_len, buf, r->size);
+	k->out_len += r->size;
+}
+
+// send_kept sends what a client has not read: a frame if it is attached, otherwise messages.
+static void send_kept(struct conn *k)
+{
+	uint32_t at = 0, n;
+	for (; at < k->out_len; at += n) {
+		n = k->attached ? k->out_len : ((struct message *)(k->out + at))->size;
+		if (send(k->fd, k->out + at, n, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+			break;
+	}
+	if (at < k->out_len)
+		memmove(k->out, k->out + at, k->out_len -= at);
+	else {
+		free(k->out);
+		k->out = NULL;
+		k->out_len = 0;
+	}
 }
 
 void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id)
 {
 	for (struct conn *k = conns; k; k = k->next)
-		if (!k->attached && !k->dead && reply(k->fd, code, 0, a, b, c, id, strlen(id)) < 0)
-			k->dead = 1; // a client that missed one connects again and lists what is left
+		if (!k->attached && !k->dead)
+			reply(k->fd, code, 0, a, b, c, id, strlen(id));
 }
 
 static int attached_stuck(struct container *c)
@@ -116,8 +145,7 @@ static void settle(void)
 		for (struct conn *k = conns; k; k = k->next) {
 			if (!k->attached || k->dead)
 				continue;
-			if (k->out_len && send(k->fd, k->out, k->out_len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
-				k->out_len = 0;
+			send_kept(k);
 			replay(k);
 			left |= k->out_len || k->replay;
 			if (k->out_len || k->replay)
@@ -210,7 +238,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 			kept = nfd > 0;
 		break;
 	case M_ATTACH:
-		if (c && (!c->exited || c->hold || c->held_len)) {
+		if (c && (!c->exited || c->hold || c->held_len) && !k->out_len) {
 			reply(k->fd, R_DONE, m->seq, 0, c->tty, c->in >= 0 || c->tty, "", 0);
 			k->replay = c->held_len && !attached_stuck(c); // only one of several clients gets it
 			k->attached = c;
@@ -329,7 +357,7 @@ static int receive(struct conn *k)
 	}
 	if (!k->attached) {
 		request(k, b, n, fd, nfd);
-		return !k->attached && !k->dead;
+		return !k->attached && !k->dead && !k->out_len;
 	}
 	while (nfd)
 		close(fd[--nfd]); // an attached client sends only bytes
@@ -364,7 +392,7 @@ static void sweep(void)
 {
 	for (struct conn **p = &conns; *p;) {
 		struct conn *k = *p;
-		if ((k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
+		if (k->attached && (k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
 			k->dead = 1;
 		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 && !k->out_len && !k->replay)
 			k->dead = 1;
@@ -466,7 +494,7 @@ int main(int argc, char **argv, char **envp)
 		for (struct conn *k = conns; k; k = k->next) {
 			who[n] = k;
 			pending |= k->out_len > 0 || k->replay;
-			f[n++] = (struct pollfd){k->fd, (k->in_len ? 0 : POLLIN) | (k->out_len || k->replay ? POLLOUT : 0), 0};
+			f[n++] = (struct pollfd){k->fd, (k->in_len || (!k->attached && k->out_len) ? 0 : POLLIN) | (k->out_len || k->replay ? POLLOUT : 0), 0};
 			who[n] = k;
 			f[n++] = (struct pollfd){k->in_len ? (k->attached->tty ? k->attached->out[0].fd : k->attached->in) : -1, POLLOUT, 0};
 		}
@@ -502,10 +530,10 @@ int main(int argc, char **argv, char **envp)
 		}
 		for (size_t i = 2; i < first; i += 2) {
 			struct conn *k = who[i];
-			if (f[i].revents & POLLOUT && k->out_len && send(k->fd, k->out, k->out_len, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
-				k->out_len = 0;
-			if (f[i].revents & POLLOUT)
+			if (f[i].revents & POLLOUT) {
+				send_kept(k);
 				replay(k);
+			}
 			if (f[i + 1].revents)
 				flush_input(k);
 			if (f[i].revents & (POLLIN | POLLHUP | POLLERR))

@@ -22,7 +22,7 @@ enum {
 };
 enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
 enum { STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128, OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048, PREPARED = 4096 };
-enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10 };
+enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10, UNREAD = 1 << 20 };
 // Frames of an attach stream: one byte of kind, then data.
 enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
 
@@ -117,7 +117,7 @@ static inline int nonblocking(int fd)
 }
 
 // monitor.c
-int reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *text, uint32_t len);
+void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c, const char *text, uint32_t len);
 void broadcast(uint32_t code, int64_t a, int64_t b, int64_t c, const char *id);
 void fan_out(struct container *c, char kind, char *s, size_t n);
 
