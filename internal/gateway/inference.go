@@ -199,7 +199,9 @@ type inferring struct {
 	status int
 	usage  modelbody.Answer
 	first  bool
-	over   sync.Once
+	// complete: the server has sent its whole answer.
+	complete bool
+	over     sync.Once
 }
 
 var errTooLarge = errors.New("the body is too large for an inference request")

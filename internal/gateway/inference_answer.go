@@ -57,25 +57,40 @@ func (t *tokens) Read(p []byte) (int, error) {
 		t.q.usage.Write(p[:n])
 	}
 	if err != nil && t.q.choice != nil && t.q.in.Context().Err() == nil {
-		result := routing.Answered
-		if !errors.Is(err, io.EOF) {
-			result = routing.Failed
+		switch {
+		case !errors.Is(err, io.EOF):
+			t.q.ended(routing.Failed)
+		case t.q.usage.Bytes <= smallAnswer:
+			t.q.complete = true // end follows
+		default:
+			t.q.ended(routing.Answered)
 		}
-		t.q.ended(result)
 	}
 	return n, err
 }
 
+// smallAnswer is the size of an answer that does not wait for the client. Its end is recorded when it was sent: the
+// client gets it first. That of a larger one is recorded before, because the client may be slow.
+const smallAnswer = 16 << 10
+
 // end ends the request, whatever its result.
 func (q *inferring) end() {
-	result := routing.Failed
-	if q.in.Context().Err() != nil {
-		result = routing.Aborted
-	}
-	q.ended(result)
+	q.ended(q.outcome())
 	if q.stream != nil {
 		q.stream.Close()
 	}
+}
+
+// outcome is the result of a request whose end was not recorded yet. A client that leaves when it has the whole answer
+// was answered.
+func (q *inferring) outcome() routing.Outcome {
+	switch {
+	case q.complete:
+		return routing.Answered
+	case q.in.Context().Err() != nil:
+		return routing.Aborted
+	}
+	return routing.Failed
 }
 
 // ended reports the end to the picker, once.

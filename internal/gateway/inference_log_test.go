@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/routing"
 )
 
 // A line of the access log has the requested model, the model in the server's request, the server, the tokens, or why
@@ -73,5 +75,22 @@ func TestKeysOfInference(t *testing.T) {
 	want(t, "the right key", status, text, 200)
 	if h := <-got; h.Get("Authorization") != "Bearer servers" || h.Get("X-Api-Key") != "" {
 		t.Errorf("the server got %v", h)
+	}
+}
+
+// A client that leaves as soon as it has the whole answer was answered.
+func TestOutcome(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	q := &inferring{exchange: &exchange{in: httptest.NewRequestWithContext(ctx, http.MethodPost, "/", nil)}}
+	if got := q.outcome(); got != routing.Failed {
+		t.Errorf("without an answer: %v", got)
+	}
+	leave()
+	if got := q.outcome(); got != routing.Aborted {
+		t.Errorf("the client has left: %v", got)
+	}
+	q.complete = true
+	if got := q.outcome(); got != routing.Answered {
+		t.Errorf("the client has left with the whole answer: %v", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 	k8smetrics "k8s.io/component-base/metrics"
@@ -27,6 +28,7 @@ type figures struct {
 	mu    sync.Mutex
 	pools map[*Pool]bool
 	names map[string]map[string]bool // by label
+	kept  map[seriesKey]*series
 }
 
 // newFigures registers the figures once for the process.
@@ -48,7 +50,7 @@ var newFigures = sync.OnceValue(func() *figures {
 	short := []float64{0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1}
 	doubled := func(first float64, n int) []float64 { return k8smetrics.ExponentialBuckets(first, 2, n) }
 	tokens := append([]float64{1}, doubled(8, 18)...)
-	f := &figures{pools: map[*Pool]bool{}, names: map[string]map[string]bool{},
+	f := &figures{pools: map[*Pool]bool{}, names: map[string]map[string]bool{}, kept: map[seriesKey]*series{},
 		requests: counter(objective, "request_total", "Requests by model", append(models, "priority")...),
 		errors: counter(objective, "request_error_total", "Requests that were not answered, or with an error",
 			append(models, "error_code")...),
@@ -102,10 +104,15 @@ func (f *figures) remove(p *Pool) {
 	delete(f.pools, p)
 }
 
-// name returns a label that a client chose, or "other" if there are too many.
+// name returns a label that a client chose, or "other" if there are too many, or if it cannot be a label.
 func (f *figures) name(label, value string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.named(label, value)
+}
+
+// named is name with the lock held.
+func (f *figures) named(label, value string) string {
 	seen := f.names[label]
 	if seen == nil {
 		seen = map[string]bool{}
@@ -113,7 +120,7 @@ func (f *figures) name(label, value string) string {
 	}
 	switch {
 	case seen[value]:
-	case len(seen) >= mostNames || len(value) > 256:
+	case len(seen) >= mostNames || len(value) > 256 || !utf8.ValidString(value):
 		return "other"
 	default:
 		seen[value] = true
@@ -121,36 +128,29 @@ func (f *figures) name(label, value string) string {
 	return value
 }
 
-func (f *figures) models(r *routing.Request) (model, target string) {
-	if target = r.Target; target == "" {
-		target = r.Model
-	}
-	return f.name("model", r.Model), f.name("model", target)
-}
-
 func (f *figures) priority(n int) string { return f.name("priority", strconv.Itoa(n)) }
 
 func (f *figures) decided(k *Pick, took time.Duration) {
-	model, target := f.models(k.request)
-	f.requests.WithLabelValues(model, target, f.priority(k.request.Priority)).Inc()
-	f.running.WithLabelValues(model).Inc()
-	f.sizes.WithLabelValues(model, target).Observe(float64(k.request.Bytes))
+	s := f.of(k.request)
+	s.requests.Inc()
+	s.running.Inc()
+	s.sizes.get().Observe(float64(k.request.Bytes))
 	if took > 0 {
 		f.deciding.WithLabelValues().Observe(took.Seconds())
 	}
 	if n := len(k.request.Prefix); n > 0 {
 		f.hits.WithLabelValues().Observe(float64(k.Matched) / float64(n))
 	}
-	f.attempts.WithLabelValues("success", target, k.pod.Name, k.pod.Namespace,
+	f.attempts.WithLabelValues("success", s.target, k.pod.Name, k.pod.Namespace,
 		strconv.Itoa(int(k.addresses[0].Port()))).Inc()
 }
 
 func (f *figures) refused(r *routing.Request, why routing.Reason) {
-	model, target := f.models(r)
-	f.requests.WithLabelValues(model, target, f.priority(r.Priority)).Inc()
-	f.errors.WithLabelValues(model, target, strconv.Itoa(why.Status())).Inc()
+	s := f.of(r)
+	s.requests.Inc()
+	f.errors.WithLabelValues(s.model, s.target, strconv.Itoa(why.Status())).Inc()
 	f.dropped.WithLabelValues(string(why), f.priority(r.Priority)).Inc()
-	f.attempts.WithLabelValues("failure", target, "", "", "").Inc()
+	f.attempts.WithLabelValues("failure", s.target, "", "", "").Inc()
 }
 
 func (f *figures) waited(pool types.NamespacedName, w *waiter, served bool) {
@@ -174,32 +174,32 @@ func (f *figures) scrapeFailed(pool types.NamespacedName) {
 }
 
 func (f *figures) ended(k *Pick, r *Result, now time.Time) {
-	model, target := f.models(k.request)
-	f.running.WithLabelValues(model).Dec()
+	s := f.of(k.request)
+	s.running.Dec()
 	took := now.Sub(k.request.Received)
-	f.seconds.WithLabelValues(model, target).Observe(took.Seconds())
+	s.seconds.get().Observe(took.Seconds())
 	if r.Outcome == routing.Failed || r.Status >= 400 {
 		code := "502"
 		if r.Status >= 400 {
 			code = strconv.Itoa(r.Status)
 		}
-		f.errors.WithLabelValues(model, target, code).Inc()
+		f.errors.WithLabelValues(s.model, s.target, code).Inc()
 	}
 	if r.AnswerBytes > 0 {
-		f.answers.WithLabelValues(model, target).Observe(float64(r.AnswerBytes))
+		s.answers.get().Observe(float64(r.AnswerBytes))
 	}
 	if r.InputTokens > 0 {
-		f.input.WithLabelValues(model, target).Observe(float64(r.InputTokens))
-		f.cached.WithLabelValues(model, target).Observe(float64(r.CachedTokens))
+		s.input.get().Observe(float64(r.InputTokens))
+		s.cached.get().Observe(float64(r.CachedTokens))
 	}
 	if r.OutputTokens > 0 {
-		f.output.WithLabelValues(model, target).Observe(float64(r.OutputTokens))
-		f.perToken.WithLabelValues(model, target).Observe(took.Seconds() / float64(r.OutputTokens))
+		s.output.get().Observe(float64(r.OutputTokens))
+		s.perToken.get().Observe(took.Seconds() / float64(r.OutputTokens))
 	}
 	if !k.first.IsZero() {
-		f.ttft.WithLabelValues(model, target).Observe(k.first.Sub(k.request.Received).Seconds())
+		s.ttft.get().Observe(k.first.Sub(k.request.Received).Seconds())
 		if r.OutputTokens > 1 {
-			f.tpot.WithLabelValues(model, target).Observe(now.Sub(k.first).Seconds() / float64(r.OutputTokens-1))
+			s.tpot.get().Observe(now.Sub(k.first).Seconds() / float64(r.OutputTokens-1))
 		}
 	}
 }

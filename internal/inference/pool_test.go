@@ -543,6 +543,9 @@ func TestFigures(t *testing.T) {
 		if n := series["inference_objective_request_total"]; n > mostNames+50 {
 			t.Errorf("%d series: names of models are not bounded", n)
 		}
+		if n := len(p.figures.kept); n > mostSeries {
+			t.Errorf("%d series are kept", n)
+		}
 	})
 }
 

@@ -9,10 +9,12 @@
 package modelbody
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -373,6 +375,30 @@ func (s *Scanner) ended(body []byte, to int) error {
 // smallField is the size of a field that is decoded.
 const smallField = 4 << 10
 
+// decode decodes a small value, as encoding/json does. The usual ones need no parser.
+func decode(value []byte, into any) bool {
+	switch to := into.(type) {
+	case *string:
+		if n := len(value); n <= smallField && value[0] == '"' && bytes.IndexByte(value, '\\') < 0 && utf8.Valid(value) {
+			*to = string(value[1 : n-1])
+			return true
+		}
+	case *int:
+		if len(value) < 10 && value[0] >= '0' && value[0] <= '9' {
+			if n, err := strconv.Atoi(string(value)); err == nil {
+				*to = n
+				return true
+			}
+		}
+	case *bool:
+		if string(value) == "true" || string(value) == "false" {
+			*to = value[0] == 't'
+			return true
+		}
+	}
+	return len(value) <= smallField && json.Unmarshal(value, into) == nil
+}
+
 // field notes a field of the body.
 func (s *Scanner) field(body []byte, v Span) error {
 	name := s.name.Of(body)
@@ -383,7 +409,7 @@ func (s *Scanner) field(body []byte, v Span) error {
 	if strings.Contains(plain, `\`) && json.Unmarshal(name, &plain) != nil {
 		return nil //nolint:nilerr // the name of another field
 	}
-	small := func(into any) bool { return v.To-v.From <= smallField && json.Unmarshal(v.Of(body), into) == nil }
+	small := func(into any) bool { return decode(v.Of(body), into) }
 	if strings.EqualFold(plain, "model") { // servers in Go take the last one, whatever its case
 		if s.models++; s.models > 1 {
 			return errTwice

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -48,7 +49,8 @@ func TestBadBodies(t *testing.T) {
 		`[]`: errNotObject, `"model"`: errNotObject, `model=x`: errNotObject, ``: errShort, ` `: errShort,
 		`{"model":"a"`: errShort, `{"model":"a`: errShort, `{"model":"a","model":"a"}`: errTwice,
 		`{"model":"a","mod\u0065l":"b"}`: errTwice, `{"model":"a","Model":"b"}`: errTwice,
-		`{"MODEL":"b","model":"a"}`: errTwice, `{"Model":"a","mODEl":"a"}`: errTwice, `{"model":1}`: errModel, `{"model":null}`: errModel,
+		`{"MODEL":"b","model":"a"}`: errTwice, `{"Model":"a","mODEl":"a"}`: errTwice, `{"model":1}`: errModel,
+		`{"model":null}`:          errModel,
 		`{"model":{"model":"x"}}`: errModel, `{"model":"` + strings.Repeat("x", MaxModel+1) + `"}`: errModel,
 		"{\"model\":\"\xff\"}": errModel, `{"a":01}`: errSyntax, `{"a":1.}`: errSyntax, `{"a":tru}`: errSyntax,
 		`{"a":1}{}`: errSyntax, `{"a":1,}`: errSyntax, `{'a':1}`: errSyntax, "{\"a\":\"\n\"}": errSyntax,
@@ -175,5 +177,40 @@ func BenchmarkScan(b *testing.B) {
 		if _, err := scan(body, 32<<10); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// Values that need no parser are decoded as encoding/json does.
+func TestDecode(t *testing.T) {
+	for _, text := range []string{`"a"`, `""`, `"\u00e4"`, "\"\xff\"", `"ä"`, "1", "0", "-1", "123456789", "1234567890",
+		"1.5", "1e3", "99999999999999999999", "true", "false", "null", "{}", "[]", `"` + strings.Repeat("x", smallField-2) + `"`} {
+		for _, into := range []func() any{func() any { return new(string) }, func() any { return new(int) },
+			func() any { return new(bool) }} {
+			got, want := into(), into()
+			ok, err := decode([]byte(text), got), json.Unmarshal([]byte(text), want)
+			if ok != (err == nil) || ok && !reflect.DeepEqual(got, want) {
+				t.Errorf("%.20s into %T: %v %v, not %v %v", text, got, ok, got, err, want)
+			}
+		}
+	}
+	if decode([]byte(`"`+strings.Repeat("x", smallField)+`"`), new(string)) {
+		t.Error("a large value was decoded")
+	}
+}
+
+// An answer that claims many usages, and ends none, costs little: the reads are limited.
+func TestManyUsages(t *testing.T) {
+	text := strings.Repeat(`{"usage":`, 4096)
+	var u Usage
+	tries := mostTries
+	if u.find([]byte(text), &tries); tries != 0 || u != (Usage{}) {
+		t.Errorf("%d tries are left, %+v", tries, u)
+	}
+	var a Answer // the last of many is used, and the others are not read
+	for i := range 1000 {
+		a.Write(fmt.Appendf(nil, "data: {\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":%d}}\n\n", i+1))
+	}
+	if got, want := a.Usage(), (Usage{Input: 5, Output: 1000}); got != want {
+		t.Errorf("%+v, not %+v", got, want)
 	}
 }

@@ -55,40 +55,76 @@ type counts struct {
 
 // Usage returns the usage in the answer. Implausible numbers become 0.
 func (a *Answer) Usage() (u Usage) {
-	parts := [][]byte{a.head, a.tail} // the end is more recent
-	if a.Bytes <= int64(len(a.head)) {
-		parts = parts[:1] // both are the whole answer
+	tries := mostTries
+	if a.Bytes > int64(len(a.head)) { // otherwise both are the whole answer
+		u.find(a.tail, &tries) // the end is more recent
 	}
-	for _, part := range parts {
-		for at := 0; ; {
-			i := bytes.Index(part[at:], []byte(`"usage"`))
-			if i < 0 {
-				break
-			}
-			at += i + len(`"usage"`)
-			if before := at - len(`"usage"`) - 1; before >= 0 && part[before] == '\\' {
-				continue // of a text
-			}
-			rest, ok := bytes.CutPrefix(bytes.TrimLeft(part[at:], " \t\r\n"), []byte(":"))
-			if !ok {
-				continue
-			}
-			var c counts
-			if json.NewDecoder(bytes.NewReader(rest)).Decode(&c) != nil {
-				continue
-			}
-			take(&u.Input, c.Prompt, c.In)
-			take(&u.Output, c.Completion, c.Out)
-			take(&u.Cached, c.Details.Cached, c.InDetails.Cached, c.CacheRead)
+	u.find(a.head, &tries)
+	return u
+}
+
+// mostTries is how many values are read: servers may send one with each token, but the last ones say all.
+const mostTries = 32
+
+// find reads the last usages in a part of an answer, until the numbers are known.
+func (u *Usage) find(part []byte, tries *int) {
+	for *tries > 0 && (u.Input == 0 || u.Output == 0) {
+		at := bytes.LastIndex(part, usageKey)
+		if at < 0 {
+			return
+		}
+		value := part[at+len(usageKey):]
+		part = part[:at]
+		if at > 0 && part[at-1] == '\\' {
+			continue // of a text
+		}
+		rest, ok := bytes.CutPrefix(bytes.TrimLeft(value, " \t\r\n"), []byte(":"))
+		if !ok {
+			continue
+		}
+		*tries--
+		var c counts
+		if json.Unmarshal(object(bytes.TrimLeft(rest, " \t\r\n")), &c) != nil {
+			continue
+		}
+		take(&u.Input, c.Prompt, c.In)
+		take(&u.Output, c.Completion, c.Out)
+		take(&u.Cached, c.Details.Cached, c.InDetails.Cached, c.CacheRead)
+	}
+}
+
+var usageKey = []byte(`"usage"`)
+
+// object returns the JSON object at the beginning of b, or nothing.
+func object(b []byte) []byte {
+	depth, text := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case text:
+		case c == '{':
+			depth++
+		case c == '}':
+			depth--
+		}
+		if depth == 0 {
+			return b[:i+1]
 		}
 	}
-	return u
+	return nil
 }
 
 // mostTokens is more than any answer has.
 const mostTokens = 1 << 30
 
+// take sets a number that is not known yet.
 func take(to *int, from ...int) {
+	if *to != 0 {
+		return
+	}
 	for _, n := range from {
 		if n > 0 && n < mostTokens {
 			*to = n

@@ -219,12 +219,16 @@ func (w *response) part(p []byte) {
 
 // append sends bytes with what was not written yet, or keeps them if they are few.
 func (w *response) append(p []byte) {
-	if len(*w.out)+len(p)+2 <= outBytes {
+	switch {
+	case len(*w.out)+len(p)+2 > outBytes:
+		w.write(net.Buffers{*w.out, p})
+		*w.out = (*w.out)[:0]
+	case w.sent == w.length: // the client need not wait for the end of the handler
 		*w.out = append(*w.out, p...)
-		return
+		w.flush()
+	default:
+		*w.out = append(*w.out, p...)
 	}
-	w.write(net.Buffers{*w.out, p})
-	*w.out = (*w.out)[:0]
 }
 
 func (w *response) flush() {

@@ -298,6 +298,34 @@ func TestHints(t *testing.T) {
 	}
 }
 
+// A response of known length is sent when its last byte is written: the client need not wait for the end of the handler.
+func TestWholeResponseIsSent(t *testing.T) {
+	read := make(chan struct{})
+	l := newLab(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "4")
+		for _, part := range []string{"o", "", "kay"} {
+			_, _ = io.WriteString(w, part)
+		}
+		select {
+		case <-read:
+		case <-r.Context().Done():
+		}
+	}))
+	c, in := l.dial(t)
+	for range 2 { // the connection can be used again
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(res.Body); string(text) != "okay" || err != nil {
+			t.Errorf("%q, %v", text, err)
+		}
+		read <- struct{}{}
+	}
+}
+
 // Requests arrive byte by byte, and several at once.
 func TestPieces(t *testing.T) {
 	l := newLab(t, http.HandlerFunc(echo))
