@@ -379,7 +379,8 @@ const smallField = 4 << 10
 func decode(value []byte, into any) bool {
 	switch to := into.(type) {
 	case *string:
-		if n := len(value); n <= smallField && value[0] == '"' && bytes.IndexByte(value, '\\') < 0 && utf8.Valid(value) {
+		plain := value[0] == '"' && bytes.IndexByte(value, '\\') < 0 && utf8.Valid(value)
+		if n := len(value); n <= smallField && plain {
 			*to = string(value[1 : n-1])
 			return true
 		}

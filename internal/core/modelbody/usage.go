@@ -68,6 +68,7 @@ const mostTries = 32
 
 // find reads the last usages in a part of an answer, until the numbers are known.
 func (u *Usage) find(part []byte, tries *int) {
+	usageKey := []byte(`"usage"`)
 	for *tries > 0 && (u.Input == 0 || u.Output == 0) {
 		at := bytes.LastIndex(part, usageKey)
 		if at < 0 {
@@ -92,8 +93,6 @@ func (u *Usage) find(part []byte, tries *int) {
 		take(&u.Cached, c.Details.Cached, c.InDetails.Cached, c.CacheRead)
 	}
 }
-
-var usageKey = []byte(`"usage"`)
 
 // object returns the JSON object at the beginning of b, or nothing.
 func object(b []byte) []byte {

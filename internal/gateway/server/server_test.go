@@ -298,7 +298,8 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// A response of known length is sent when its last byte is written: the client need not wait for the end of the handler.
+// A response of known length is sent when its last byte is written: the client need not wait for the end of the
+// handler.
 func TestWholeResponseIsSent(t *testing.T) {
 	read := make(chan struct{})
 	l := newLab(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
