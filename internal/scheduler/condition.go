@@ -40,7 +40,7 @@ func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, me
 	s.eventf(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
 	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason,
 		Message: message}
-	if says(pod, condition) && !n.changes(pod) {
+	if hasCondition(pod, condition) && !n.changes(pod) {
 		return
 	}
 	s.patchStatus(ctx, pod, statusPatch(pod, &condition, n, time.Now()))
@@ -58,8 +58,8 @@ func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, patch []by
 	})
 }
 
-// says reports whether the pod already has the condition with this status, reason, and message.
-func says(pod *corev1.Pod, c corev1.PodCondition) bool {
+// hasCondition reports whether the pod already has the condition with this status, reason, and message.
+func hasCondition(pod *corev1.Pod, c corev1.PodCondition) bool {
 	old := conditionOf(pod, c.Type)
 	return old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message
 }

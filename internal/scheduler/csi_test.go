@@ -34,7 +34,7 @@ func csiNode(name string, limit *int32) *storagev1.CSINode {
 			Allocatable: &storagev1.VolumeNodeResources{Count: limit}}}}}
 }
 
-func (w *world) says(pod, want string) {
+func (w *world) unschedulable(pod, want string) {
 	w.Helper()
 	w.on(pod, "")
 	if m := w.message(pod); !strings.Contains(m, want) {
@@ -58,7 +58,7 @@ func TestVolumeLimits(t *testing.T) {
 			w.create(mounting(pod("same", "1"), "one")) // a volume counts once
 			w.on("same", "n1")
 			w.create(mounting(pod("b", "1"), "two")) // the third is still attached
-			w.says("b", "0/1 nodes are available: 1 node(s) exceed max volume count.")
+			w.unschedulable("b", "0/1 nodes are available: 1 node(s) exceed max volume count.")
 			if err := w.client.StorageV1().VolumeAttachments().Delete(w.Context(), "a",
 				metav1.DeleteOptions{}); err != nil {
 				w.Fatal(err)
@@ -67,7 +67,7 @@ func TestVolumeLimits(t *testing.T) {
 			synctest.Wait()
 			w.on("b", "n1")
 			w.create(mounting(pod("c", "1"), "three"))
-			w.says("c", "node(s) exceed max volume count")
+			w.unschedulable("c", "node(s) exceed max volume count")
 			if _, err := w.client.StorageV1().CSINodes().Update(w.Context(), csiNode("n1", nil),
 				metav1.UpdateOptions{}); err != nil {
 				w.Fatal(err)
@@ -85,7 +85,7 @@ func TestMissingDriver(t *testing.T) {
 		Spec: storagev1.CSIDriverSpec{PreventPodSchedulingIfMissing: new(true)}}
 	inWorld(t, []runtime.Object{node("n1", "4"), driver, v, c}, func(w *world) {
 		w.create(mounting(pod("a", "1"), "one"))
-		w.says("a", "1 csi.example.com CSI driver is not installed on the node")
+		w.unschedulable("a", "1 csi.example.com CSI driver is not installed on the node")
 		if _, err := w.client.StorageV1().CSINodes().Create(w.Context(), csiNode("n1", nil),
 			metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
@@ -113,7 +113,7 @@ func TestStorageCapacity(t *testing.T) {
 	inWorld(t, []runtime.Object{n1, n2, driver, lateClass("late", csiDriver), volumeClaim("data", "late"), anywhere,
 		room("small", "late", "1Mi", "n1"), room("other", "else", "1Ti", "n2")}, func(w *world) {
 		w.create(mounting(pod("a", "1"), "data"))
-		w.says("a", "0/2 nodes are available: 2 node(s) did not have enough free storage.")
+		w.unschedulable("a", "0/2 nodes are available: 2 node(s) did not have enough free storage.")
 		if _, err := w.client.StorageV1().CSIStorageCapacities("d").Create(w.Context(),
 			room("large", "late", "1Ti", "n2"), metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)

@@ -239,7 +239,7 @@ func TestExtendedResources(t *testing.T) {
 	class.Spec.ExtendedResourceName = new("example.com/gpu")
 	plugged := node("plugged", "4")
 	plugged.Status.Allocatable["example.com/gpu"] = resource.MustParse("1")
-	wants := func(name string, priorityNode string, resources ...corev1.ResourceName) *corev1.Pod {
+	requesting := func(name string, priorityNode string, resources ...corev1.ResourceName) *corev1.Pod {
 		p := pod(name, "1")
 		for _, r := range resources {
 			p.Spec.Containers[0].Resources.Requests[r] = resource.MustParse("2")
@@ -255,7 +255,7 @@ func TestExtendedResources(t *testing.T) {
 			c.Name, c.UID = fmt.Sprintf("%s%d", c.GenerateName, made), types.UID(fmt.Sprintf("made-%d", made))
 			return false, nil, nil // the fake API does not support generated names
 		})
-		w.create(wants("a", "n1", "example.com/gpu"))
+		w.create(requesting("a", "n1", "example.com/gpu"))
 		w.on("a", "n1")
 		st := w.pod("a").Status.ExtendedResourceClaimStatus
 		if st == nil || len(st.RequestMappings) != 1 ||
@@ -272,11 +272,11 @@ func TestExtendedResources(t *testing.T) {
 			len(allocated(&c)) != 2 || len(c.Status.ReservedFor) != 1 {
 			w.Errorf("claim %+v", c)
 		}
-		w.create(wants("implicit", "n1", corev1.ResourceName(resourcev1.ResourceDeviceClassPrefix+"gpu")))
+		w.create(requesting("implicit", "n1", corev1.ResourceName(resourcev1.ResourceDeviceClassPrefix+"gpu")))
 		w.on("implicit", "n1")
-		w.create(wants("more", "n1", "example.com/gpu"))
+		w.create(requesting("more", "n1", "example.com/gpu"))
 		w.on("more", "")
-		w.create(wants("plugin", "plugged", "example.com/gpu")) // the plugin's node has one only
+		w.create(requesting("plugin", "plugged", "example.com/gpu")) // the plugin's node has one only
 		if m := w.condition("plugin", corev1.PodScheduled).Message; !strings.Contains(m,
 			"1 Insufficient example.com/gpu") {
 			w.Errorf("on a node with a device plugin: %s", m)
@@ -310,8 +310,8 @@ func bound(name string) *resourcev1.ResourceSlice {
 	return s
 }
 
-// tell sets the driver's status of the device of a claim.
-func (w *world) tell(name, condition string) {
+// setDevice sets the driver's status of the device of a claim.
+func (w *world) setDevice(name, condition string) {
 	w.Helper()
 	c := w.claim(name)
 	r := c.Status.Allocation.Devices.Results[0]
@@ -335,14 +335,14 @@ func TestBindingConditions(t *testing.T) {
 		if n := len(w.events("BindingConditionsPending")); n != 1 {
 			w.Errorf("%d events", n)
 		}
-		w.tell("one", "Ready")
+		w.setDevice("one", "Ready")
 		w.on("a", "n1")
 	})
 	for _, never := range []bool{true, false} {
 		inWorld(t, objects(), func(w *world) {
 			w.create(using(pod("a", "1"), "one"))
 			if !never {
-				w.tell("one", "Broken")
+				w.setDevice("one", "Broken")
 			}
 			freed := func() bool { return w.claim("one").Status.Devices == nil }
 			for i := 0; i < 60 && (w.claim("one").Status.Allocation != nil && !never || i < 12*11 && never); i++ {
@@ -365,7 +365,7 @@ func TestBindingConditions(t *testing.T) {
 					break
 				}
 			}
-			w.tell("one", "Ready")
+			w.setDevice("one", "Ready")
 			w.on("a", "n1")
 		})
 	}

@@ -214,7 +214,7 @@ func TestExtenderFails(t *testing.T) {
 	invents := map[string]func(map[string]any) any{"filter": func(map[string]any) any {
 		return extenderv1.ExtenderFilterResult{NodeNames: &[]string{"invented"}}
 	}}
-	says := map[string]func(map[string]any) any{"filter": func(map[string]any) any {
+	fails := map[string]func(map[string]any) any{"filter": func(map[string]any) any {
 		return extenderv1.ExtenderFilterResult{Error: "no database"}
 	}}
 	for name, test := range map[string]struct {
@@ -224,12 +224,12 @@ func TestExtenderFails(t *testing.T) {
 	}{
 		"silent":   {whole, nil, "connection refused"},
 		"404":      {whole, &program{}, "failed filter with extender at URL http://x/scheduler/filter, code 404"},
-		"an error": {whole, &program{answer: says}, "no database"},
+		"an error": {whole, &program{answer: fails}, "no database"},
 		"an invention": {whole, &program{answer: invents},
 			`extender "http://x/scheduler" claims a filtered node "invented" which is not found in the input node list`},
-		"slow":            {whole, &program{takes: time.Minute, answer: says}, "context deadline exceeded"},
+		"slow":            {whole, &program{takes: time.Minute, answer: fails}, "context deadline exceeded"},
 		"silent, ignored": {ignorable, nil, ""},
-		"error, ignored":  {ignorable, &program{answer: says}, ""},
+		"error, ignored":  {ignorable, &program{answer: fails}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inConfiguredWorld(t, withExtenders(t, test.config), []runtime.Object{node("a", "8")}, func(w *world) {

@@ -30,8 +30,8 @@ import (
 
 // groups records its calls, as "+g:v2,v1 100" and "-g".
 type groups struct {
-	mu   sync.Mutex
-	told []string
+	mu    sync.Mutex
+	calls []string
 }
 
 func (g *groups) AddGroup(group metav1.APIGroup, priority int32) {
@@ -39,23 +39,23 @@ func (g *groups) AddGroup(group metav1.APIGroup, priority int32) {
 	for _, v := range group.Versions {
 		versions = append(versions, v.Version)
 	}
-	g.tell(fmt.Sprintf("+%s:%s %d", group.Name, strings.Join(versions, ","), priority))
+	g.record(fmt.Sprintf("+%s:%s %d", group.Name, strings.Join(versions, ","), priority))
 }
 
-func (g *groups) RemoveGroup(name string) { g.tell("-" + name) }
+func (g *groups) RemoveGroup(name string) { g.record("-" + name) }
 
-func (g *groups) tell(s string) {
+func (g *groups) record(s string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.told = append(g.told, s)
+	g.calls = append(g.calls, s)
 }
 
 // take returns the calls since the last time.
 func (g *groups) take() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	defer func() { g.told = nil }()
-	return g.told
+	defer func() { g.calls = nil }()
+	return g.calls
 }
 
 // resolver resolves each service to at, or fails.
@@ -143,9 +143,9 @@ func put(s *Server, version, group string, b *backend) *remote {
 func TestGroupsFollowAPIServices(t *testing.T) {
 	s, g := newServer()
 	for _, step := range []struct {
-		name string
-		do   func()
-		told []string
+		name  string
+		do    func()
+		calls []string
 	}{
 		{"first version", func() { change(s, apiService("v1beta1", "g", 100, 10)) }, []string{"+g:v1beta1 100"}},
 		{"a newer one of the same priority", func() { change(s, apiService("v1", "g", 50, 10)) },
@@ -162,12 +162,12 @@ func TestGroupsFollowAPIServices(t *testing.T) {
 		}, []string{"+g:v1,v1beta1 100"}},
 		{"one is deleted", func() { s.Changed("v1.g", nil) }, []string{"+g:v1beta1 100"}},
 		{"it is deleted twice", func() { s.Changed("v1.g", nil) }, nil},
-		{"one that nobody knows is deleted", func() { s.Changed("v1.other", nil) }, nil},
+		{"one that was never added is deleted", func() { s.Changed("v1.other", nil) }, nil},
 		{"the last is deleted", func() { s.Changed("v1beta1.g", nil) }, []string{"-g"}},
 	} {
 		step.do()
-		if told := g.take(); !slices.Equal(told, step.told) {
-			t.Errorf("%s: told %q, want %q", step.name, told, step.told)
+		if calls := g.take(); !slices.Equal(calls, step.calls) {
+			t.Errorf("%s: calls %q, want %q", step.name, calls, step.calls)
 		}
 	}
 }

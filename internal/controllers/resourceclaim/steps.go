@@ -127,7 +127,7 @@ func (c *Controller) writeStatuses(ctx context.Context, key string, pod *corev1.
 		}
 		status = status.WithResourceClaimStatuses(one)
 	}
-	told, err := c.client.CoreV1().Pods(pod.Namespace).ApplyStatus(ctx,
+	applied, err := c.client.CoreV1().Pods(pod.Namespace).ApplyStatus(ctx,
 		applycorev1.Pod(pod.Name, pod.Namespace).WithUID(pod.UID).WithStatus(status),
 		metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 	switch {
@@ -136,7 +136,7 @@ func (c *Controller) writeStatuses(ctx context.Context, key string, pod *corev1.
 	case err != nil:
 		return fmt.Errorf("update pod %s/%s ResourceClaimStatuses: %w", pod.Namespace, pod.Name, err)
 	}
-	c.fresh.Wrote(key, c.in.Pods, told)
+	c.fresh.Wrote(key, c.in.Pods, applied)
 	return nil
 }
 

@@ -61,7 +61,7 @@ func TestSpareNeedsNoDeviceChange(t *testing.T) {
 		t.Errorf("attached %+v, the spare place is %s with %v", at, p.path, p.ips)
 	}
 	if known := permanent(t, n); !slices.Contains(known, at.IPs[0].String()) {
-		t.Errorf("the host knows only %v", known)
+		t.Errorf("the host has only neighbour %v", known)
 	}
 	if err := netns.Do(at.NetNS, func() error {
 		eth0, err := netlink.LinkByName("eth0")
@@ -80,7 +80,7 @@ func TestSpareNeedsNoDeviceChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	if known := permanent(t, n); len(known) > 0 {
-		t.Errorf("the host still knows %v", known)
+		t.Errorf("the host still has neighbour %v", known)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestSparesInASmallRange(t *testing.T) {
 	seen := map[netip.Addr]bool{}
 	for i := range 5 {
 		pod := podOf(fmt.Sprint(i))
-		if i%2 == 1 { // it wants a place of its own
+		if i%2 == 1 { // it needs a place of its own
 			n.mu.Lock()
 			n.v4.remember(pod.UID, cfg.Pods.Addr().Next()) // the bridge's: never free
 			n.mu.Unlock()
@@ -153,7 +153,7 @@ func TestSpareOfAKilledProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if known := permanent(t, n); !slices.Equal(known, []string{at.IPs[0].String()}) {
-		t.Errorf("the host knows %v, the only pod is %v", known, at.IPs)
+		t.Errorf("the host has neighbour %v, the only pod is %v", known, at.IPs)
 	}
 	p, err := n.makeSpare(t.Context())
 	if err != nil {

@@ -512,8 +512,8 @@ func TestFlushedRulesAreRestored(t *testing.T) {
 			return list
 		}
 		before := elements()
-		told := make(chan struct{}, 100)
-		n.OnRulesChanged(func() { told <- struct{}{} })
+		changed := make(chan struct{}, 100)
+		n.OnRulesChanged(func() { changed <- struct{}{} })
 		conn, err := nftables.New()
 		if err != nil {
 			t.Fatal(err)
@@ -537,7 +537,7 @@ func TestFlushedRulesAreRestored(t *testing.T) {
 		if after := elements(); len(before) != 2 || !slices.Equal(before, after) {
 			t.Errorf("had %q, has %q", before, after)
 		}
-		<-told
+		<-changed
 	})
 }
 

@@ -36,8 +36,8 @@ type clusterService struct {
 	node      string
 	at        []netip.AddrPort // where this server listens
 
-	wake chan struct{} // holds one; nothing is in it
-	told string        // the last problem in the log
+	wake   chan struct{} // holds one; nothing is in it
+	logged string        // the last problem in the log
 }
 
 // serviceRetry is the wait after a failure; a change of the Service ends it, too.
@@ -54,13 +54,13 @@ func (k *clusterService) run(ctx context.Context) {
 	for {
 		var again <-chan time.Time
 		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
-			if err.Error() != k.told {
+			if err.Error() != k.logged {
 				klog.FromContext(ctx).Error(err, "Pods do not reach carob's DNS through the Service kube-system/kube-dns")
 			}
-			k.told = err.Error()
+			k.logged = err.Error()
 			again = time.After(serviceRetry)
 		} else {
-			k.told = ""
+			k.logged = ""
 		}
 		select {
 		case <-ctx.Done():

@@ -363,7 +363,7 @@ func TestServesTheAPIOverRealSockets(t *testing.T) {
 	if _, err := maps.Update(t.Context(), config(".:53 {\nroute53 x\n}"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	testwait.For(t, "an event tells", func() bool {
+	testwait.For(t, "an event of the invalid Corefile", func() bool {
 		list, err := api.CoreV1().Events("kube-system").List(t.Context(), metav1.ListOptions{})
 		return err == nil && len(list.Items) == 1 &&
 			list.Items[0].Reason == "InvalidCorefile" && strings.Contains(list.Items[0].Message, `Corefile:2: carob's DNS does not support the directive "route53"`)

@@ -43,7 +43,7 @@ func TestTraffic(t *testing.T) {
 			t.Errorf("%s: routed %v", when, got)
 		}
 	}
-	told := func() {
+	wasReleased := func() {
 		t.Helper()
 		if pod := <-released; pod != "a" {
 			t.Errorf("released %q", pod)
@@ -64,18 +64,18 @@ func TestTraffic(t *testing.T) {
 	}
 	routed("in another slice", true)
 	s.zone.change(slim(second), nil)
-	told()
+	wasReleased()
 	routed("terminating", false)
 	set(slice("1", true, false, "a"))
 	routed("ready again", true)
 	set(slice("1", true, true, "a"))
-	told()
+	wasReleased()
 	routed("terminating, and published whether ready or not", false)
 	set(slice("1", true, false, "a"))
 	set(nil)
-	told()
+	wasReleased()
 	routed("the slice is gone", false)
 	if len(released) > 0 {
-		t.Errorf("told again: %q", <-released)
+		t.Errorf("released again: %q", <-released)
 	}
 }

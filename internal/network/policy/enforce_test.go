@@ -187,7 +187,7 @@ func TestAdmitWaitsForTheWriter(t *testing.T) {
 		}
 		answer := make(chan error)
 		go func() { answer <- e.Admit(context.Background(), web) }()
-		testwait.For(t, "it asks", func() bool {
+		testwait.For(t, "the pod is isolated", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			return e.plan.Isolated("1")

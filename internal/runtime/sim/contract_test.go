@@ -73,6 +73,6 @@ func play(t testing.TB, c *cri.ContainerConfig) Behaviour {
 	} else if m != nil || strings.HasSuffix(script, "exec sleep 1000") {
 		return Behaviour{IgnoreTerm: true} // PID 1 of a container has no default handlers
 	}
-	t.Errorf("nobody knows what %q does", script)
+	t.Errorf("no behaviour is known for %q", script)
 	return Behaviour{}
 }

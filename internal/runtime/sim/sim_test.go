@@ -88,7 +88,7 @@ func TestStopIsShortened(t *testing.T) {
 		defer cancel()
 		if _, err := r.StopContainer(ctx,
 			&cri.StopContainerRequest{ContainerId: id, Timeout: 2}); status.Code(err) != codes.DeadlineExceeded {
-			t.Fatalf("an aborted stop says %v", err)
+			t.Fatalf("an aborted stop returns %v", err)
 		}
 		time.Sleep(10 * time.Second)
 		if s := state(t, r, id); s.State != cri.ContainerState_CONTAINER_RUNNING {
