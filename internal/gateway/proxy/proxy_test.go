@@ -25,7 +25,7 @@ type fake struct {
 	err     error
 	early   int
 	hints   []string // fields of early; nil: one
-	got     string // the request
+	got     string   // the request
 	release func() error
 }
 
