@@ -33,6 +33,7 @@ var rules = []rule{
 	{"carob/internal/runtime/native/cgroups", []string{"carob/internal/runtime/native/openfiles"},
 		"it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/openfiles", nil, "it knows files, not what is in them"},
+	{"carob/internal/runtime/native/output", nil, "it knows pipes, not commands"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
 	{"carob/internal/runtime/native/detached", nil, "it knows overlays and mount points, not containers"},
 	{"carob/internal/runtime/native/criu", []string{"carob/internal/base/keylock"},

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,10 +17,11 @@ import (
 
 	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/monitor"
+	"carob/internal/runtime/native/output"
 )
 
-// maxSyncOutput is how many bytes of each stream ExecSync keeps, as in CRI.
-const maxSyncOutput = 16 << 20
+// promptly is how long a command may run until its collected output is read while it runs: most have ended by then.
+const promptly = 10 * time.Millisecond
 
 // outputDrain is how long ExecSync continues to read output after the process has ended, while a
 // process that it left behind still has its streams open: a hook or a probe does not wait for a
@@ -49,8 +49,12 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 		run, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	var out, errs limited
-	code, err := r.exec(run, c, execCall{cmd: req.Cmd, out: &out, err: &errs})
+	collected, err := output.New()
+	if err != nil {
+		return nil, coded(err)
+	}
+	defer collected.Close()
+	code, err := r.exec(run, c, execCall{cmd: req.Cmd, collected: collected})
 	if err != nil && ctx.Err() == nil && run.Err() != nil { // it may also end while only what is left behind writes
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v",
 			timeout, context.DeadlineExceeded)
@@ -58,54 +62,8 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	if err != nil {
 		return nil, coded(fmt.Errorf("failed to exec in container: %w", err))
 	}
-	return &cri.ExecSyncResponse{Stdout: out.take(), Stderr: errs.take(), ExitCode: code}, nil
+	return &cri.ExecSyncResponse{Stdout: collected.Text(0), Stderr: collected.Text(1), ExitCode: code}, nil
 }
-
-// limited keeps the first maxSyncOutput bytes until take, and discards the rest. Processes that the command left behind
-// may write at any time, also while take is called.
-type limited struct {
-	mu    sync.Mutex
-	b     bytes.Buffer
-	taken bool
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if room := maxSyncOutput - l.b.Len(); room > 0 && !l.taken {
-		l.b.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
-}
-
-// take returns what was written so far. Later output does not change it.
-func (l *limited) take() []byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.taken = true
-	return l.b.Bytes()
-}
-
-// ReadFrom reads with a buffer that it shares: most commands of probes print a line or nothing, and io.Copy would
-// allocate 32 KiB for each stream of each.
-func (l *limited) ReadFrom(r io.Reader) (n int64, err error) {
-	buffer := copyBuffers.Get().(*[4096]byte)
-	defer copyBuffers.Put(buffer)
-	for {
-		m, err := r.Read(buffer[:])
-		n += int64(m)
-		_, _ = l.Write(buffer[:m]) // never fails
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-}
-
-// copyBuffers are what limited reads with.
-var copyBuffers = sync.Pool{New: func() any { return new([4096]byte) }}
 
 // execCall is one additional process in a container; nil streams are not connected.
 type execCall struct {
@@ -115,6 +73,8 @@ type execCall struct {
 	tty      bool
 	resize   <-chan terminalSize
 	client   bool // the client reads as long as there is output
+
+	collected *output.Collector // takes the output instead of out and err; nil for none
 }
 
 // gone reports whether the client has disconnected: a write of zero bytes fails then.
@@ -190,15 +150,38 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if err != nil {
 		return 0, err
 	}
-	select {
-	case code := <-run.Done:
-		run = nil
-		call.drain(ctx, copied)
-		return code, nil
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	case <-m.Gone():
-		return 0, monitor.ErrGone
+	code, err := call.await(ctx, m, run.Done)
+	if err != nil {
+		return 0, err
+	}
+	run = nil
+	call.drain(ctx, copied)
+	return code, nil
+}
+
+// await waits for the end of the process. Collected output is complete then, but for what processes that it left behind
+// write.
+func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan int32) (int32, error) {
+	var late <-chan time.Time
+	if c.collected != nil {
+		timer := time.NewTimer(promptly)
+		defer timer.Stop()
+		late = timer.C
+	}
+	for {
+		select {
+		case <-late:
+			c.collected.Follow()
+		case code := <-done:
+			if c.collected != nil {
+				c.collected.Finish()
+			}
+			return code, nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-m.Gone():
+			return 0, monitor.ErrGone
+		}
 	}
 }
 
@@ -208,6 +191,11 @@ func (c *execCall) drain(ctx context.Context, copied <-chan struct{}) {
 	wait := outputDrain
 	if c.client {
 		wait = clientCheck
+	}
+	select {
+	case <-copied: // usually; without a timer
+		return
+	default:
 	}
 	for {
 		select {
@@ -239,7 +227,11 @@ func openStreams(call execCall) (s *streams, err error) {
 			s.close()
 		}
 	}()
-	null := func() (*os.File, error) { return os.OpenFile("/dev/null", os.O_RDWR, 0) }
+	if call.collected != nil {
+		s.theirs[1], s.theirs[2] = call.collected.Theirs[0], call.collected.Theirs[1]
+		s.theirs[0], err = null()
+		return s, err
+	}
 	if call.tty {
 		for i := range 2 {
 			if s.theirs[i], err = null(); err != nil {
@@ -270,10 +262,22 @@ func openStreams(call execCall) (s *streams, err error) {
 	return s, nil
 }
 
+// null opens /dev/null for a process. os.OpenFile would offer it to the poller.
+func null() (*os.File, error) {
+	fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/null: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "/dev/null"), nil
+}
+
 // copy starts copying; the channel is closed when all output has been copied.
 func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 	for i := range s.theirs {
 		s.theirs[i].Close()
+	}
+	if call.collected != nil {
+		return call.collected.Done(), nil
 	}
 	done := make(chan struct{})
 	if s.tty {

@@ -19,6 +19,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 
 	"carob/internal/base/testwait"
+	"carob/internal/runtime/native/output"
 )
 
 func TestExecSync(t *testing.T) {
@@ -60,7 +61,7 @@ func TestExecSync(t *testing.T) {
 	})
 	t.Run("output", func(t *testing.T) {
 		x, err := w.exec(id, "sh", "-c", "head -c 20000000 /dev/zero")
-		if err != nil || len(x.Stdout) != maxSyncOutput {
+		if err != nil || len(x.Stdout) != output.Most {
 			t.Errorf("%d bytes, %v", len(x.GetStdout()), err)
 		}
 	})
