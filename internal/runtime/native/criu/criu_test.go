@@ -182,6 +182,49 @@ func TestCheckpointRefused(t *testing.T) {
 	}
 }
 
+// Two checkpoints of one container at the same time are written one after the other: CRIU never runs twice on the same
+// processes, and each archive is complete. Those of two containers do not wait for each other.
+func TestTwoCheckpointsAtOnce(t *testing.T) {
+	c, req := world(t)
+	other, otherReq := world(t)
+	gate := t.TempDir()
+	// The first dump of this container waits until the test has seen that of the other. mkdir fails if both run at once.
+	d := &Dumper{Program: program(t, `case "$PWD" in
+`+other.Dir+`/*) echo other > checkpoint/a.img; exit 0;;
+esac
+mkdir `+gate+`/runs || exit 1
+until [ -e `+gate+`/go ]; do sleep 0.01; done
+echo dumped >> checkpoint/a.img
+rmdir `+gate+`/runs`)}
+	second := &cri.CheckpointContainerRequest{Location: filepath.Join(filepath.Dir(req.Location), "b.tar")}
+	ended := make(chan error, 2)
+	for _, r := range []*cri.CheckpointContainerRequest{req, second} {
+		go func() {
+			_, err := d.Checkpoint(t.Context(), c, r)
+			ended <- err
+		}()
+	}
+	if _, err := d.Checkpoint(t.Context(), other, otherReq); err != nil { // while one of the two waits
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(gate, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, r := range []*cri.CheckpointContainerRequest{req, second} {
+		if got := read(t, r.Location)["checkpoint/a.img"]; got != "dumped\n" {
+			t.Errorf("%s has %q", r.Location, got)
+		}
+	}
+	if names := left(t, c, req); !slices.Equal(names, []string{"a.tar", "b.tar"}) {
+		t.Errorf("left: %q", names)
+	}
+}
+
 // CRIU that never ends is killed after the time limit of the request.
 func TestCheckpointHangs(t *testing.T) {
 	c, req := world(t)
