@@ -188,7 +188,7 @@ func TestTwoCheckpointsAtOnce(t *testing.T) {
 	c, req := world(t)
 	other, otherReq := world(t)
 	gate := t.TempDir()
-	// The first dump of this container waits until the test has seen that of the other. mkdir fails if both run at once.
+	// The first dump of this container waits until the test saw that of the other. mkdir fails if two run at once.
 	d := &Dumper{Program: program(t, `case "$PWD" in
 `+other.Dir+`/*) echo other > checkpoint/a.img; exit 0;;
 esac

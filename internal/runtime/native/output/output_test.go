@@ -115,7 +115,8 @@ func ended(c *Collector) bool {
 
 // The output of a command that has ended is read at once, without a goroutine (L5.20).
 func TestFinish(t *testing.T) {
-	for _, said := range [][2]string{{"", ""}, {"out", ""}, {"", "err"}, {"out", "err"}, {strings.Repeat("x", 60000), "e"}} {
+	for _, said := range [][2]string{{"", ""}, {"out", ""}, {"", "err"}, {"out", "err"},
+		{strings.Repeat("x", 60000), "e"}} {
 		c := newCollector(t)
 		for i, text := range said {
 			if _, err := c.Theirs[i].WriteString(text); err != nil {
@@ -139,7 +140,8 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// A command that writes more than the pipe takes goes on when its output is followed, also if that begins late or twice.
+// A command that writes more than the pipe takes goes on when its output is followed, also if that begins late or
+// twice.
 func TestFollow(t *testing.T) {
 	c := newCollector(t)
 	text := strings.Repeat("0123456789", 100_000)
