@@ -11,13 +11,16 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -254,29 +257,43 @@ func tryAll(t *testing.T, c *cluster, kubectl string) {
 func subcommands(t *testing.T, kube func(args ...string) *exec.Cmd) []string {
 	t.Helper()
 	name := regexp.MustCompile(`(?m)^  ([a-z-]+)  +[A-Z]`)
-	var all []string
-	var look func(path []string)
-	look = func(path []string) {
+	slots := make(chan struct{}, runtime.NumCPU())
+	var look func(path []string) ([]string, error)
+	look = func(path []string) ([]string, error) {
+		slots <- struct{}{}
 		help, err := output(kube(append(slices.Clone(path), "--help")...))
+		<-slots
 		if err != nil {
-			t.Fatal(err)
+			return nil, fmt.Errorf("%s --help: %w", strings.Join(path, " "), err)
 		}
 		if len(path) > 0 {
 			_, below, found := strings.Cut(help, "\nAvailable Commands:\n")
 			if !found {
-				return
+				return nil, nil
 			}
 			help, _, _ = strings.Cut(below, "\n\n")
 		}
-		for _, m := range name.FindAllStringSubmatch(help, -1) {
+		var found []string
+		names := name.FindAllStringSubmatch(help, -1)
+		below, errs := make([][]string, len(names)), make([]error, len(names))
+		var each sync.WaitGroup
+		for i, m := range names {
 			sub := append(slices.Clone(path), m[1])
-			all = append(all, strings.Join(sub, " "))
-			look(sub)
+			each.Go(func() { below[i], errs[i] = look(sub) })
 		}
+		each.Wait()
+		for i, m := range names {
+			found = append(found, strings.Join(append(slices.Clone(path), m[1]), " "))
+			found = append(found, below[i]...)
+		}
+		return found, errors.Join(errs...)
 	}
-	look(nil)
+	all, err := look(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(all) < 80 {
-		t.Errorf("help tells of %d commands only: %q", len(all), all)
+		t.Errorf("help lists %d commands only: %q", len(all), all)
 	}
 	return all
 }
