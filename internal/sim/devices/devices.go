@@ -131,6 +131,7 @@ func (c *Controller) provide(p *corev1.Pod) error {
 		for _, claim := range cluster.All[*resourcev1.ResourceClaim](c.api) {
 			if podclaims.OwnedBy(p, claim) {
 				in.Claims[claim.Name] = claim
+				c.fresh.Unclear(c.claims, claim.UID)
 			}
 		}
 		plan = podclaims.ForPod(in)
