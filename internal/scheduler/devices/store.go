@@ -75,19 +75,25 @@ func (s *Stored) look(ctx context.Context, client kubernetes.Interface, c *resou
 		return
 	}
 	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		live, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err) || err == nil && live.UID != c.UID:
-			return true, nil
-		case err != nil:
-			return false, nil
-		}
-		s.Claims = append(s.Claims, live)
-		if podclaims.IsReserved(live, pod) {
-			s.reserved = append(s.reserved, live)
-		}
-		return true, nil
+		return s.lookOnce(ctx, client, c, pod), nil
 	})
+}
+
+// lookOnce reports whether the claim was read, or is gone.
+func (s *Stored) lookOnce(ctx context.Context, client kubernetes.Interface, c *resourcev1.ResourceClaim,
+	pod *corev1.Pod) bool {
+	live, err := client.ResourceV1().ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && live.UID != c.UID:
+		return true
+	case err != nil:
+		return false
+	}
+	s.Claims = append(s.Claims, live)
+	if podclaims.IsReserved(live, pod) {
+		s.reserved = append(s.reserved, live)
+	}
+	return true
 }
 
 // unclear reports whether a write may have taken effect although it failed.

@@ -2,6 +2,7 @@ package quotas
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
@@ -49,11 +50,11 @@ func Missing(api *cluster.API) *cluster.Broken {
 
 // text returns the values of the resources of Quota.
 func text(list corev1.ResourceList) string {
-	out := ""
+	var out strings.Builder
 	for _, name := range []corev1.ResourceName{corev1.ResourcePods, corev1.ResourceRequestsCPU,
 		"count/resourceclaims.resource.k8s.io"} {
 		q := list[name]
-		out += fmt.Sprintf("%s=%s ", name, q.String())
+		fmt.Fprintf(&out, "%s=%s ", name, q.String())
 	}
-	return out
+	return out.String()
 }
