@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/netip"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/testwait"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
@@ -137,10 +139,40 @@ func (l *lab) ingress(host string, annotations map[string]string, paths ...strin
 	return in
 }
 
-// get sends a request and returns status and body.
+// recorded waits until the request of a client's connection has ended in the gateway, too: log, metrics, and traces
+// have it after the client has the response.
+func (l *lab) recorded(client string) {
+	l.t.Helper()
+	serving := func(c *clientConns) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for conn, one := range c.all {
+			if conn.RemoteAddr().String() == client && one.serving > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	testwait.For(l.t, "the request is recorded", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, p := range l.ports {
+			if serving(p.conns) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// get sends a request and returns status and body, when the gateway has recorded it.
 func (l *lab) get(method, host, path string, body io.Reader, headers ...string) (int, string, http.Header) {
 	l.t.Helper()
-	r, err := http.NewRequestWithContext(l.t.Context(), method, "http://"+l.http+path, body)
+	var local string
+	ctx := httptrace.WithClientTrace(l.t.Context(), &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		local = got.Conn.LocalAddr().String()
+	}})
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+l.http+path, body)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -159,6 +191,7 @@ func (l *lab) get(method, host, path string, body io.Reader, headers ...string) 
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.recorded(local)
 	return res.StatusCode, string(text), res.Header
 }
 
