@@ -1,6 +1,7 @@
 package helm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,12 +9,14 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	release "helm.sh/helm/v4/pkg/release/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -105,8 +108,8 @@ func differences(path string, want, got any) (out []string) {
 	return out
 }
 
-// gone checks that the cluster has no object of the release and the namespace
-// nothing but what every namespace has.
+// gone checks that the cluster has no object of the release, and waits until the namespace has nothing but what every
+// namespace has: dependents, such as the pods of a Deployment, are deleted in the background.
 func (u *user) gone(r *release.Release) {
 	u.Helper()
 	for _, o := range u.manifest(r) {
@@ -114,6 +117,20 @@ func (u *user) gone(r *release.Release) {
 			u.Errorf("%s %s is still there (%v)", o.GetKind(), o.GetName(), err)
 		}
 	}
+	var left []string
+	err := wait.PollUntilContextTimeout(u.Context(), 100*time.Millisecond, patience, true,
+		func(context.Context) (bool, error) {
+			left = u.left()
+			return len(left) == 0, nil
+		})
+	if err != nil {
+		u.Errorf("%v are left", left)
+	}
+}
+
+// left are the objects of the namespace that not every namespace has.
+func (u *user) left() (out []string) {
+	u.Helper()
 	lists, err := u.client.Discovery().ServerPreferredResources()
 	if err != nil {
 		u.Fatal(err)
@@ -138,10 +155,11 @@ func (u *user) gone(r *release.Release) {
 			}
 			if name := o.GetKind() + "/" + o.GetName(); name != "ConfigMap/kube-root-ca.crt" &&
 				name != "ServiceAccount/default" {
-				u.Errorf("%s is left", name)
+				out = append(out, name)
 			}
 		}
 	}
+	return out
 }
 
 // kinds are the kinds of the objects of a release, each once, sorted.
