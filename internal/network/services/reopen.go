@@ -48,7 +48,7 @@ func (r *reopener) left(changes []core.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range changes {
-		gone := goneEndpoints(c)
+		gone := c.GoneEndpoints()
 		if len(gone) == 0 {
 			continue
 		}
@@ -61,23 +61,6 @@ func (r *reopener) left(changes []core.Change) {
 		}
 		poke(r.wake)
 	}
-}
-
-// goneEndpoints are those that a change only deletes: others have another index in their list.
-func goneEndpoints(c core.Change) map[netip.AddrPort]bool {
-	gone := map[netip.AddrPort]bool{}
-	of := func(e core.Element) bool { return e.Set == core.Endpoints || e.Set == core.Members }
-	for _, e := range c.Delete {
-		if of(e) {
-			gone[e.To] = true
-		}
-	}
-	for _, e := range c.Add {
-		if of(e) {
-			delete(gone, e.To)
-		}
-	}
-	return gone
 }
 
 // pending reports whether the connections of a pod that left are not marked yet.

@@ -70,6 +70,24 @@ type Change struct {
 	self    map[netip.Addr]bool // changed local endpoints: whether they existed before
 }
 
+// GoneEndpoints are the endpoints that the change only deletes. Those that it also adds have another index in their
+// list, and get connections as before.
+func (c *Change) GoneEndpoints() map[netip.AddrPort]bool {
+	gone := map[netip.AddrPort]bool{}
+	serves := func(e Element) bool { return e.Set == Endpoints || e.Set == Members }
+	for _, e := range c.Delete {
+		if serves(e) {
+			gone[e.To] = true
+		}
+	}
+	for _, e := range c.Add {
+		if serves(e) {
+			delete(gone, e.To)
+		}
+	}
+	return gone
+}
+
 // Empty reports whether nothing changes in the table.
 func (c *Change) Empty() bool {
 	return len(c.Delete)+len(c.Add)+len(c.NewClasses)+len(c.OldClasses) == 0
