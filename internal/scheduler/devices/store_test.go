@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -342,6 +343,40 @@ func TestStoreWithoutAResponse(t *testing.T) { // S9.26
 					if podclaims.IsReserved(c, pod) || (c.Status.Allocation != nil) != test.devices {
 						t.Errorf("after the end: %+v", c.Status)
 					}
+				}
+			})
+		})
+	}
+}
+
+// The read after a lost response ends when the claim is gone, or replaced by another one of its name, or when the
+// scheduler stops, also if no read ever succeeds.
+func TestReadAfterALostResponseEnds(t *testing.T) { // S9.26
+	lost := errors.New("connection reset by peer")
+	for name, test := range map[string]struct {
+		answer *resourcev1.ResourceClaim
+		err    error
+		waits  time.Duration
+	}{
+		"gone":     {nil, apierrors.NewNotFound(resourcev1.Resource("resourceclaims"), "c"), 0},
+		"replaced": {&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "another"}}, nil, 0},
+		"never":    {nil, errors.New("connection refused"), time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pod := podWith("p", "c")
+				api, _ := stored(pod, claimOf("c", request("r", "gpu")))
+				api.PrependReactor("get", "resourceclaims", func(ktesting.Action) (bool, runtime.Object, error) {
+					return true, test.answer, test.err
+				})
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				began := time.Now()
+				written := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "first"}}
+				var s Stored
+				s.look(ctx, api, written, pod, lost)
+				if len(s.Claims)+len(s.reserved) > 0 || time.Since(began) != test.waits {
+					t.Errorf("claims %v, reserved %v after %v", s.Claims, s.reserved, time.Since(began))
 				}
 			})
 		})
