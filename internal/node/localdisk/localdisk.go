@@ -6,6 +6,7 @@
 package localdisk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,53 +86,80 @@ func (d *Disk) Make(ctx context.Context, p volume.LocalPlace) (path, limit strin
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	bases := []string{p.Base}
 	if p.Base == "" {
-		if p.Base, err = d.choose(p.Name); err != nil {
+		if bases, err = d.choose(p.Name); err != nil {
 			return "", "", err
 		}
 	} else if err := os.MkdirAll(p.Base, 0o700); err != nil {
 		return "", "", err
 	}
-	base, err := open(p.Base)
-	if err != nil {
-		return "", "", err
+	var errs []error
+	for _, base := range bases {
+		p.Base = base
+		path = filepath.Join(base, p.Name)
+		if limit, err = d.makeIn(p); err == nil {
+			return path, limit, ctx.Err()
+		}
+		errs = append(errs, &os.PathError{Op: "make volume", Path: path, Err: err})
 	}
-	defer unix.Close(base)
-	path = filepath.Join(p.Base, p.Name)
-	if p.Block {
-		err = makeFile(base, p)
-		limit = ByFile
-	} else {
-		limit, err = d.makeDir(base, p)
-	}
-	if err != nil {
-		return "", "", &os.PathError{Op: "make volume", Path: path, Err: err}
-	}
-	return path, limit, ctx.Err()
+	return "", "", errors.Join(errs...)
 }
 
-// choose returns the base in which a place was made before, else the one with the most free space.
-func (d *Disk) choose(name string) (string, error) {
-	best, most := "", uint64(0)
+// makeIn makes the directory or file of a volume in its base.
+func (d *Disk) makeIn(p volume.LocalPlace) (limit string, err error) {
+	base, err := open(p.Base)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(base)
+	if p.Block {
+		return ByFile, makeFile(base, p)
+	}
+	return d.makeDir(base, p)
+}
+
+// choose returns the base in which a place was made before, else those that can take a volume, the one with the most
+// free space first. A base that cannot, because its disk is read-only, full, or gone, is passed over.
+func (d *Disk) choose(name string) ([]string, error) {
+	var usable []string
+	free := map[string]uint64{}
+	errs := []error{errors.New("this node has no usable local storage path")}
 	for _, b := range d.bases {
-		if err := os.MkdirAll(b, 0o700); err != nil {
-			return "", err
-		}
 		if _, err := os.Lstat(filepath.Join(b, name)); err == nil {
-			return b, nil
+			return []string{b}, nil
 		}
-		var s unix.Statfs_t
-		if err := unix.Statfs(b, &s); err != nil {
-			return "", &os.PathError{Op: "statfs", Path: b, Err: err}
+		n, err := room(b)
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		if free := s.Bavail * uint64(s.Bsize); best == "" || free > most {
-			best, most = b, free
-		}
+		usable, free[b] = append(usable, b), n
 	}
-	if best == "" {
-		return "", errors.New("this node has no local storage path")
+	if len(usable) == 0 {
+		return nil, errors.Join(errs...)
 	}
-	return best, nil
+	slices.SortStableFunc(usable, func(a, b string) int { return cmp.Compare(free[b], free[a]) })
+	return usable, nil
+}
+
+// room returns the free space of a base in bytes; the base is made if it is not there. A base that can take no new
+// directory is an error.
+func room(base string) (uint64, error) {
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return 0, err
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(base, &s); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: base, Err: err}
+	}
+	switch {
+	case s.Flags&unix.ST_RDONLY != 0:
+		return 0, &os.PathError{Op: "make a volume in", Path: base, Err: unix.EROFS}
+	case s.Bavail == 0, s.Files > 0 && s.Ffree == 0: // file systems without a table of inodes report none at all
+		return 0, &os.PathError{Op: "make a volume in", Path: base, Err: unix.ENOSPC}
+	}
+	return s.Bavail * uint64(s.Bsize), nil
 }
 
 // makeDir makes a directory that everybody may write to, as pods run as any user; only root gets to it.

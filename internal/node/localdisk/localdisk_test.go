@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -175,6 +176,67 @@ func TestBases(t *testing.T) {
 	}
 	if again, _ := makeAt(t, d, volume.LocalPlace{Name: place}); again != path {
 		t.Errorf("made again at %s", again)
+	}
+}
+
+// A base whose disk is broken, read-only, or full, in bytes or in files, is passed over while another one works. If
+// none does, the error has the reason of each. What was made on one of them is found there all the same.
+func TestUnusableBases(t *testing.T) {
+	top := t.TempDir()
+	mount := func(name, options string, flags uintptr) string {
+		base := filepath.Join(top, name)
+		if err := errors.Join(os.Mkdir(base, 0o700), unix.Mount("tmpfs", base, "tmpfs", flags, options)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(base, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		return base
+	}
+	inodes, bytes := mount("no-inodes", "size=512m,nr_inodes=2", 0), mount("no-bytes", "size=64k", 0)
+	readOnly := mount("read-only", "size=512m", 0)
+	makeAt(t, disk(t, readOnly), volume.LocalPlace{Name: "pvc-before_ns_data"})
+	if err := unix.Mount("", readOnly, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=512m"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, filepath.Join(top, "file"), "not a directory")
+	put(t, filepath.Join(inodes, "last"), "")
+	if f, err := os.Create(filepath.Join(bytes, "filler")); err != nil {
+		t.Fatal(err)
+	} else {
+		_, err := f.Write(make([]byte, 1<<20))
+		if !errors.Is(err, unix.ENOSPC) || f.Close() != nil {
+			t.Fatalf("the disk is not full: %v", err)
+		}
+	}
+	bad := []string{filepath.Join(top, "file"), readOnly, inodes, bytes}
+	good := mount("good", "size=1m", 0)
+	refuses := mount("refuses", "size=512m", 0) // as a disk that fails: it has space, and makes no directory
+	if out, err := exec.Command("chattr", "+i", refuses).CombinedOutput(); err != nil {
+		t.Fatalf("chattr: %v: %s", err, out)
+	}
+	path, _ := makeAt(t, disk(t, append(bad, refuses, good)...), volume.LocalPlace{Name: place})
+	if path != filepath.Join(good, place) {
+		t.Errorf("made at %s", path)
+	}
+	at, err := disk(t, append(bad, good)...).choose("pvc-before_ns_data")
+	if err != nil || !slices.Equal(at, []string{readOnly}) {
+		t.Errorf("what was made before is looked for at %q, %v", at, err)
+	}
+	bad = append(bad, refuses)
+	_, _, err = disk(t, bad...).Make(t.Context(), volume.LocalPlace{Name: place})
+	for _, want := range []string{refuses, "operation not permitted"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not contain %q: %v", want, err)
+		}
+	}
+	_, _, err = disk(t, bad[:4]...).Make(t.Context(), volume.LocalPlace{Name: place})
+	for _, want := range append(bad[:4], "not a directory", "read-only file system", "no space left on device") {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not contain %q: %v", want, err)
+		}
 	}
 }
 
