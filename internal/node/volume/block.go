@@ -6,13 +6,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// devicesDir has a link to each block device that a pod uses, named after its volume (S0.51).
+// devicesDir has a link to each block device that a pod uses, named after its volume (S0.51). Beside it, if carob
+// attached a file to a loop device for it, is a link with a dot before the name whose target is the file, as the kernel
+// shows it. After a reboot the device may be another file's.
 func (m *Manager) devicesDir(uid types.UID) string {
 	return filepath.Join(m.podDir(uid), "volumeDevices", "kubernetes.io~local-volume")
 }
@@ -39,25 +42,48 @@ func (m *Manager) blockDevice(uid types.UID, pv *corev1.PersistentVolume) (devic
 	if err != nil {
 		return "", false, err
 	}
+	backing := ""
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
 		if device, err = attachLoop(f); err != nil {
+			return "", false, err
+		}
+		if backing, err = backingFile(device); err != nil {
 			return "", false, err
 		}
 	case mode&(fs.ModeDevice|fs.ModeCharDevice) != fs.ModeDevice:
 		return "", false, fmt.Errorf("%q is neither a block device nor a file", device)
 	}
 	link := filepath.Join(m.devicesDir(uid), pv.Name)
-	if old, err := os.Readlink(link); err == nil && old == device {
-		return device, false, nil
-	}
 	if err := os.MkdirAll(filepath.Dir(link), 0o750); err != nil {
 		return "", false, err
 	}
-	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := relink(loopRecord(link), backing); err != nil {
 		return "", false, err
 	}
-	return device, true, os.Symlink(device, link)
+	linked, err = relink(link, device)
+	return device, linked, err
+}
+
+// loopRecord is where the file of a loop device is recorded that a link names.
+func loopRecord(link string) string {
+	return filepath.Join(filepath.Dir(link), "."+filepath.Base(link))
+}
+
+// relink makes a link to a target, in place of another link, and reports whether it is new. Without a target there is
+// no link.
+func relink(link, target string) (bool, error) {
+	old, err := os.Readlink(link)
+	if err == nil && old == target || target == "" && errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	if target == "" {
+		return false, nil
+	}
+	return true, os.Symlink(target, link)
 }
 
 // releaseDevices frees the loop devices of a pod that no other pod uses.
@@ -77,6 +103,9 @@ func (m *Manager) releaseDevices(uid types.UID) error {
 	}
 	var errs []error
 	for _, l := range links {
+		if strings.HasPrefix(l.Name(), ".") {
+			continue
+		}
 		link := filepath.Join(m.devicesDir(uid), l.Name())
 		device, err := os.Readlink(link)
 		if err != nil {
@@ -88,15 +117,36 @@ func (m *Manager) releaseDevices(uid types.UID) error {
 			at, err := os.Readlink(filepath.Join(m.devicesDir(other), l.Name()))
 			used = used || other != uid && err == nil && at == device
 		}
-		if !used {
+		if !used && attachedFor(link, device) {
 			if err := freeLoop(device); err != nil {
 				errs = append(errs, err)
 				continue
 			}
 		}
-		errs = append(errs, os.Remove(link))
+		_, err = relink(loopRecord(link), "")
+		errs = append(errs, os.Remove(link), err)
 	}
 	return errors.Join(errs...)
+}
+
+// attachedFor reports whether a device shows the file that was attached to it for a link: it is neither a device of the
+// administrator, nor that of another file since the machine started again.
+func attachedFor(link, device string) bool {
+	file, err := os.Readlink(loopRecord(link))
+	if err != nil {
+		return false
+	}
+	now, err := backingFile(device)
+	return err == nil && (now == file || now == file+" (deleted)")
+}
+
+// backingFile is the name of a loop device's file as the kernel shows it.
+func backingFile(device string) (string, error) {
+	text, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSuffix(string(text), "\n"), nil
 }
 
 // freeLoop detaches a loop device; other devices are left alone.

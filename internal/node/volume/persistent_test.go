@@ -290,6 +290,78 @@ func TestBlockVolume(t *testing.T) {
 	}
 }
 
+// mapped is a pod that uses its claim as a block device.
+func mapped(uid string) *corev1.Pod {
+	pod := podWithClaim(uid)
+	c := &pod.Spec.Containers[0]
+	c.VolumeMounts, c.VolumeDevices = nil, []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/x"}}
+	return pod
+}
+
+// attachedFile makes a file that is attached to a loop device until the test ends, as somebody else does it.
+func attachedFile(t *testing.T) (file, device string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "disk")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("losetup", "--show", "-f", file).CombinedOutput()
+	if err != nil {
+		t.Skipf("no loop devices: %v: %s", err, out)
+	}
+	device = strings.TrimSpace(string(out))
+	t.Cleanup(func() { _ = exec.Command("losetup", "-d", device).Run() })
+	return file, device
+}
+
+func backs(device, file string) bool {
+	b, err := os.ReadFile("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
+	return err == nil && strings.TrimSpace(string(b)) == file
+}
+
+// A loop device that carob did not attach stays attached when the pods that use it are gone.
+func TestLoopDeviceOfTheAdministrator(t *testing.T) {
+	w := newWorld(t)
+	file, device := attachedFile(t)
+	s := bound(device)
+	s.volumes["pv"].Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	w.cfg.Persistent = s
+	if err := w.Prepare(t.Context(), mapped("p1")); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.Volumes("p1")["v"].Device; got != device {
+		t.Errorf("the pod has %q, want %q", got, device)
+	}
+	if err := w.Remove(t.Context(), "p1"); err != nil || !backs(device, file) {
+		t.Errorf("after the pod: attached %v, %v", backs(device, file), err)
+	}
+}
+
+// After a reboot the loop device that a pod had may be another file's. The end of the pod leaves it alone.
+func TestLoopDeviceAfterReboot(t *testing.T) {
+	w := newWorld(t)
+	file, _ := attachedFile(t)
+	s := bound(file)
+	s.volumes["pv"].Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+	w.cfg.Persistent = s
+	if err := w.Prepare(t.Context(), mapped("p1")); err != nil {
+		t.Fatal(err)
+	}
+	foreign, device := attachedFile(t)
+	link := filepath.Join(w.devicesDir("p1"), "pv")
+	if err := errors.Join(os.Remove(link), os.Symlink(device, link)); err != nil { // as if it had been this one
+		t.Fatal(err)
+	}
+	w.Manager = w.restart()
+	w.cfg.Persistent = s
+	if err := w.Remove(t.Context(), "p1"); err != nil || !backs(device, foreign) {
+		t.Errorf("after the pod: the other file is attached: %v, %v", backs(device, foreign), err)
+	}
+	if _, err := os.Lstat(w.podDir("p1")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pod's directory is still there: %v", err)
+	}
+}
+
 // A block device whose volume is to be a file system gets one, once.
 func TestFileSystemOnDevice(t *testing.T) {
 	w := newWorld(t)
