@@ -133,7 +133,7 @@ func TestRows(t *testing.T) {
 			"x|Complete|2/2|12s|90m|||<none>"},
 		{"CronJob", &batchv1.CronJob{ObjectMeta: meta,
 			Spec: batchv1.CronJobSpec{Schedule: "* * * * *", Suspend: new(true)}},
-			"x|* * * * *|<none>|true|0|<none>|90m|||<none>"},
+			"x|* * * * *|<none>|True|0|<none>|90m|||<none>"},
 		{"EndpointSlice", &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: "IPv4",
 			Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}, {}},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"a"}}, {Addresses: []string{"b"}},

@@ -113,7 +113,7 @@ func validateDeploymentUpdate(d, old *appsv1.Deployment) field.ErrorList {
 func validateReplicaSet(r *appsv1.ReplicaSet) field.ErrorList {
 	errs := rules.NonNegative(r.Spec.Replicas, rules.SpecPath.Child("replicas"))
 	errs = append(errs, rules.NonNegative(&r.Spec.MinReadySeconds, rules.SpecPath.Child("minReadySeconds"))...)
-	errs = append(errs, selects(r.Spec.Selector, &r.Spec.Template, "ReplicaSet")...)
+	errs = append(errs, selects(r.Spec.Selector, &r.Spec.Template, "deployment")...) // upstream has no text of its own
 	return append(errs, replicated(&r.Spec.Template, "ReplicaSet")...)
 }
 

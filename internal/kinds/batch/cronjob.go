@@ -29,8 +29,15 @@ func cronJobs() *registry.Resource {
 			Row: func(o runtime.Object, now time.Time) []any {
 				c := o.(*batchv1.CronJob)
 				names, images := table.Containers(c.Spec.JobTemplate.Spec.Template.Spec.Containers)
+				suspend := table.Unset
+				if c.Spec.Suspend != nil {
+					suspend = "False"
+					if *c.Spec.Suspend {
+						suspend = "True"
+					}
+				}
 				return []any{c.Name, c.Spec.Schedule, ptr.Deref(c.Spec.TimeZone, table.None),
-					ptr.Deref(c.Spec.Suspend, false), int64(len(c.Status.Active)),
+					suspend, int64(len(c.Status.Active)),
 					table.PointerAge(c.Status.LastScheduleTime, now), table.Age(c.CreationTimestamp, now), names,
 					images, table.Selector(c.Spec.JobTemplate.Spec.Selector)}
 			}},

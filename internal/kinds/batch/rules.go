@@ -22,11 +22,11 @@ var Rules = map[schema.GroupKind]func() rules.Rules{
 			}
 			return jobSpecWarnings(&obj.(*batchv1.Job).Spec, rules.SpecPath)
 		}
-		return pods.WithTemplateWarnings(r, func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
+		return pods.WithWorkloadWarnings(r, func(j *batchv1.Job) *corev1.PodTemplateSpec { return &j.Spec.Template })
 	},
 	rules.Kind(batchv1.GroupName, "CronJob"): func() rules.Rules {
 		r := rules.Of(nil, validateCronJob, validateCronJobUpdate)
 		r.Warnings = cronJobWarnings
-		return pods.WithTemplateWarnings(r, func(*batchv1.CronJob) *corev1.PodTemplateSpec { return nil })
+		return pods.WithWorkloadWarnings(r, func(*batchv1.CronJob) *corev1.PodTemplateSpec { return nil })
 	},
 }

@@ -13,9 +13,10 @@ import (
 	"carob/internal/kinds/rules"
 )
 
-// WithTemplateWarnings adds the warnings about a workload: about its name, which is the prefix of
-// its pods' names, and about its template.
-func WithTemplateWarnings[T any](r rules.Rules, template func(*T) *corev1.PodTemplateSpec) rules.Rules {
+// WithWorkloadWarnings adds the warnings about a workload: about its name, which is the prefix of
+// its pods' names (W0.76), and about its template.
+func WithWorkloadWarnings[T any](r rules.Rules, template func(*T) *corev1.PodTemplateSpec) rules.Rules {
+	r = WithTemplateWarnings(r, template)
 	before := r.Warnings
 	r.Warnings = func(ctx context.Context, obj, old runtime.Object) []string {
 		var out []string
@@ -26,8 +27,18 @@ func WithTemplateWarnings[T any](r rules.Rules, template func(*T) *corev1.PodTem
 						"metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: %v", msgs))
 			}
 		}
+		return append(out, before(ctx, obj, old)...)
+	}
+	return r
+}
+
+// WithTemplateWarnings adds the warnings about the template of a workload.
+func WithTemplateWarnings[T any](r rules.Rules, template func(*T) *corev1.PodTemplateSpec) rules.Rules {
+	before := r.Warnings
+	r.Warnings = func(ctx context.Context, obj, old runtime.Object) []string {
+		var out []string
 		if before != nil {
-			out = append(out, before(ctx, obj, old)...)
+			out = before(ctx, obj, old)
 		}
 		if t := template(any(obj).(*T)); t != nil && !rules.SameGeneration(obj, old) {
 			out = append(out, TemplateWarnings(t, field.NewPath("spec", "template"))...)

@@ -19,6 +19,10 @@ const (
 	currentMetricsAnnotation = "autoscaling.alpha.kubernetes.io/current-metrics"
 	conditionsAnnotation     = "autoscaling.alpha.kubernetes.io/conditions"
 	behaviorAnnotation       = "autoscaling.alpha.kubernetes.io/behavior"
+
+	// Those of a version that had no tolerances: upstream still drops them.
+	scaleUpToleranceAnnotation   = "autoscaling.alpha.kubernetes.io/scale-up-tolerance"
+	scaleDownToleranceAnnotation = "autoscaling.alpha.kubernetes.io/scale-down-tolerance"
 )
 
 // DefaultCPUUtilization is the target in percent of an autoscaler without metrics.
@@ -74,7 +78,7 @@ func addAutoscalerConversions(s *runtime.Scheme) error {
 func withoutRoundTrip(annotations map[string]string) map[string]string {
 	out := annotations
 	for _, key := range []string{metricsAnnotation, currentMetricsAnnotation, conditionsAnnotation,
-		behaviorAnnotation} {
+		behaviorAnnotation, scaleUpToleranceAnnotation, scaleDownToleranceAnnotation} {
 		if _, ok := annotations[key]; !ok {
 			continue
 		}
@@ -137,7 +141,7 @@ func autoscalerToV1(in *autoscalingv2.HorizontalPodAutoscaler, out *autoscalingv
 	out.Annotations = withoutRoundTrip(in.Annotations)
 	add := map[string]string{}
 	for key, value := range map[string]any{metricsAnnotation: others, currentMetricsAnnotation: current,
-		conditionsAnnotation: conditions, behaviorAnnotation: in.Spec.Behavior} {
+		conditionsAnnotation: conditions, behaviorAnnotation: behaviorToV1(in.Spec.Behavior)} {
 		b, err := json.Marshal(value)
 		if err != nil {
 			return err

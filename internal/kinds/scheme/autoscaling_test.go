@@ -72,6 +72,12 @@ func TestAutoscalerRoundTrip(t *testing.T) {
 	if len(v1.Annotations) != 5 {
 		t.Errorf("v1 has the annotations %v, want mine and four of the round trip", v1.Annotations)
 	}
+	// W7.5: upstream's text.
+	if got := v1.Annotations["autoscaling.alpha.kubernetes.io/behavior"]; got != `{"ScaleUp":{"StabilizationWindowSeconds"`+
+		`:7,"SelectPolicy":null,"Policies":null,"Tolerance":"200m"},"ScaleDown":null}` {
+		t.Errorf("behavior: %s", got)
+	}
+	v1.Annotations["autoscaling.alpha.kubernetes.io/scale-up-tolerance"] = "1"
 	if err := s.Scheme.Convert(v1, back, nil); err != nil {
 		t.Fatal(err)
 	}
