@@ -159,12 +159,16 @@ type bandSpec struct {
 	OrderingPolicyRef string             `json:"orderingPolicyRef"`
 }
 
-// DefaultConfig is what upstream's picker uses without a configuration: queue 2, KV cache 2, prefix cache 3 (2.4).
+// DefaultConfig is the configuration of pools without one: the least work until the first token. Upstream's picker
+// spreads the lengths of queues between 0 and 2 and adds 3 for a cached prompt (2.4), so that a prompt that many
+// clients send goes to one server however long its queue is.
 func DefaultConfig() *Config {
 	c, err := ParseConfig([]byte(`{"apiVersion": "` + configGroup + `", "kind": "` + configKind + `",
-		"plugins": [{"type": "queue-scorer"}, {"type": "kv-cache-utilization-scorer"}, {"type": "prefix-cache-scorer"}],
-		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "queue-scorer", "weight": 2},
-			{"pluginRef": "kv-cache-utilization-scorer", "weight": 2}, {"pluginRef": "prefix-cache-scorer", "weight": 3}]}]}`))
+		"plugins": [{"type": "least-work-scorer"}, {"type": "kv-cache-utilization-scorer"},
+			{"type": "lora-affinity-scorer"}],
+		"schedulingProfiles": [{"name": "default", "plugins": [{"pluginRef": "least-work-scorer", "weight": 1},
+			{"pluginRef": "kv-cache-utilization-scorer", "weight": 0.25},
+			{"pluginRef": "lora-affinity-scorer", "weight": 0.5}]}]}`))
 	if err != nil {
 		panic("the default configuration is wrong: " + err.Error())
 	}

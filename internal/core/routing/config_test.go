@@ -62,6 +62,10 @@ func TestConfigErrors(t *testing.T) {
 			"concurrencyMode"},
 		{`{` + head + `, "plugins": [{"type": "random-picker", "parameters": {"maxNumOfEndpoints": 0}}]}`,
 			"maxNumOfEndpoints"},
+		{`{` + head + `, "plugins": [{"type": "least-work-scorer", "parameters": {"uncachedWeight": -1}}]}`,
+			"uncachedWeight"},
+		{`{` + head + `, "plugins": [{"type": "least-work-scorer", "parameters": {"runningTokens": 1e7}}]}`,
+			"runningTokens"},
 		{`{` + head + `, "flowControl": {"maxBytes": "-1"}}`, "flowControl.maxBytes"},
 		{`{` + head + `, "flowControl": {"priorityBands": [{"priority": 1}, {"priority": 1}]}}`, "two bands"},
 		{`{` + head + `, "flowControl": {"defaultRequestTTL": "-1s"}}`, "defaultRequestTTL"},
@@ -98,7 +102,7 @@ func TestConfig(t *testing.T) {
 		t.Errorf("flow control: %+v", f)
 	}
 	d := DefaultConfig()
-	if d.flow != nil || len(d.profiles[0].scorers) != 3 || d.profiles[0].scorers[2].weight != 3 ||
+	if d.flow != nil || len(d.profiles[0].scorers) != 3 || d.profiles[0].scorers[0].scorer != defaultWork() ||
 		d.profiles[0].picker.kind != maxScore {
 		t.Errorf("default: %+v", d)
 	}
@@ -107,7 +111,8 @@ func TestConfig(t *testing.T) {
 // A pool with any valid configuration decides without a panic.
 func FuzzConfig(f *testing.F) {
 	for _, kind := range []string{"queue-scorer", "prefix-cache-scorer", "latency-scorer", "by-label-selector",
-		"no-hit-lru-scorer", "concurrency-detector", "weighted-random-picker", "prefix-cache-affinity-filter"} {
+		"no-hit-lru-scorer", "least-work-scorer", "concurrency-detector", "weighted-random-picker",
+		"prefix-cache-affinity-filter"} {
 		f.Add(`{` + head + `, "plugins": [{"type": "` + kind + `", "parameters": {}}]}`)
 	}
 	f.Add(`{` + head + `, "featureGates": ["flowControl"], "flowControl": {"maxRequests": 1}}`)

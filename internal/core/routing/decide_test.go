@@ -121,6 +121,23 @@ func TestScorers(t *testing.T) {
 			p.Sent(p.Refs()[1], &Request{PromptTokens: 10}, begin)
 			p.Sent(p.Refs()[1], &Request{PromptTokens: 10}, begin)
 		}, Request{}, "p1"},
+		{"least-work-scorer", func(p *Pool) { // tokens of prompts, not their number
+			p.Sent(p.Refs()[0], &Request{PromptTokens: 9000}, begin)
+			p.Sent(p.Refs()[1], &Request{PromptTokens: 10}, begin)
+			p.Sent(p.Refs()[1], &Request{PromptTokens: 10}, begin)
+		}, Request{PromptTokens: 100}, "p1"},
+		{"least-work-scorer", func(p *Pool) { // requests of others
+			say(p, 0, begin, Stats{Waiting: 2})
+			p.Sent(p.Refs()[1], &Request{PromptTokens: 100}, begin)
+		}, Request{PromptTokens: 100}, "p1"},
+		{"least-work-scorer", func(p *Pool) { say(p, 0, begin, Stats{Running: 1}) }, Request{}, "p1"},
+		{"least-work-scorer", func(p *Pool) { // a cached prompt, although something waits there
+			p.Sent(p.Refs()[1], &Request{Prefix: prompt(p, long), Bytes: len(long)}, begin)
+		}, Request{Prefix: prompt(pool(DefaultConfig(), 0), long[:4000]+"another end"), Bytes: 4011}, "p1"},
+		{"least-work-scorer", func(p *Pool) { // not if the wait is longer than computing it again
+			p.Sent(p.Refs()[0], &Request{Prefix: prompt(p, long), Bytes: len(long)}, begin)
+			p.Sent(p.Refs()[0], &Request{PromptTokens: 3000}, begin)
+		}, Request{Prefix: prompt(pool(DefaultConfig(), 0), long[:4000]+"another end"), Bytes: 4011}, "p1"},
 		{"no-hit-lru-scorer", func(p *Pool) { p.Sent(p.Refs()[0], &Request{Prefix: prompt(p, long)}, begin) },
 			Request{Prefix: prompt(pool(DefaultConfig(), 0), strings.ToUpper(long))}, "p1"},
 		{"latency-scorer", func(p *Pool) {
@@ -355,6 +372,39 @@ func TestTies(t *testing.T) {
 	for seed := range uint64(20) {
 		if got := chosen(t, p, &Request{Random: seed}, begin); got != "p1" {
 			t.Fatalf("%s was chosen", got)
+		}
+	}
+}
+
+// Servers with equal scores and equally many requests take turns: the one that got its last request first is the first
+// to be free. By chance, one of four would often get two in a row.
+func TestTiesTakeTurns(t *testing.T) {
+	p := pool(DefaultConfig(), 4)
+	seen := map[string]int{}
+	for i := range 12 {
+		r := &Request{PromptTokens: 1000, Random: mix(uint64(i))} //nolint:gosec // small
+		name, _ := serve(t, p, r, begin)
+		if before, again := seen[name]; again && i-before != 4 {
+			t.Fatalf("%s got requests %d and %d", name, before, i)
+		}
+		seen[name] = i
+	}
+	p.SetEndpoints(servers(5)) // a new one
+	if got := chosen(t, p, &Request{PromptTokens: 1000}, begin); got != "p4" {
+		t.Errorf("%s was chosen, not the one that has nothing", got)
+	}
+}
+
+// A small difference in work does not count in full: a server that has the adapter is preferred to one with a little
+// less work, but not to one with much less.
+func TestSmallDifferences(t *testing.T) {
+	for tokens, want := range map[int]string{100: "p0", 10_000: "p1"} {
+		p := pool(DefaultConfig(), 2)
+		say(p, 0, begin, Stats{MaxAdapters: 1, Active: []string{"sql"}})
+		say(p, 1, begin, Stats{MaxAdapters: 1, Active: []string{"other"}})
+		p.Sent(p.Refs()[0], &Request{PromptTokens: tokens}, begin)
+		if got := chosen(t, p, &Request{Model: "sql", PromptTokens: 1000}, begin); got != want {
+			t.Errorf("%d tokens wait: %s was chosen, not %s", tokens, got, want)
 		}
 	}
 }

@@ -113,6 +113,17 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 		}
 		p.scorer = c
 		return true, nil
+	case "least-work-scorer": // carob's own
+		c := defaultWork()
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if !(c.UncachedWeight >= 0 && c.UncachedWeight <= 1000 && c.RunningTokens >= 0 && c.RunningTokens <= 1e6) {
+			return true, fmt.Errorf("uncachedWeight is %g, runningTokens is %g; not between 0 and 1000, 0 and 1e6",
+				c.UncachedWeight, c.RunningTokens)
+		}
+		p.scorer = c
+		return true, nil
 	case "no-hit-lru-scorer":
 		c := struct {
 			PrefixPluginType string `json:"prefixPluginType"`

@@ -34,6 +34,8 @@ type Pool struct {
 	ready    int
 	block    int // tokens, as reported by the servers
 	colds    int64
+	turns    []int64 // by slot: sequence number of the last request sent to it; 0: none
+	turn     int64   // the last one of all
 	all      latency // of all endpoints: for those with few observations
 	flow     *queues
 	heldRead time.Time // when an autoscaler last read the number of held requests
@@ -195,6 +197,7 @@ func (p *Pool) take() int32 {
 		slot = int32(len(p.ends)) //nolint:gosec // at most twice MostEndpoints
 		p.ends = append(p.ends, end{})
 		p.loads = append(p.loads, load{})
+		p.turns = append(p.turns, 0)
 		p.index.grow(len(p.ends))
 		if p.blocks != nil {
 			p.blocks.grow(len(p.ends))
@@ -206,7 +209,7 @@ func (p *Pool) take() int32 {
 		gen = 1
 	}
 	p.ends[slot] = end{gen: gen, used: true}
-	p.loads[slot] = load{}
+	p.loads[slot], p.turns[slot] = load{}, 0
 	return slot
 }
 
@@ -333,6 +336,8 @@ func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
 	l.unbegun++
 	l.since++
 	e.sinceIt++
+	p.turn++
+	p.turns[ref.slot] = p.turn
 	return f
 }
 

@@ -1,6 +1,9 @@
 package routing
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // scorer gives each candidate a score; out has one entry for each of v.at. Scores are limited to 0 to 1.
 type scorer interface {
@@ -171,4 +174,42 @@ func (coldScorer) score(v *view, out []float64) {
 		out[i] = float64(v.p.ends[slot].cold)
 	}
 	spread(out)
+}
+
+// workScorer prefers the server with the least work until the first token of the request: the tokens of prompts that
+// wait there or are being computed, and those of this prompt that are not in its cache. Work is counted in tokens. A
+// score is the least work divided by that of the server, so that small differences count little: scores that are spread
+// between the least and the most make any difference count in full.
+type workScorer struct {
+	// UncachedWeight is how often tokens of this prompt count. Above 1, so that a prompt goes where it is cached until
+	// the wait there is longer than what computing it again would take: each copy of it displaces another prompt from a
+	// cache, and delays the others of its server.
+	UncachedWeight float64 `json:"uncachedWeight"`
+	// RunningTokens is what a request that is being answered counts: it slows down the others.
+	RunningTokens float64 `json:"runningTokens"`
+}
+
+// The parameters of workScorer without a configuration, by internal/sim/inference (docs/performance.md).
+func defaultWork() workScorer { return workScorer{UncachedWeight: 2.5, RunningTokens: 64} }
+
+const (
+	promptOverhead = 80  // tokens that could be computed in the time that each prompt takes in addition
+	foreignPrompt  = 256 // least tokens of prompts of which only the number is known, because others sent them
+)
+
+func (s workScorer) score(v *view, out []float64) {
+	v.prefix()
+	own := float64(v.r.tokens())
+	foreign := max(own, foreignPrompt)
+	least := math.Inf(1)
+	for i, slot := range v.at {
+		l := &v.p.loads[slot]
+		unbegun := float64(l.unbegun)
+		work := promptOverhead*(1+unbegun) + float64(l.tokens) + foreign*max(v.queue(slot)-unbegun, 0) +
+			s.RunningTokens*v.running(slot) + s.UncachedWeight*own*(1-v.hit(slot))
+		out[i], least = work, min(least, work)
+	}
+	for i, work := range out {
+		out[i] = least / work
+	}
 }

@@ -123,6 +123,15 @@ func (v *view) evaluate(all []weighted) {
 	}
 }
 
+// tie orders candidates with equal scores: the one with the fewest requests, then the one that got its last request the
+// longest time ago, whose work is the most advanced. random decides among those that got none.
+func (v *view) tie(slot int32, random float64) float64 {
+	if turn := v.p.turns[slot]; turn > 0 {
+		random = -float64(turn) / float64(v.p.turn)
+	}
+	return random - 2*float64(v.p.loads[slot].flying)
+}
+
 // order chooses the best n candidates.
 func (v *view) order(k pickerKind, n int, out *[MostChosen]Ref) (chosen int, best float64) {
 	var keys, ties [MostChosen]float64
@@ -136,7 +145,7 @@ func (v *view) order(k pickerKind, n int, out *[MostChosen]Ref) (chosen int, bes
 		key := v.score[i]
 		switch k {
 		case maxScore:
-			tie -= float64(v.p.loads[slot].flying) // with equal scores the one with the least load
+			tie = v.tie(slot, tie)
 		case anyScore:
 			key = 0
 		case weightedRandom: // the smallest of exponential variables: chosen in proportion to the scores

@@ -2,6 +2,7 @@ package inference
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -20,14 +21,19 @@ type Load struct {
 	Blocks           int           // of the cache of each server, 64 tokens each
 	Slow             int           // number of servers that are four times slower
 	Adapters         int           // adapter names in requests; 0: the base model
-	RoundRobin       bool
-	Config           *routing.Config // nil: the default
+	Capacity         int           // tokens in the KV cache of each server; 0: no limit
+	Burst            int           // requests that come at once; 0: one
+	// Spread: questions have Question tokens times or divided by up to this, at random; 0: all have Question.
+	Spread     int
+	RoundRobin bool
+	Config     *routing.Config // nil: the default
 }
 
 // Report holds the results of a load for its clients.
 type Report struct {
 	Requests, Answered int
-	P50, P90           time.Duration // time to the first token
+	P50, P90, P99      time.Duration // time to the first token
+	Rate               float64       // responses in a second, of all requests
 	Hits               float64       // part of the tokens of prompts that was in a cache
 }
 
@@ -48,6 +54,9 @@ func Measure(seed uint64, l Load) Report {
 	for i := range l.Servers {
 		s := w.server()
 		s.most, s.capacity, s.blocks, s.slots = 64, 1<<20, l.Blocks, 2
+		if l.Capacity > 0 {
+			s.capacity = l.Capacity
+		}
 		if i < l.Slow {
 			s.slow = 4
 		}
@@ -62,13 +71,23 @@ func Measure(seed uint64, l Load) Report {
 	var next func()
 	asked := 0
 	next = func() {
-		w.after(time.Duration(w.ExpFloat64()/l.PerSecond*float64(time.Second)), func() {
+		wait := w.ExpFloat64() / l.PerSecond * float64(time.Second)
+		if l.Burst > 0 && asked%l.Burst > 0 {
+			wait = 0
+		} else if l.Burst > 0 {
+			wait *= float64(l.Burst)
+		}
+		w.after(time.Duration(wait), func() {
 			if w.now.After(end) {
 				return
 			}
 			asked++
 			tenant := w.IntN(l.Tenants)
-			prompt := prefixes[tenant] + text(fmt.Sprint("question ", asked), l.Question)
+			question := l.Question
+			if l.Spread > 0 {
+				question = int(float64(question) * math.Pow(float64(l.Spread), 2*w.Float64()-1))
+			}
+			prompt := prefixes[tenant] + text(fmt.Sprint("question ", asked), question)
 			r := &request{tokens: len(prompt) / 4, answer: 1 + w.IntN(2*l.Answer), came: w.now}
 			r.facts = routing.Request{Model: "base", Bytes: len(prompt), Random: w.Uint64(), Received: w.now}
 			if l.Adapters > 0 {
@@ -86,10 +105,10 @@ func Measure(seed uint64, l Load) Report {
 	w.ttft, w.cached, w.prompts = nil, 0, 0
 	w.until(end)
 	w.run(end.Add(time.Hour), w.over)
+	out := Report{Requests: asked, Answered: w.answered, Rate: float64(w.answered) / w.now.Sub(begin).Seconds()}
 	slices.Sort(w.ttft)
-	out := Report{Requests: asked, Answered: w.answered}
 	if n := len(w.ttft); n > 0 {
-		out.P50, out.P90 = w.ttft[n/2], w.ttft[n*9/10]
+		out.P50, out.P90, out.P99 = w.ttft[n/2], w.ttft[n*9/10], w.ttft[n*99/100]
 		out.Hits = float64(w.cached) / float64(w.prompts)
 	}
 	return out

@@ -43,21 +43,24 @@ schedulingProfiles:
   - {pluginRef: max-score-picker}
 `
 
-// pickers compares round robin, carob's picker, and llm-d's picker behind carob's gateway, on the same servers.
+// pickers compares round robin, carob's picker without and with the configuration of llm-d's, and llm-d's picker behind
+// carob's gateway, on the same servers.
 func pickers(ctx context.Context, l *lab) (out []line, err error) {
-	if l.llmd == "" {
-		return []line{{"llm-d's picker", "not measured (-llmd)", ""}}, nil
-	}
 	if err := l.pools(ctx); err != nil {
 		return nil, err
 	}
-	stop, err := l.startPicker(ctx)
-	if err != nil {
+	if err := errors.Join(l.configure(ctx), l.warm(ctx, "/tuned")); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	if err := errors.Join(l.configure(ctx), l.warm(ctx, "/tuned"), l.warm(ctx, "/llmd")); err != nil {
-		return nil, err
+	if l.llmd != "" {
+		stop, err := l.startPicker(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		if err := l.warm(ctx, "/llmd"); err != nil {
+			return nil, err
+		}
 	}
 	servers, err := l.servers(ctx, "slow")
 	if err != nil {
@@ -71,8 +74,12 @@ func pickers(ctx context.Context, l *lab) (out []line, err error) {
 		for _, way := range []struct {
 			name, prefix string
 			at           []string
-		}{{"round robin, direct", "", all}, {"carob", "/tuned", []string{gatewayAt}},
+		}{{"round robin, direct", "", all}, {"carob", "/slow", []string{gatewayAt}},
+			{"carob, configured as llm-d's", "/tuned", []string{gatewayAt}},
 			{"llm-d's picker behind carob's gateway", "/llmd", []string{gatewayAt}}} {
+			if way.prefix == "/llmd" && l.llmd == "" {
+				continue
+			}
 			before, err := loads(ctx, all)
 			if err != nil {
 				return nil, err
