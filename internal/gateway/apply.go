@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"k8s.io/klog/v2"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/base/fdstore"
 	"carob/internal/core/cowmap"
@@ -47,10 +48,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 		p, _ := pools.Get(ref)
 		g.serve(ctx, ref, p, w, pools)
 	}
-	g.measure(plan.Plan)
-	if w.World.Offered {
-		g.offers.Store(newOffers(plan.Plan, pools))
-	}
+	g.announce(plan.Plan, pools)
 	g.openPorts(ctx, plan, pools, &gatewayplan.Touched{}) // all statuses are stored
 	for ref, p := range g.pools.All() {                   // after no site has it
 		if _, stays := pools.Get(ref); !stays {
@@ -138,9 +136,18 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 	for of := range touched.Services { // any order: into maps
 		missing[of], s.changed[of] = true, true
 	}
-	g.feed.endpointsOf(s, missing)
+	g.feed.endpointsOf(s, missing, touched.Pools)
 	for _, ref := range touched.New {
 		g.pools = g.pools.With(ref, g.pool(ref, s))
+	}
+	for ref := range touched.Pools { // any order: each by itself
+		if g.plan.Pools[ref] != nil {
+			p, _ := g.pools.Get(ref)
+			g.updatePool(ctx, ref, p, s)
+		}
+	}
+	if len(touched.Pools) > 0 {
+		g.announce(g.plan.Plan, g.pools)
 	}
 	before := g.pools
 	for _, ref := range touched.Gone {
@@ -170,21 +177,11 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 	for _, r := range touched.GRPCRoutes {
 		g.forget("GRPCRoute", nameOf(r), g.plan.GRPCRoutes[nameOf(r)] == nil)
 	}
-	for of := range s.changes.HTTPRoutes { // any order: each by itself
-		g.forget("HTTPRoute", of, g.plan.HTTPRoutes[of] == nil)
-	}
-	for of := range s.changes.GRPCRoutes {
-		g.forget("GRPCRoute", of, g.plan.GRPCRoutes[of] == nil)
-	}
-	for of := range s.changes.TLSRoutes {
-		g.forget("TLSRoute", of, g.plan.TLSRoutes[of] == nil)
-	}
-	for of := range s.changes.TCPRoutes {
-		g.forget("TCPRoute", of, g.plan.TCPRoutes[of] == nil)
-	}
-	for of := range s.changes.UDPRoutes {
-		g.forget("UDPRoute", of, g.plan.UDPRoutes[of] == nil)
-	}
+	forgetGone(g, "HTTPRoute", s.changes.HTTPRoutes, g.plan.HTTPRoutes)
+	forgetGone(g, "GRPCRoute", s.changes.GRPCRoutes, g.plan.GRPCRoutes)
+	forgetGone(g, "TLSRoute", s.changes.TLSRoutes, g.plan.TLSRoutes)
+	forgetGone(g, "TCPRoute", s.changes.TCPRoutes, g.plan.TCPRoutes)
+	forgetGone(g, "UDPRoute", s.changes.UDPRoutes, g.plan.UDPRoutes)
 	for of := range s.changes.Ingresses {
 		_, planned := g.plan.Ingresses[of]
 		g.forget("Ingress", of, !planned)
@@ -220,6 +217,13 @@ func (g *Gateway) changePorts(s *snapshot, touched *gatewayplan.Touched) {
 func (g *Gateway) forget(kind string, of name, gone bool) {
 	if gone {
 		g.seen.figures.forget(routeKey{kind, of.Namespace, of.Name})
+	}
+}
+
+// forgetGone ends the metrics of those changed routes of a kind that the plan does not serve.
+func forgetGone[T any](g *Gateway, kind string, changed map[name]T, served map[name][]gatewayv1.RouteParentStatus) {
+	for of := range changed { // any order: each by itself
+		g.forget(kind, of, served[of] == nil)
 	}
 }
 

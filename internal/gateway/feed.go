@@ -216,7 +216,7 @@ func newFeed() *feed {
 
 // notify wakes the loop if there are changes to take. The lock is held.
 func (f *feed) notify() {
-	if f.missing == 0 && (f.plan || !f.changes.Empty() || len(f.changedSecrets) > 0 ||
+	if f.missing == 0 && (f.plan || f.inference.changed || !f.changes.Empty() || len(f.changedSecrets) > 0 ||
 		len(f.changed) > 0 || len(f.touched) > 0) {
 		poke(f.wake)
 	}
@@ -459,6 +459,7 @@ func (f *feed) take() (world, changes *snapshot, ok bool) {
 			return nil, nil, false // about to start
 		}
 	}
+	f.takeInference()
 	s := &snapshot{changed: f.changed, services: map[name]*corev1.Service{},
 		slices: map[name][]*discoveryv1.EndpointSlice{}}
 	f.changed = map[name]bool{}

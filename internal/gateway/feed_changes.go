@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -8,13 +10,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
 )
 
 // note records an object that has changed; its last state counts.
-func note[T any](into *map[name]T, of name, o T) {
+func note[K comparable, T any](into *map[K]T, of K, o T) {
 	if *into == nil {
-		*into = map[name]T{}
+		*into = map[K]T{}
 	}
 	(*into)[of] = o
 }
@@ -63,11 +66,10 @@ func (f *feed) classChanged(before, after *networkingv1.IngressClass) {
 	f.servingChanged(was)
 }
 
-// servingChanged makes the plan afresh when carob begins to serve Ingresses, and when it serves none any more. The lock
-// is held.
+// servingChanged may change the watched kinds, when carob begins to serve Ingresses, and when it serves none any more.
+// The lock is held.
 func (f *feed) servingChanged(was int) {
 	if (was == 0) != (f.serving == 0) {
-		f.plan = true
 		poke(f.restage)
 	}
 }
@@ -102,21 +104,14 @@ func (f *feed) serviceChanged(before, after *corev1.Service) {
 func (f *feed) namespaceChanged(before, after *corev1.Namespace) {
 	switch {
 	case after == nil:
-		noteLabels(&f.changes.Namespaces, before.Name, nil)
-	case before == nil || !sameLabels(before.Labels, after.Labels):
+		note(&f.changes.Namespaces, before.Name, nil)
+	case before == nil || !maps.Equal(before.Labels, after.Labels):
 		set := labels.Set(after.Labels)
 		if set == nil {
 			set = labels.Set{}
 		}
-		noteLabels(&f.changes.Namespaces, after.Name, set)
+		note(&f.changes.Namespaces, after.Name, set)
 	}
-}
-
-func noteLabels(into *map[string]labels.Set, of string, set labels.Set) {
-	if *into == nil {
-		*into = map[string]labels.Set{}
-	}
-	(*into)[of] = set
 }
 
 // gatewayChanged records a changed Gateway, and reads the Secret with its certificate for backends again: until now its
@@ -152,11 +147,10 @@ func hasPickerConfig(m *corev1.ConfigMap) bool {
 // caKey is the key of CAs in a ConfigMap.
 const caKey = "ca.crt"
 
-// configMapChanged notes CAs. The lock is held.
+// configMapChanged notes CAs and configurations of pickers. The lock is held.
 func (f *feed) configMapChanged(before, after *corev1.ConfigMap) {
 	if before != nil && hasPickerConfig(before) || after != nil && hasPickerConfig(after) {
-		f.plan = true
-		return
+		f.inference.changed = true
 	}
 	var now *gatewayplan.Material
 	if after != nil {
@@ -165,10 +159,13 @@ func (f *feed) configMapChanged(before, after *corev1.ConfigMap) {
 	note(&f.changes.CAs, eitherName(before, after), now)
 }
 
-// endpointsOf adds the endpoints of Services to a snapshot.
-func (f *feed) endpointsOf(s *snapshot, all map[name]bool) {
+// endpointsOf adds the endpoints of Services and the pods of pools to a snapshot.
+func (f *feed) endpointsOf(s *snapshot, all map[name]bool, pools map[httproute.Ref]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for ref := range pools { // any order: into a map
+		f.addPods(s, ref.Namespace)
+	}
 	for of := range all { // any order: into maps
 		s.services[of] = f.services.all[of]
 		s.slices[of] = sorted(f.ofService[of])

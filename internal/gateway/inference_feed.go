@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -21,7 +22,8 @@ import (
 
 // inferenceFeed has the objects of the inference extension.
 type inferenceFeed struct {
-	served map[string]bool // definitions that the API server has
+	served  map[string]bool // definitions that the API server has
+	changed bool            // an object of these kinds, or a configuration of a picker, has changed
 	// patience is how long to wait for the first lists: without them routes would have no pools for a moment. They may
 	// never arrive.
 	patience time.Time
@@ -88,8 +90,13 @@ func (f *feed) declarePools(cfg Config) {
 			return cache.NewListWatchFromClient(clients[group], resource, metav1.NamespaceAll, fields.Everything())
 		}
 	}
-	in.pools.changed = func(_, _ *inferenceapi.Pool) { f.plan = true; poke(f.restage) }
-	in.oldPools.changed = func(_, _ *inferenceapi.OldPool) { f.plan = true; poke(f.restage) }
+	in.pools.changed = func(_, _ *inferenceapi.Pool) { in.changed = true; poke(f.restage) }
+	in.oldPools.changed = func(_, _ *inferenceapi.OldPool) { in.changed = true; poke(f.restage) }
+	in.models.changed = func(_, _ *inferenceapi.Model) { in.changed = true }
+	objective := func(_, _ *inferenceapi.Objective) { in.changed = true }
+	rewrite := func(_, _ *inferenceapi.Rewrite) { in.changed = true }
+	in.objectives.changed, in.routerObjectives.changed = objective, objective
+	in.rewrites.changed, in.routerRewrites.changed = rewrite, rewrite
 	in.pods.changed = f.podChanged
 	watch(f, &in.pools, poolKinds, "inferencepools", &inferenceapi.Pool{}, remote(inferenceapi.Group, "inferencepools"))
 	watch(f, &in.oldPools, oldPoolKinds, "inferencepools-v1alpha2", &inferenceapi.OldPool{},
@@ -192,7 +199,7 @@ func (f *feed) podChanged(before, after *corev1.Pod) {
 	if before != nil && after != nil {
 		was, wasOK := gatewayplan.PoolAddress(before)
 		is, isOK := gatewayplan.PoolAddress(after)
-		if was == is && wasOK == isOK && before.UID == after.UID && sameLabels(before.Labels, after.Labels) {
+		if was == is && wasOK == isOK && before.UID == after.UID && maps.Equal(before.Labels, after.Labels) {
 			if isOK {
 				in.ofSpace[after.Namespace][after.Name] = after
 			}
@@ -229,42 +236,39 @@ func (f *feed) podChanged(before, after *corev1.Pod) {
 	touch(after)
 }
 
-func sameLabels(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if other, ok := b[k]; !ok || other != v {
-			return false
-		}
-	}
-	return true
-}
-
 // takePods adds the pods of the namespaces with pools to a snapshot. The lock is held.
 func (f *feed) takePods(s *snapshot) {
 	s.touched, f.touched = f.touched, map[httproute.Ref]bool{}
 	s.pods = map[string][]*corev1.Pod{}
-	add := func(namespace string) {
-		if _, done := s.pods[namespace]; done {
-			return
-		}
-		s.pods[namespace] = []*corev1.Pod{}
-		for _, p := range f.inference.ofSpace[namespace] {
-			s.pods[namespace] = append(s.pods[namespace], p)
-		}
-	}
 	if !f.plan {
 		for ref := range s.touched {
-			add(ref.Namespace)
+			f.addPods(s, ref.Namespace)
 		}
 		return
 	}
 	for key := range f.inference.pools.all {
-		add(key.Namespace)
+		f.addPods(s, key.Namespace)
 	}
 	for key := range f.inference.oldPools.all {
-		add(key.Namespace)
+		f.addPods(s, key.Namespace)
+	}
+}
+
+// addPods adds the pods of a namespace to a snapshot. The lock is held.
+func (f *feed) addPods(s *snapshot, namespace string) {
+	if _, done := s.pods[namespace]; !done {
+		s.pods[namespace] = slices.Collect(maps.Values(f.inference.ofSpace[namespace]))
+	}
+}
+
+// takeInference adds the objects of the inference extension to the changes if one has changed. The lock is held.
+func (f *feed) takeInference() {
+	if !f.inference.changed {
+		return
+	}
+	f.inference.changed = false
+	if f.changes.Inference = f.pools(); f.changes.Inference == nil {
+		f.plan = true // the kinds are not watched any more
 	}
 }
 

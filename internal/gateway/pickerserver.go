@@ -45,6 +45,14 @@ type offers struct {
 	byService map[name]*pool   // by the Service in endpointPickerRef; nil: several pools name it
 }
 
+// announce offers the pools of carob's picker to other gateways, if it shall, and to metrics. The lock is held.
+func (g *Gateway) announce(plan *gatewayplan.Plan, pools poolMap) {
+	g.measure(plan)
+	if g.cfg.Picker.IsValid() {
+		g.offers.Store(newOffers(plan, pools))
+	}
+}
+
 func newOffers(plan *gatewayplan.Plan, pools poolMap) *offers {
 	o := &offers{byName: map[string]*pool{}, byService: map[name]*pool{}}
 	for ref, p := range plan.Pools { // any order: into maps

@@ -2,12 +2,14 @@ package gatewayplan
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 )
 
@@ -175,4 +177,53 @@ func BenchmarkOtherChanges(b *testing.B) {
 			live = NewLive(w)
 		}
 	})
+}
+
+// BenchmarkPoolChange measures changes of an InferencePool and of a model among many routes, of which ten lead to
+// pools, and the first and the last Ingress.
+func BenchmarkPoolChange(b *testing.B) {
+	for _, n := range []int{10, 10000} {
+		w := crowd(n)
+		w.Inference = &Inference{}
+		for i, r := range w.HTTPRoutes[:10] {
+			p := poolOf("a", fmt.Sprint("p", i), nil)
+			w.Inference.Pools = append(w.Inference.Pools, p)
+			ref := backendOf(p.Name, "")
+			ref.Kind, ref.Group = new(gatewayv1.Kind("InferencePool")), new(gatewayv1.Group(inferenceapi.Group))
+			r.Spec.Rules[0].BackendRefs = []gatewayv1.HTTPBackendRef{ref}
+		}
+		live := NewLive(w)
+		for name, change := range map[string]func(int) *Changes{
+			"pool": func(i int) *Changes {
+				in := *live.p.Inference
+				p := in.Pools[i%10].DeepCopy()
+				p.Spec.AppProtocol = []string{"", "kubernetes.io/h2c"}[i/10%2]
+				in.Pools = slices.Concat(in.Pools[:i%10], []*inferenceapi.Pool{p}, in.Pools[i%10+1:])
+				return &Changes{Inference: &in}
+			},
+			"model": func(i int) *Changes {
+				in, m := *live.p.Inference, &inferenceapi.Model{ObjectMeta: meta("a", "m", 0)}
+				m.Spec.PoolRef.Group, m.Spec.PoolRef.Name = inferenceapi.Group, "p0"
+				m.Spec.ModelName = fmt.Sprint(i)
+				in.Models = []*inferenceapi.Model{m}
+				return &Changes{Inference: &in}
+			},
+			"ingress": func(i int) *Changes {
+				in := ingressOf("i", "x.test", map[string]string{})
+				of := nameOf(in)
+				if i%2 == 1 {
+					in = nil
+				}
+				return &Changes{Ingresses: map[Name]*networkingv1.Ingress{of: in}}
+			},
+		} {
+			b.Run(fmt.Sprint(name, "/", n), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					if t, ok := live.Change(change(i)); !ok {
+						b.Fatal(t, ok)
+					}
+				}
+			})
+		}
+	}
 }

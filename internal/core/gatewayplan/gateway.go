@@ -67,7 +67,6 @@ func (l *listener) serves() bool {
 func (p *planner) gateways() {
 	p.gatewayClasses()
 	order := p.planGateways()
-	p.tlsPolicies()
 	p.attach()
 	for _, g := range order {
 		p.open(g)

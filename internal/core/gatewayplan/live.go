@@ -82,6 +82,9 @@ type Changes struct {
 	// IngressClasses have no namespace in their names. The Ingresses that name one are among the changes, too.
 	IngressClasses map[Name]*networkingv1.IngressClass
 	GatewayClasses map[Name]*gatewayv1.GatewayClass // without a namespace in their names
+	// Inference has all objects of the inference extension, if one of them has changed; nil: none has. A plan without
+	// these kinds cannot follow it.
+	Inference *Inference
 }
 
 // Empty reports whether nothing has changed.
@@ -89,7 +92,8 @@ func (c *Changes) Empty() bool {
 	return len(c.Ingresses) == 0 && len(c.HTTPRoutes) == 0 && len(c.GRPCRoutes) == 0 && len(c.TLSRoutes) == 0 &&
 		len(c.TCPRoutes) == 0 && len(c.UDPRoutes) == 0 && len(c.Grants) == 0 && len(c.Services) == 0 &&
 		len(c.Secrets) == 0 && len(c.Namespaces) == 0 && len(c.Gateways) == 0 && len(c.ListenerSets) == 0 &&
-		len(c.Policies) == 0 && len(c.CAs) == 0 && len(c.IngressClasses) == 0 && len(c.GatewayClasses) == 0
+		len(c.Policies) == 0 && len(c.CAs) == 0 && len(c.IngressClasses) == 0 && len(c.GatewayClasses) == 0 &&
+		c.Inference == nil
 }
 
 // Touched lists the parts of a plan that changes have affected.
@@ -99,7 +103,9 @@ type Touched struct {
 	// Certificates are the ports with certificates of other Secrets, or for other hosts.
 	Certificates map[netip.AddrPort]bool
 	New, Gone    []httproute.Ref
-	Services     map[Name]bool // whose endpoints may have changed
+	// Pools are those that come or go in Plan.Pools, or are served otherwise than before.
+	Pools    map[httproute.Ref]bool
+	Services map[Name]bool // whose endpoints may have changed
 	// Listeners: ports may have been added, removed, or got other certificates.
 	Listeners bool
 
@@ -114,6 +120,7 @@ type Touched struct {
 	Gateways       []*gatewayv1.Gateway
 	ListenerSets   []*gatewayv1.ListenerSet
 	Policies       []*gatewayv1.BackendTLSPolicy
+	Inference      *Inference // statuses of its objects may have to be stored; nil: of none
 }
 
 // sameGeneration reports whether two versions of an object have the same generation, and neither or both are being
@@ -158,7 +165,10 @@ type changing struct {
 	judged map[*policy]bool
 	// recertified: Ingresses have other certificates.
 	recertified bool
-	replan      *replanning // nil: Gateways and ListenerSets are not planned again
+	// repool: the Service of a picker, or its policy, has changed. repooled: other pools are served, or through other
+	// Gateways.
+	repool, repooled bool
+	replan           *replanning // nil: Gateways and ListenerSets are not planned again
 }
 
 // partOf names a part of a route at a listener of a port.
@@ -168,41 +178,38 @@ type partOf struct {
 	part     int
 }
 
-// Change updates the plan for the changed objects. It returns false when the plan has to be made anew, because the
-// change affects more than routes; then this plan must not be used any more.
+// Change updates the plan for the changed objects. It returns false when the plan has to be made anew, because it was
+// made without the kinds of the changed objects; then this plan must not be used any more.
 func (l *Live) Change(c *Changes) (*Touched, bool) {
+	if c.Inference != nil && l.p.Inference == nil {
+		return nil, false
+	}
 	n := &changing{planner: l.p, out: &Touched{Ports: map[netip.AddrPort]bool{},
-		UDP: map[netip.AddrPort]bool{}, Certificates: map[netip.AddrPort]bool{}, Services: map[Name]bool{}},
-		streams: map[*listener]bool{},
+		UDP: map[netip.AddrPort]bool{}, Certificates: map[netip.AddrPort]bool{}, Services: map[Name]bool{},
+		Pools: map[httproute.Ref]bool{}}, streams: map[*listener]bool{},
 		planned: map[routeID]*route{}, before: map[httproute.Ref]bool{},
 		parts: map[netip.AddrPort]map[partOf]*httproute.Route{}, gates: map[*gateway]bool{},
 		added: map[*listenerSet]bool{}, judged: map[*policy]bool{}}
 	again := map[routeID]bool{}
 	gateways := n.gatewayObjects(c)
 	gateways = n.grants(c.Grants, again) || gateways
-	for _, change := range []func(*Changes, map[routeID]bool) (gateways, ok bool){n.classes, n.namespaces, n.secrets,
+	for _, change := range []func(*Changes, map[routeID]bool) (gateways bool){n.classes, n.namespaces, n.secrets,
 		n.services, n.policies} {
-		also, ok := change(c, again)
-		if !ok {
-			return nil, false
-		}
-		gateways = gateways || also
+		gateways = change(c, again) || gateways
 	}
+	n.pools(c.Inference, again)
+	n.readIngresses(c, again)
+	hosting := n.hostingAfter() > 0
+	gateways = gateways || hosting != (n.hosting > 0) // ports of Ingresses are opened or closed
 	if gateways {
-		n.gatewaysAgain(again)
+		n.gatewaysAgain(again, hosting)
 	}
 	n.read(c, again)
-	if gateways && !n.rejoin() {
-		return nil, false
+	if gateways {
+		n.rejoin()
 	}
-	hosting := l.p.hosting
 	for id, after := range n.planned { // any order: into maps
-		if !n.replace(id, after) {
-			return nil, false
-		}
-	}
-	if (hosting == 0) != (l.p.hosting == 0) {
-		return nil, false // ports of Ingresses are opened or closed
+		n.replace(id, after)
 	}
 	n.tables()
 	n.certify()
@@ -213,6 +220,7 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 		n.statuses()
 	}
 	n.policyStatuses()
+	n.poolStatuses()
 	return n.out, true
 }
 
@@ -241,8 +249,8 @@ func forRoutes(g *gatewayv1.ReferenceGrant) bool {
 	})
 }
 
-// services takes over Services, and adds the routes that name them. It is not ok when one is a picker's.
-func (n *changing) services(c *Changes, again map[routeID]bool) (gateways, ok bool) {
+// services takes over Services, and adds the routes that name them. Gateways do not depend on them.
+func (n *changing) services(c *Changes, again map[routeID]bool) (gateways bool) {
 	for name, after := range c.Services { // any order: into maps
 		before := n.Services[name]
 		if n.Services[name] = after; after == nil {
@@ -251,23 +259,53 @@ func (n *changing) services(c *Changes, again map[routeID]bool) (gateways, ok bo
 		if before != nil && after != nil && SameService(before, after) {
 			continue
 		}
-		if n.pickers[name] {
-			return false, false
-		}
+		n.repool = n.repool || n.pickers[name]
 		n.out.Services[name] = true
 		maps.Copy(again, n.naming[name])
 	}
-	return false, true
+	return false
 }
 
-// read plans the routes that have changed, and those in again.
+// readIngresses plans the Ingresses that have changed, and those in again.
+func (n *changing) readIngresses(c *Changes, again map[routeID]bool) {
+	all := maps.Clone(c.Ingresses)
+	for id := range again { // any order: into a map
+		if in, ok := n.routes[id].meta.(*networkingv1.Ingress); ok {
+			all = with(all, id.Name, in)
+		}
+	}
+	for name, in := range all { // any order: into maps
+		delete(n.Plan.Ingresses, name)
+		id := routeID{"Ingress", name}
+		if n.planned[id] = nil; in != nil {
+			if r := n.plannedIngress(in); r != nil {
+				n.planned[id] = r
+				n.out.Ingresses = append(n.out.Ingresses, in)
+			}
+		}
+	}
+}
+
+// hostingAfter is the number of Ingresses with routes when those that were planned have replaced the former ones.
+func (n *changing) hostingAfter() int {
+	out := n.hosting
+	for id, after := range n.planned { // any order: a sum
+		if n.routes[id].opens() {
+			out--
+		}
+		if after.opens() {
+			out++
+		}
+	}
+	return out
+}
+
+// read plans the routes that have changed, and those in again, other than Ingresses.
 func (n *changing) read(c *Changes, again map[routeID]bool) {
-	ingresses, https, grpcs := maps.Clone(c.Ingresses), maps.Clone(c.HTTPRoutes), maps.Clone(c.GRPCRoutes)
+	https, grpcs := maps.Clone(c.HTTPRoutes), maps.Clone(c.GRPCRoutes)
 	tlss, tcps, udps := maps.Clone(c.TLSRoutes), maps.Clone(c.TCPRoutes), maps.Clone(c.UDPRoutes)
 	for id := range again { // any order: into maps
 		switch o := n.routes[id].meta.(type) {
-		case *networkingv1.Ingress:
-			ingresses = with(ingresses, id.Name, o)
 		case *gatewayv1.HTTPRoute:
 			https = with(https, id.Name, o)
 		case *gatewayv1.GRPCRoute:
@@ -278,16 +316,6 @@ func (n *changing) read(c *Changes, again map[routeID]bool) {
 			tcps = with(tcps, id.Name, o)
 		case *gatewayv1.UDPRoute:
 			udps = with(udps, id.Name, o)
-		}
-	}
-	for name, in := range ingresses { // any order: into maps, as below
-		delete(n.Plan.Ingresses, name)
-		id := routeID{"Ingress", name}
-		if n.planned[id] = nil; in != nil {
-			if r := n.plannedIngress(in); r != nil {
-				n.planned[id] = r
-				n.out.Ingresses = append(n.out.Ingresses, in)
-			}
 		}
 	}
 	n.out.HTTPRoutes = readRoutes(n, "HTTPRoute", https, n.Plan.HTTPRoutes, n.plannedHTTP)
@@ -324,22 +352,17 @@ func with[T any](all map[Name]T, name Name, o T) map[Name]T {
 	return all
 }
 
-// replace replaces one version of a route by the next. It returns false when the change affects
-// more than routes.
-func (n *changing) replace(id routeID, after *route) bool {
+// replace replaces one version of a route by the next.
+func (n *changing) replace(id routeID, after *route) {
 	before := n.routes[id]
-	if before != nil && len(before.pools) > 0 || after != nil && len(after.pools) > 0 {
-		return false
-	}
 	n.recertified = n.recertified || !slices.EqualFunc(before.certificates(), after.certificates(), sameCertificate)
 	for i, r := range []*route{before, after} {
 		if r == nil {
 			continue
 		}
+		n.repooled = n.repooled || len(r.pools) > 0
 		for _, ref := range r.refs {
-			if _, known := n.before[ref]; !known {
-				n.before[ref] = n.Refs[ref]
-			}
+			n.note(ref)
 		}
 		n.count(r, []int{-1, 1}[i])
 		for pol := range r.policies { // any order: into a map
@@ -371,7 +394,13 @@ func (n *changing) replace(id routeID, after *route) bool {
 			}
 		}
 	}
-	return true
+}
+
+// note keeps whether a backend was in use before the change.
+func (n *changing) note(ref httproute.Ref) {
+	if _, known := n.before[ref]; !known {
+		n.before[ref] = n.Refs[ref]
+	}
 }
 
 func (r *route) certificates() []Certificate {

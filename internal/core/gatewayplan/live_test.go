@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 )
 
 // objects holds the objects of a world by name, so that the test can change them. In the frame are the Gateways and
 // ListenerSets, and everything that does not change.
 type objects struct {
-	frame *World
-	now   *Changes
+	frame     *World
+	now       *Changes
+	inference inferenceObjects
 }
 
 func (o *objects) world() *World {
@@ -36,6 +37,7 @@ func (o *objects) world() *World {
 	w.Secrets, w.CAs = materials(n.Secrets), materials(n.CAs)
 	w.Classes = slices.Collect(maps.Values(n.IngressClasses))
 	w.GatewayClasses = slices.Collect(maps.Values(n.GatewayClasses))
+	w.Inference = o.inference.copied()
 	return &w
 }
 
@@ -118,7 +120,7 @@ func liveFrame() *objects {
 	now.Grants, now.Policies, now.Secrets, now.CAs = named(w.Grants), policies, pointers(w.Secrets), pointers(w.CAs)
 	now.Services, now.Namespaces = maps.Clone(w.Services), maps.Clone(w.Namespaces)
 	now.IngressClasses, now.GatewayClasses = named(w.Classes), named(w.GatewayClasses)
-	return &objects{w, now}
+	return &objects{frame: w, now: now, inference: inferenceObjects{}}
 }
 
 // policyOf is a policy for a Service or one of its ports.
@@ -156,6 +158,9 @@ func randomHosts(r *rand.Rand) (out []gatewayv1.Hostname) {
 }
 
 func randomBackend(r *rand.Rand) gatewayv1.HTTPBackendRef {
+	if r.IntN(4) == 0 {
+		return poolBackendOf(r)
+	}
 	return backendOf(pick(r, "web", "web", "tls", "late", "none"), pick(r, "", "", "b"))
 }
 
@@ -164,7 +169,10 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 	ns := pick(r, "a", "a", "b")
 	name := Name{Namespace: ns, Name: fmt.Sprint("r", r.IntN(8))}
 	there := r.IntN(3) > 0
-	switch r.IntN(22) {
+	switch r.IntN(25) {
+	case 22, 23, 24:
+		o.changeInference(r)
+		c.Inference = o.inference.copied()
 	case 19:
 		o.changeClass(r, there, c)
 	case 20:
@@ -359,6 +367,14 @@ func statuses(p *Plan) map[string]any {
 	put(out, "TCPRoute", p.TCPRoutes)
 	put(out, "UDPRoute", p.UDPRoutes)
 	put(out, "BackendTLSPolicy", p.Policies)
+	for ref, s := range p.PoolStatus {
+		out[fmt.Sprint("InferencePool ", ref)] = s
+	}
+	put(out, "InferenceModel", p.Models)
+	put(out, "InferenceObjective", p.Objectives)
+	put(out, "InferenceModelRewrite", p.Rewrites)
+	put(out, "InferenceObjective of llm-d", p.RouterObjectives)
+	put(out, "InferenceModelRewrite of llm-d", p.RouterRewrites)
 	return out
 }
 
@@ -392,17 +408,18 @@ func touch[T metav1.Object](out map[string]bool, kind string, all []T) {
 // After any changes, the plan equals one that is made anew from the same objects, and Touched lists everything that
 // differs.
 func TestLivePlan(t *testing.T) {
-	followed, used, replanned := 0, 0, 0
+	used, replanned, pooled := 0, 0, 0
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		o := liveFrame()
+		o.frame.Offered = seed%2 == 0
 		live := NewLive(o.world())
 		for step := range 40 {
 			c := changes()
 			for range 1 + r.IntN(3) {
 				o.change(r, step, c)
 			}
-			before, refs := statuses(live.Plan), maps.Clone(live.Refs)
+			before, refs, pools := statuses(live.Plan), maps.Clone(live.Refs), live.Pools
 			tables := map[string]*httproute.Table{}
 			streams, served := map[string][]Stream{}, map[string][]Certificate{}
 			for at, p := range live.Ports {
@@ -418,18 +435,22 @@ func TestLivePlan(t *testing.T) {
 			touched, ok := live.Change(c)
 			fresh := NewLive(w)
 			if !ok {
-				live = fresh
-				continue
+				t.Fatalf("seed %d, step %d: the change was not followed", seed, step)
 			}
-			if followed++; touched.Listeners {
+			if touched.Listeners {
 				replanned++
 			}
+			if diff := poolsDiffer(pools, live.Plan, fresh.Plan, touched); diff != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, step, diff)
+			}
+			pooled += len(live.Pools)
 			after := statuses(live.Plan)
 			for what, s := range statuses(fresh.Plan) {
 				if !reflect.DeepEqual(after[what], s) {
 					t.Fatalf("seed %d, step %d: the status of %s: %+v\nafresh: %+v", seed, step, what, after[what], s)
 				}
-				if !reflect.DeepEqual(before[what], s) && !touched.statuses()[what] {
+				if !reflect.DeepEqual(before[what], s) && !touched.statuses()[what] &&
+					(touched.Inference == nil || !strings.HasPrefix(what, "Inference")) {
 					t.Fatalf("seed %d, step %d: %s was not touched", seed, step, what)
 				}
 				delete(after, what)
@@ -489,29 +510,18 @@ func TestLivePlan(t *testing.T) {
 			}
 		}
 	}
-	if followed < 1800 || used < 300 || replanned < 600 {
-		t.Errorf("only %d changes were followed, %d of Gateways, with %d routes of UDP", followed, replanned, used)
+	if used < 300 || replanned < 600 || pooled < 1000 {
+		t.Errorf("only %d changes of Gateways, %d routes of UDP, %d pools", replanned, used, pooled)
 	}
 }
 
-// Changes that affect more than routes require a new plan.
+// A plan without the kinds of the inference extension cannot follow their objects.
 func TestChangesThatRequireNewPlan(t *testing.T) {
-	in := ingressOf("i", "x", map[string]string{})
-	first := changes()
-	first.Ingresses[nameOf(in)] = in
-	if _, ok := NewLive(liveFrame().world()).Change(first); ok {
-		t.Error("the first Ingress opens ports")
-	}
-	o := liveFrame()
-	w := o.world()
-	w.Inference = &Inference{Pools: []*inferenceapi.Pool{poolOf("a", "p", &inferenceapi.Picker{Kind: "Service",
-		Name: "picker", Port: &inferenceapi.Port{Number: 80}})}}
-	for service, follows := range map[string]bool{"picker": false, "web": true} {
-		c := changes()
-		p := policyOf("a", "p", 0, service, "")
-		c.Policies[nameOf(p)] = p
-		if _, ok := NewLive(w).Change(c); ok != follows {
-			t.Errorf("a policy for Service %s is followed: %v", service, ok)
-		}
+	w := liveFrame().world()
+	w.Inference = nil
+	c := changes()
+	c.Inference = &Inference{}
+	if _, ok := NewLive(w).Change(c); ok {
+		t.Error("pools are followed by a plan without them")
 	}
 }

@@ -7,8 +7,8 @@ import (
 )
 
 // secrets takes over Secrets, and adds the Ingresses that name them. gateways: Gateways depend on one, other than by
-// its certificates. It is always ok.
-func (n *changing) secrets(c *Changes, again map[routeID]bool) (gateways, ok bool) {
+// its certificates.
+func (n *changing) secrets(c *Changes, again map[routeID]bool) (gateways bool) {
 	for name, after := range c.Secrets { // any order: into maps
 		before, there := n.Secrets[name]
 		if there == (after != nil) && (after == nil || *after == before) {
@@ -24,7 +24,7 @@ func (n *changing) secrets(c *Changes, again map[routeID]bool) (gateways, ok boo
 			n.Secrets[name] = *after
 		}
 	}
-	return gateways, true
+	return gateways
 }
 
 // certify serves the certificates of Ingresses, when they are others: they precede those of Gateways at the same port.

@@ -17,9 +17,8 @@ func ClassOf(in *networkingv1.Ingress) string {
 	return in.Annotations[legacyClass]
 }
 
-// classes takes over IngressClasses and GatewayClasses. gateways: other Gateways than before are carob's. It is always
-// ok.
-func (n *changing) classes(c *Changes, _ map[routeID]bool) (gateways, ok bool) {
+// classes takes over IngressClasses and GatewayClasses. gateways: other Gateways than before are carob's.
+func (n *changing) classes(c *Changes, _ map[routeID]bool) (gateways bool) {
 	if len(c.IngressClasses) > 0 {
 		n.World.Classes = slices.Clone(n.World.Classes)
 	}
@@ -27,7 +26,7 @@ func (n *changing) classes(c *Changes, _ map[routeID]bool) (gateways, ok bool) {
 		takeOver(&n.World.Classes, name, after)
 	}
 	if len(c.GatewayClasses) == 0 {
-		return false, true
+		return false
 	}
 	n.World.GatewayClasses = slices.Clone(n.World.GatewayClasses)
 	for name, after := range c.GatewayClasses { // any order: each by itself, and a list of different objects
@@ -38,7 +37,7 @@ func (n *changing) classes(c *Changes, _ map[routeID]bool) (gateways, ok bool) {
 	}
 	before := n.ours
 	n.gatewayClasses()
-	return !maps.Equal(before, n.ours), true
+	return !maps.Equal(before, n.ours)
 }
 
 // gatewayClasses finds the GatewayClasses that carob serves, and plans their conditions.
@@ -62,8 +61,8 @@ func (p *planner) gatewayClasses() {
 }
 
 // namespaces takes over the labels of namespaces, and adds the routes that listeners may select by them. gateways:
-// Gateways may select ListenerSets by them. It is always ok.
-func (n *changing) namespaces(c *Changes, again map[routeID]bool) (gateways, ok bool) {
+// Gateways may select ListenerSets by them.
+func (n *changing) namespaces(c *Changes, again map[routeID]bool) (gateways bool) {
 	changed := map[string]bool{}
 	for name, set := range c.Namespaces { // any order: into maps
 		before, there := n.Namespaces[name]
@@ -76,7 +75,7 @@ func (n *changing) namespaces(c *Changes, again map[routeID]bool) (gateways, ok 
 		}
 	}
 	if len(changed) == 0 {
-		return false, true
+		return false
 	}
 	for id := range n.routes { // any order: into a map
 		if id.kind != "Ingress" && changed[id.Namespace] {
@@ -85,5 +84,5 @@ func (n *changing) namespaces(c *Changes, again map[routeID]bool) (gateways, ok 
 	}
 	return slices.ContainsFunc(n.World.ListenerSets, func(s *gatewayv1.ListenerSet) bool {
 		return changed[s.Namespace]
-	}), true
+	})
 }

@@ -95,8 +95,9 @@ func takeOver[T object](all *[]T, name Name, after T) (before T) {
 	return before
 }
 
-// gatewaysAgain plans all Gateways again, and adds the routes to which it makes a difference.
-func (n *changing) gatewaysAgain(again map[routeID]bool) {
+// gatewaysAgain plans all Gateways again, and adds the routes to which it makes a difference. hosting: there are
+// Ingresses to serve.
+func (n *changing) gatewaysAgain(again map[routeID]bool, hosting bool) {
 	p := n.planner
 	n.replan = &replanning{parents: map[parentID]*changedParent{}, ports: p.Ports, udp: p.UDP,
 		recompiled: map[netip.AddrPort]bool{}}
@@ -118,7 +119,7 @@ func (n *changing) gatewaysAgain(again map[routeID]bool) {
 	for i, g := range order {
 		order[i] = n.keepGateway(gates[nameOf(g)], g, sets)
 	}
-	n.open(order)
+	n.open(order, hosting)
 	if len(n.replan.parents) == 0 {
 		return
 	}
@@ -133,9 +134,8 @@ func (n *changing) gatewaysAgain(again map[routeID]bool) {
 	}
 }
 
-// rejoin joins the concerned routes with the listeners that hold now: what they serve stays as it is. It returns false
-// when that affects more than routes.
-func (n *changing) rejoin() bool {
+// rejoin joins the concerned routes with the listeners that hold now: what they serve stays as it is.
+func (n *changing) rejoin() {
 	for _, before := range n.replan.concerned {
 		if _, planned := n.planned[before.id()]; planned {
 			continue
@@ -143,9 +143,6 @@ func (n *changing) rejoin() bool {
 		after := new(*before)
 		after.joined, after.through, after.parents = nil, nil, nil
 		n.join(after, before.parentRefs())
-		if !maps.Equal(before.through, after.through) && len(before.pools) > 0 {
-			return false
-		}
 		n.replaceJoined(before, after)
 		if slices.EqualFunc(before.parents, after.parents, func(a, b gatewayv1.RouteParentStatus) bool {
 			return a.ParentRef == b.ParentRef && slices.Equal(a.Conditions, b.Conditions)
@@ -161,7 +158,6 @@ func (n *changing) rejoin() bool {
 			n.out.GRPCRoutes = append(n.out.GRPCRoutes, o)
 		}
 	}
-	return true
 }
 
 // replaceJoined replaces a route by one that differs in its listeners only.
@@ -185,6 +181,9 @@ func (n *changing) replaceJoined(before, after *route) {
 	}
 	n.countPolicies(before, -1)
 	n.countPolicies(after, 1)
+	n.countPools(before, -1)
+	n.countPools(after, 1)
+	n.repooled = n.repooled || len(before.pools) > 0
 	for pol := range before.policies { // any order: into a map
 		n.judged[pol] = true
 	}
@@ -263,11 +262,11 @@ func joinsAlike(a, b *listener) bool {
 }
 
 // open opens the ports of all Gateways, the oldest first. Ports with the same listeners keep their tables.
-func (n *changing) open(order []*gateway) {
+func (n *changing) open(order []*gateway, hosting bool) {
 	p := n.planner
 	p.Plan.Ports, p.Plan.UDP = map[netip.AddrPort]*Port{}, map[netip.AddrPort]*Port{}
 	p.streaming = map[socket][]*listener{}
-	if p.hosting > 0 {
+	if hosting {
 		p.openIngresses(nil, nil)
 	}
 	for _, g := range order {

@@ -8,8 +8,8 @@ import (
 )
 
 // policies takes over policies and CAs, and adds the routes to the Services that changed policies name. gateways:
-// listeners name a CA; it is not ok when a policy is about a picker.
-func (n *changing) policies(c *Changes, again map[routeID]bool) (gateways, ok bool) {
+// listeners name a CA.
+func (n *changing) policies(c *Changes, again map[routeID]bool) (gateways bool) {
 	changed := map[Name]*gatewayv1.BackendTLSPolicy{}
 	for name, after := range c.Policies { // any order: into maps
 		pol := n.byPolicy[name]
@@ -24,15 +24,13 @@ func (n *changing) policies(c *Changes, again map[routeID]bool) (gateways, ok bo
 	for name, after := range changed { // any order: each by itself
 		if before := n.byPolicy[name]; before != nil {
 			n.removePolicy(before)
-			if !n.judge(before, again) {
-				return false, false
-			}
+			n.judge(before, again)
 		}
-		if after != nil && !n.judge(n.addPolicy(after), again) {
-			return false, false
+		if after != nil {
+			n.judge(n.addPolicy(after), again)
 		}
 	}
-	return gateways, true
+	return gateways
 }
 
 // cas takes over CAs, and adds the policies that name them. It reports whether a listener names one.
@@ -67,17 +65,13 @@ func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.Backe
 	return gateways
 }
 
-// judge notes a policy that comes or goes, and the routes to the Services that it names. It returns false when it is
-// about a picker.
-func (n *changing) judge(pol *policy, again map[routeID]bool) bool {
+// judge notes a policy that comes or goes, and the routes to the Services that it names.
+func (n *changing) judge(pol *policy, again map[routeID]bool) {
 	n.judged[pol] = true
 	for t := range pol.targets() {
-		if n.pickers[t.service] {
-			return false
-		}
+		n.repool = n.repool || n.pickers[t.service]
 		maps.Copy(again, n.naming[t.service])
 	}
-	return true
 }
 
 // policyStatuses plans the statuses of policies: of those that were judged, and of those with the same targets.

@@ -160,15 +160,17 @@ func makePlan(w *World) *planner {
 		HTTPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[Name][]gatewayv1.RouteParentStatus{},
 		TLSRoutes: map[Name][]gatewayv1.RouteParentStatus{}, TCPRoutes: map[Name][]gatewayv1.RouteParentStatus{},
 		UDPRoutes: map[Name][]gatewayv1.RouteParentStatus{}, Policies: map[Name][]gatewayv1.PolicyAncestorStatus{},
-		Pools: map[httproute.Ref]*Pool{}, PoolStatus: map[httproute.Ref][]inferenceapi.Parent{}},
-		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{}, pickers: map[Name]bool{},
+	},
+		through: map[httproute.Ref]counts{}, refs: map[httproute.Ref]int{},
 		routes: map[routeID]*route{}, naming: map[Name]map[routeID]bool{}, foreign: map[string]map[routeID]bool{},
 		named: map[Name]bool{}, certifying: map[Name]map[routeID]bool{}, clients: map[Name]bool{},
-		streaming: map[socket][]*listener{}, selected: map[string]bool{}}
+		streaming: map[socket][]*listener{}, selected: map[string]bool{}, pooling: map[string]map[routeID]bool{}}
 	p.ingresses()
+	p.tlsPolicies()
 	p.readPools()
 	p.gateways()
 	p.offerPools()
+	p.Plan.Pools = p.servedPools()
 	p.poolStatus()
 	return p
 }
@@ -189,6 +191,7 @@ type planner struct {
 	routes  map[routeID]*route // of all kinds, also Ingresses
 	naming  map[Name]map[routeID]bool
 	foreign map[string]map[routeID]bool // with a backend in another namespace, which is the key
+	pooling map[string]map[routeID]bool // with an InferencePool, by the pool's namespace
 	named   map[Name]bool               // Secrets that Gateways have looked up
 	// certifying are the Ingresses that name a Secret.
 	certifying map[Name]map[routeID]bool

@@ -76,9 +76,10 @@ type Pool struct {
 	// OfferedAs is the Service through which other gateways call carob's picker; empty: the pool names none.
 	OfferedAs Name
 
-	problem    string // of the configuration
-	old        bool   // v1alpha2
-	unresolved string // why the picker cannot be used: every request fails
+	policy     *policy // of the Service of the picker; nil: none
+	problem    string  // of the configuration
+	old        bool    // v1alpha2
+	unresolved string  // why the picker cannot be used: every request fails
 }
 
 // PoolPicker is an endpoint picker behind a Service, called by ext-proc. A pool without one uses carob's picker.
@@ -99,7 +100,7 @@ func isPool(group, kind string) bool {
 
 // readPools converts the pools of both versions into one form.
 func (p *planner) readPools() {
-	p.pools = map[httproute.Ref]*Pool{}
+	p.pools, p.pickers = map[httproute.Ref]*Pool{}, map[Name]bool{}
 	if p.Inference == nil {
 		return
 	}
@@ -179,22 +180,42 @@ func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode 
 	}
 	pool.Picker = &PoolPicker{Service: httproute.Ref{Namespace: of.Namespace, Name: of.Name, Port: port},
 		Plain: or(found.AppProtocol, "") == "kubernetes.io/h2c", FailOpen: mode == "FailOpen"}
+	if pool.policy = p.policyFor(of, found.Name); pool.policy != nil && pool.policy.problem == "" {
+		tls := pool.policy.tls
+		tls.H2 = true
+		pool.Picker.TLS, pool.Picker.Plain = &tls, false
+	}
 }
 
-// offerPools adds to the plan the pools for which other gateways may call carob's picker.
+// offers reports whether other gateways may call carob's picker for a pool; nil is no pool.
+func (p *planner) offers(pool *Pool) bool {
+	return p.Offered && pool != nil && pool.Picker == nil && pool.unresolved == ""
+}
+
+// offerPools adds to the backends the pools for which other gateways may call carob's picker.
 func (p *planner) offerPools() {
 	for ref, pool := range p.pools { // any order: into maps
-		if p.Offered && pool.Picker == nil && pool.unresolved == "" {
-			p.refs[ref]++
-			p.Refs[ref] = true
-			p.Plan.Pools[ref] = pool
+		if p.offers(pool) {
+			p.refer(ref, 1)
 		}
 	}
+}
+
+// servedPools are the pools to which routes lead, or which are offered.
+func (p *planner) servedPools() map[httproute.Ref]*Pool {
+	out := map[httproute.Ref]*Pool{}
+	for ref, pool := range p.pools { // any order: into a map
+		if p.refs[ref] > 0 {
+			out[ref] = pool
+		}
+	}
+	return out
 }
 
 // poolBackend resolves a reference to a pool. The reference's port is ignored (1.1).
 func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, name Name,
 	fail func(*backendProblem) httproute.Backend) httproute.Backend {
+	r.pooling = append(r.pooling, name.Namespace)
 	if p.Inference == nil {
 		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind,
 			"InferencePools are not served: `carob addon enable inference`"})
@@ -223,21 +244,15 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 	}
 	if pool.Picker != nil {
 		r.refs = append(r.refs, pool.Picker.Service)
-		of := Name{Namespace: ref.Namespace, Name: pool.Picker.Service.Name}
-		port, _ := p.service(r, of, pool.Picker.Service.Port, false)
-		if pol := p.policyFor(of, port.Name); pol != nil {
+		if pol := pool.policy; pol != nil {
 			r.policies[pol] = true
 			if pol.problem != "" {
 				out.Invalid = pol.problem
 				return out
 			}
-			tls := pol.tls
-			tls.H2 = true
-			pool.Picker.TLS, pool.Picker.Plain = &tls, false
 		}
 	}
 	r.refs = append(r.refs, ref)
-	p.Plan.Pools[ref] = pool
 	return out
 }
 
@@ -309,6 +324,7 @@ func Selects(selector, of map[string]string) bool {
 
 // poolStatus computes the status entries of each pool, one for each Gateway of carob's that serves it.
 func (p *planner) poolStatus() {
+	p.PoolStatus = map[httproute.Ref][]inferenceapi.Parent{}
 	for ref, pool := range p.pools { // any order: into a map
 		out := []inferenceapi.Parent{}
 		for _, g := range slices.SortedFunc(maps.Keys(p.through[ref]), func(a, b Name) int {

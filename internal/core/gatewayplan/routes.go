@@ -36,6 +36,7 @@ type route struct {
 	services   []Name          // that it names, missing ones included
 	secrets    []Name          // that an Ingress names
 	foreign    []string        // other namespaces in which it names a backend, permitted or not
+	pooling    []string        // namespaces in which it names an InferencePool, permitted or not
 
 	// encrypted are the rules for listeners that terminate TLS: connections to backends with a BackendTLSPolicy use
 	// TLS. encrypting are these policies.
@@ -132,28 +133,46 @@ func (p *planner) count(r *route, by int) {
 	for _, space := range r.foreign {
 		index(p.foreign, space, id, by)
 	}
+	for _, space := range r.pooling {
+		index(p.pooling, space, id, by)
+	}
 	for _, ref := range r.refs {
-		if p.refs[ref] += by; p.refs[ref] > 0 {
-			p.Refs[ref] = true
-		} else {
-			delete(p.refs, ref)
-			delete(p.Refs, ref)
-		}
+		p.refer(ref, by)
 	}
 	for _, j := range r.joined {
 		j.attached += by
 	}
 	p.countPolicies(r, by)
+	p.countPools(r, by)
+	if r.opens() {
+		p.hosting += by
+	}
+}
+
+// refer adds a reference to a backend, or removes one (by is -1).
+func (p *planner) refer(ref httproute.Ref, by int) {
+	if p.refs[ref] += by; p.refs[ref] > 0 {
+		p.Refs[ref] = true
+	} else {
+		delete(p.refs, ref)
+		delete(p.Refs, ref)
+	}
+}
+
+// opens reports whether a route is an Ingress that is served, for which ports are opened; nil is not.
+func (r *route) opens() bool { return r != nil && r.ingress != nil && r.ingress.plain != nil }
+
+// countPools adds a route to the Gateways that serve its pools, or takes it away (by is -1).
+func (p *planner) countPools(r *route, by int) {
 	for g := range r.through { // any order: into maps
 		for ref := range r.pools { // any order: into maps
 			if p.through[ref] == nil {
 				p.through[ref] = counts{}
 			}
-			p.through[ref].add(g, by)
+			if p.through[ref].add(g, by); len(p.through[ref]) == 0 {
+				delete(p.through, ref)
+			}
 		}
-	}
-	if r.ingress != nil && r.ingress.plain != nil {
-		p.hosting += by
 	}
 }
 

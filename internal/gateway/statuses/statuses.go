@@ -99,12 +99,20 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	w.objects(&gatewayplan.Touched{Gateways: world.Gateways, ListenerSets: world.ListenerSets,
 		HTTPRoutes: world.HTTPRoutes, GRPCRoutes: world.GRPCRoutes, TLSRoutes: world.TLSRoutes,
 		TCPRoutes: world.TCPRoutes, UDPRoutes: world.UDPRoutes, Policies: world.Policies}, plan)
-	if in := world.Inference; in != nil {
-		w.add("inference", &metav1.ObjectMeta{}, func(ctx context.Context, now metav1.Time) bool {
-			return w.storePools(ctx, in, plan, now)
-		})
-	}
+	w.inference(world.Inference, plan)
 	poke(w.wake)
+}
+
+// inference stores the statuses of the objects of the inference extension; nil: there are none. A plan replaces these
+// statuses, it does not change them. The lock is held.
+func (w *Writer) inference(in *gatewayplan.Inference, plan *gatewayplan.Plan) {
+	if in == nil {
+		return
+	}
+	now := *plan
+	w.add("inference", &metav1.ObjectMeta{}, func(ctx context.Context, at metav1.Time) bool {
+		return w.storePools(ctx, in, &now, at)
+	})
 }
 
 // Some stores the statuses of affected objects.
@@ -118,6 +126,7 @@ func (w *Writer) Some(t *gatewayplan.Touched, plan *gatewayplan.Live) {
 		w.class(c, plan.Plan)
 	}
 	w.objects(t, plan.Plan)
+	w.inference(t.Inference, plan.Plan)
 	poke(w.wake)
 }
 
