@@ -123,8 +123,25 @@ func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
 	if err != nil {
 		return nil, err
 	}
-	return explain.Pod(p, explain.Beside{Events: x.events(ctx, p.UID), Claims: claims, Log: x.failedLog(ctx, p)},
-		time.Now()), nil
+	return explain.Pod(p, explain.Beside{Events: x.events(ctx, p.UID), Claims: claims,
+		Handler: x.missingHandler(ctx, p), Log: x.failedLog(ctx, p)}, time.Now()), nil
+}
+
+// missingHandler is the RuntimeClass handler of a pod if its node does not have it now. It is empty if that is not
+// known: to read pods is enough to have them explained.
+func (x *explainer) missingHandler(ctx context.Context, p *corev1.Pod) string {
+	if p.Spec.RuntimeClassName == nil || p.Spec.NodeName == "" {
+		return ""
+	}
+	class, err := x.c.NodeV1().RuntimeClasses().Get(ctx, *p.Spec.RuntimeClassName, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+	node, err := x.c.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		return ""
+	}
+	return explain.MissingHandler(node, class.Handler)
 }
 
 // unboundClaims explains the claims of a pod that are not bound, by name; those that do not exist have no lines.

@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
+	"carob/internal/runtime"
 )
 
 // L8.27: an owner that does not come back makes the agent unhealthy after five
@@ -118,6 +121,26 @@ func TestLogFlows(t *testing.T) {
 	fill(t, fd)
 	if err := logFlows(fd); err == nil {
 		t.Error("its pipe is full")
+	}
+}
+
+// The event about a runtime of handlers has the cause, also if the runtime sends an error without a text.
+func TestHandlerEvent(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, "Normal RuntimeHandlerReady The container runtime of handler a, b at unix:///x answers again"},
+		{status.Error(codes.Unavailable, "gone"),
+			"Warning RuntimeHandlerNotReady The container runtime of handler a, b at unix:///x cannot be used: gone"},
+		{status.Error(codes.Internal, ""),
+			"Warning RuntimeHandlerNotReady The container runtime of handler a, b at unix:///x cannot be used: Internal"},
+	} {
+		kind, reason, message := handlerEvent(runtime.HandlerState{Handlers: []string{"a", "b"}, Endpoint: "unix:///x",
+			Err: c.err})
+		if got := kind + " " + reason + " " + message; got != c.want {
+			t.Errorf("%v: %s", c.err, got)
+		}
 	}
 }
 

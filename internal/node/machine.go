@@ -32,8 +32,9 @@ import (
 type machine struct {
 	started  time.Time
 	client   kubernetes.Interface
-	attacher runtime.Attacher // nil: the runtime has none
-	counter  runtime.Counter  // nil: the runtime has none
+	attacher runtime.Attacher       // nil: the runtime has none
+	counter  runtime.Counter        // nil: the runtime has none
+	handlers runtime.HandlerWatcher // nil: no handler has a runtime of its own
 	hardware object.Machine
 	meter    *metrics.Meter
 	cgroups  *cgroup.Manager
@@ -57,6 +58,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	m := &machine{started: time.Now(), meter: metrics.New(), known: &object.Known{}, shortage: &eviction.Shortage{}}
 	m.attacher, _ = cfg.Runtime.(runtime.Attacher)
 	m.counter, _ = cfg.Runtime.(runtime.Counter)
+	m.handlers, _ = cfg.Runtime.(runtime.HandlerWatcher)
 	cfg.Runtime = m.meter.Runtime(cfg.Runtime)
 	var err error
 	if m.hardware, err = object.ReadMachine(cfg.RootDir); err != nil {

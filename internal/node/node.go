@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
+
+	"carob/internal/node/eviction"
 )
 
 // Agent is one node agent.
@@ -92,7 +94,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	part("static pods", p.manifests)
 	drive(func(ctx context.Context) { p.statics.Run(ctx, staticRunner{p.pods}) })
 	drive(p.eviction.Run)
+	if p.cfg.MemoryNotices {
+		drive(eviction.NewNotices(*p.cfg.Eviction, p.reporter.Wake).Run)
+	}
 	drive(p.watchOOM)
+	drive(p.watchHandlers)
 	if p.shutdown != nil {
 		drive(func(ctx context.Context) { p.shutdown.Run(ctx, p.pods) })
 	}

@@ -1,18 +1,22 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/core/explain"
 	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
 	"carob/internal/node/object"
 	"carob/internal/node/oom"
 	"carob/internal/node/spec"
+	"carob/internal/runtime"
 )
 
 // nodeEvent is an event about the node.
@@ -101,6 +105,27 @@ func (p *parts) watchOOM(ctx context.Context) {
 		p.events.Node(corev1.EventTypeWarning, "ConntrackFull", "The kernel tracks as many connections as it may and drops "+
 			"the packets of new ones: find who opens them, or raise net.netfilter.nf_conntrack_max")
 	})
+}
+
+// watchHandlers records when the runtime of RuntimeClass handlers stops to answer, and when it answers again, and has
+// the Node object changed, whose status.runtimeHandlers lists the handlers that can be used.
+func (p *parts) watchHandlers(ctx context.Context) {
+	if p.handlers == nil {
+		return
+	}
+	p.handlers.WatchHandlers(ctx, func(s runtime.HandlerState) {
+		p.events.Node(handlerEvent(s))
+		p.reporter.Wake()
+	})
+}
+
+// handlerEvent is the event about the runtime of RuntimeClass handlers.
+func handlerEvent(s runtime.HandlerState) (kind, reason, message string) {
+	cause := ""
+	if s.Err != nil {
+		cause = cmp.Or(status.Convert(s.Err).Message(), status.Code(s.Err).String())
+	}
+	return explain.HandlerEvent(s.Handlers, s.Endpoint, cause)
 }
 
 // checkUpdate records an event if a changed pod requires features that the node does not have

@@ -101,6 +101,22 @@ func Checkpoint(ctx context.Context, rt any,
 	return c.CheckpointContainer(ctx, req)
 }
 
+// HandlerWatcher is an optional extension of CRI: the runtime passes the pods of some RuntimeClass handlers on to other
+// runtimes, which may be down while it is up.
+type HandlerWatcher interface {
+	// WatchHandlers calls emit when such a runtime is found to be down, also at the start, and when it answers again;
+	// it returns when ctx ends. It makes one call at a time. Of states that follow each other faster than emit
+	// returns, it may omit all but the last.
+	WatchHandlers(ctx context.Context, emit func(HandlerState))
+}
+
+// HandlerState is the state of the runtime of some RuntimeClass handlers.
+type HandlerState struct {
+	Handlers []string // their names in RuntimeClasses
+	Endpoint string   // the socket of the runtime
+	Err      error    // why it cannot be used; nil: it answers
+}
+
 // Counter is an optional extension of CRI: figures that cAdvisor has and CRI's statistics do not.
 type Counter interface {
 	// Counters returns them for the containers that run and for the interfaces of pods.

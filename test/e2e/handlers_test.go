@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -147,6 +148,7 @@ func TestRuntimeHandler(t *testing.T) {
 	w.start("meanwhile", "")
 	w.kubectl(t, "exec", "near", "--", "true")
 	w.reaches(true, "default", "near", far, 80) // its containers run
+	w.handlerIsMissed()
 	w.kubectl(t, "delete", "pod", "meanwhile")
 	if err := w.daemon.Run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -156,6 +158,7 @@ func TestRuntimeHandler(t *testing.T) {
 		return err
 	})
 	same("after containerd was killed")
+	w.handlerIsBack()
 
 	w.kill(t)
 	if err := w.up(); err != nil {
@@ -179,4 +182,57 @@ func TestRuntimeHandler(t *testing.T) {
 	if n := w.sandboxes(); n != 0 {
 		t.Errorf("`carob down --pods` left %d sandboxes in containerd", n)
 	}
+}
+
+// explains waits until `carob explain` prints all that is wanted.
+func (w *handlerWorld) explains(of string, wants ...string) {
+	w.t.Helper()
+	testwait.Until(w.t, "carob explain "+of, func() error {
+		out := w.explain(of)
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				return fmt.Errorf("it lacks %q:\n%s", want, out)
+			}
+		}
+		return nil
+	})
+}
+
+// fine waits until `carob explain` finds no problem.
+func (w *handlerWorld) fine(of string) {
+	w.t.Helper()
+	testwait.Until(w.t, "carob explain "+of, func() error {
+		if out := w.explain(of); !strings.HasPrefix(out, "  ") || strings.Contains(out, "! ") {
+			return fmt.Errorf("it does not say that all is well:\n%s", out)
+		}
+		return nil
+	})
+}
+
+const handlersOfNode = "jsonpath={.status.runtimeHandlers[*].name}"
+
+// handlerIsMissed: the node and the handler's pod show that its runtime does not answer; other pods do not.
+func (w *handlerWorld) handlerIsMissed() {
+	w.t.Helper()
+	w.told(w.t, "e2e-node", "Warning RuntimeHandlerNotReady The container runtime of handler other at "+w.daemon.Endpoint)
+	testwait.Until(w.t, "the node does not list the handler", func() error {
+		if names := w.kubectl(w.t, "get", "node", "e2e-node", "-o", handlersOfNode); strings.Contains(names, "other") {
+			return fmt.Errorf("it lists %s", names)
+		}
+		return nil
+	})
+	w.told(w.t, "far", "Warning FailedSync error determining status: ")
+	w.explains("node/e2e-node", "does not answer", "(RuntimeHandlerNotReady)")
+	w.explains("pod/far", "! its container runtime, that of handler other, cannot be used on node e2e-node now", "FailedSync")
+	w.fine("pod/near")
+}
+
+// handlerIsBack: nothing is wrong any more.
+func (w *handlerWorld) handlerIsBack() {
+	w.t.Helper()
+	w.told(w.t, "e2e-node", "Normal RuntimeHandlerReady The container runtime of handler other at "+w.daemon.Endpoint+
+		" answers again")
+	w.shows(w.t, []string{"other"}, "get", "node", "e2e-node", "-o", handlersOfNode)
+	w.fine("node/e2e-node")
+	w.fine("pod/far")
 }

@@ -34,6 +34,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 			out.warn("keeps off pods that do not tolerate its taint %s", t.ToString())
 		}
 	}
+	out.handlers(events)
 	if out.Problems() {
 		out.events(events, now)
 	}

@@ -19,7 +19,9 @@ type Beside struct {
 	Events []corev1.Event // about it
 	// Claims explain its claims that are not bound, by name; no lines: the claim does not exist.
 	Claims map[string]Lines
-	Log    *Log // of FailedLog; nil if there is none, or if it could not be read
+	// Handler is the pod's RuntimeClass handler if no container runtime of its node serves it now; empty otherwise.
+	Handler string
+	Log     *Log // of FailedLog; nil if there is none, or if it could not be read
 }
 
 // Pod explains a pod.
@@ -41,6 +43,10 @@ func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 		}
 	}
 	out.claims(b.Claims)
+	if ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed; b.Handler != "" && !ended {
+		out.warn("its container runtime, that of handler %s, cannot be used on node %s now: its containers keep running as "+
+			"they are, and no other is started or ended", b.Handler, p.Spec.NodeName)
+	}
 	if out.Problems() {
 		out.events(b.Events, now)
 	}
@@ -215,18 +221,6 @@ func (l *Lines) running(p *corev1.Pod, now time.Time) {
 
 // events adds the newest warnings that add information to the lines before.
 func (l *Lines) events(all []corev1.Event, now time.Time) {
-	at := func(e *corev1.Event) time.Time {
-		if e.Series != nil {
-			return e.Series.LastObservedTime.Time
-		}
-		if !e.LastTimestamp.IsZero() {
-			return e.LastTimestamp.Time
-		}
-		if !e.EventTime.IsZero() {
-			return e.EventTime.Time
-		}
-		return e.CreationTimestamp.Time
-	}
 	var warnings []*corev1.Event
 	for i := range all {
 		if all[i].Type == corev1.EventTypeWarning {
@@ -234,7 +228,7 @@ func (l *Lines) events(all []corev1.Event, now time.Time) {
 		}
 	}
 	slices.SortStableFunc(warnings, func(a, b *corev1.Event) int {
-		return cmp.Or(at(b).Compare(at(a)), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(eventTime(b).Compare(eventTime(a)), cmp.Compare(a.Name, b.Name))
 	})
 	printed := 0
 	for _, e := range warnings {
@@ -242,11 +236,24 @@ func (l *Lines) events(all []corev1.Event, now time.Time) {
 		if repeats {
 			continue
 		}
-		l.warn("event %s ago: %s", ago(now, at(e)), because(e.Reason, message))
+		l.warn("event %s ago: %s", ago(now, eventTime(e)), because(e.Reason, message))
 		if printed++; printed == mostEvents {
 			return
 		}
 	}
+}
+
+// eventTime is when an event was last observed.
+func eventTime(e *corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	case !e.EventTime.IsZero():
+		return e.EventTime.Time
+	}
+	return e.CreationTimestamp.Time
 }
 
 // longRepeat is the minimum length in bytes of the end of a message that is omitted because an earlier line has the

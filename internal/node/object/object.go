@@ -336,6 +336,10 @@ func (r *Reporter) due(node *corev1.Node, conditions []corev1.NodeCondition, now
 	if !slices.Equal(node.Status.VolumesInUse, r.inUse(node)) {
 		return true
 	}
+	if features, handlers := r.cfg.Features(); !equality.Semantic.DeepEqual(node.Status.Features, features) ||
+		!equality.Semantic.DeepEqual(node.Status.RuntimeHandlers, handlers) {
+		return true
+	}
 	for i := range conditions {
 		have := condition(node, conditions[i].Type)
 		if have == nil || have.Status != conditions[i].Status || have.Message != conditions[i].Message {

@@ -30,6 +30,7 @@ type fixture struct {
 	under    []eviction.Pressure
 	events   []string
 	hostIPs  []netip.Addr
+	handlers []corev1.NodeRuntimeHandler
 }
 
 func (f *fixture) set(problems ...string) {
@@ -90,8 +91,12 @@ func (f *fixture) run(t *testing.T, client kubernetes.Interface) *Reporter {
 			Info:      corev1.NodeSystemInfo{BootID: "boot-2"},
 			Threshold: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")},
 		},
-		Known:    &Known{},
-		Features: func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) { return nil, nil },
+		Known: &Known{},
+		Features: func() (*corev1.NodeFeatures, []corev1.NodeRuntimeHandler) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return nil, f.handlers
+		},
 		Event: func(_, reason, message string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -255,6 +260,29 @@ func TestNotReady(t *testing.T) {
 		f.set()
 		if got := isReady(f.node(t)); !strings.HasPrefix(got, "True") {
 			t.Errorf("Ready: %s", got)
+		}
+	})
+}
+
+// A runtime handler that is gone or is back is reported at once, and once.
+func TestHandlersChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		f.client.ClearActions()
+		for i, handlers := range [][]corev1.NodeRuntimeHandler{{{Name: ""}, {Name: "kata"}}, {{Name: ""}}} {
+			f.mu.Lock()
+			f.handlers = handlers
+			f.mu.Unlock()
+			for range 3 {
+				f.r.Wake()
+				synctest.Wait()
+			}
+			if got := f.node(t).Status.RuntimeHandlers; len(got) != len(handlers) {
+				t.Errorf("the node has the handlers %v, want %v", got, handlers)
+			}
+			if n := f.writes("update", "nodes"); n != i+1 {
+				t.Errorf("%d statuses after %d changes", n, i+1)
+			}
 		}
 	})
 }

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ const pollEvery = time.Second
 
 // ContainerEvents merges the events of all runtimes. It ends with the stream of the node's own; the
 // streams of the others are opened again. After a gap in one of those, and when its runtime answers
-// again, each of its pods gets an event that names only the pod.
+// again or does not answer any more, each of its pods gets an event that names only the pod.
 func (r *Router) ContainerEvents(ctx context.Context, emit func(*cri.ContainerEventResponse)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var one sync.Mutex
@@ -32,7 +33,7 @@ func (r *Router) ContainerEvents(ctx context.Context, emit func(*cri.ContainerEv
 	defer cancel()
 	for _, o := range r.others {
 		wait.Go(func() { r.follow(ctx, o, serial) })
-		wait.Go(func() { r.announceReturns(ctx, o, serial) })
+		wait.Go(func() { r.announceTurns(ctx, o, serial) })
 	}
 	return r.main.ContainerEvents(ctx, serial)
 }
@@ -43,19 +44,35 @@ func changed(uid string, emit func(*cri.ContainerEventResponse)) {
 		PodSandboxStatus: &cri.PodSandboxStatus{Metadata: &cri.PodSandboxMetadata{Uid: uid}}})
 }
 
-// announceReturns announces the pods of a runtime each time that it answers again.
-func (r *Router) announceReturns(ctx context.Context, o *other, emit func(*cri.ContainerEventResponse)) {
-	for back := o.up(); ; {
+// announceTurns announces the pods of a runtime each time that it answers again, or does not answer any more.
+func (r *Router) announceTurns(ctx context.Context, o *other, emit func(*cri.ContainerEventResponse)) {
+	for _, turned := o.state(); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-back:
+		case <-turned:
 		}
-		back = o.up() // before the pods are announced: no return is missed
+		_, turned = o.state() // before the pods are announced: no turn is missed
 		for _, uid := range r.places.uids(o) {
 			changed(uid, emit)
 		}
 	}
+}
+
+// WatchHandlers implements runtime.HandlerWatcher.
+func (r *Router) WatchHandlers(ctx context.Context, emit func(runtime.HandlerState)) {
+	var one sync.Mutex
+	var wait sync.WaitGroup
+	for _, o := range r.others {
+		wait.Go(func() {
+			o.watch(ctx, func(problem error) {
+				one.Lock()
+				defer one.Unlock()
+				emit(runtime.HandlerState{Handlers: slices.Clone(o.names), Endpoint: o.endpoint, Err: problem})
+			})
+		})
+	}
+	wait.Wait()
 }
 
 // follow passes on the events of one of the others until ctx ends.

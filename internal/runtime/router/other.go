@@ -45,6 +45,7 @@ type other struct {
 	last    *cri.StatusResponse // of the last check; nil before the first answer
 	failure error               // why it is down; nil: up or unknown
 	back    chan struct{}       // closed when it is up again, and replaced then
+	turned  chan struct{}       // closed when problem has another code than before, and replaced then
 
 	listed     []*cri.PodSandbox // by the last list that worked
 	containers []*cri.Container
@@ -54,7 +55,7 @@ type other struct {
 
 func newOther(h Handler, main runtime.Runtime) *other {
 	return &other{endpoint: h.Endpoint, rt: h.Runtime, main: main, checks: make(chan struct{}, 1),
-		back: make(chan struct{})}
+		back: make(chan struct{}), turned: make(chan struct{})}
 }
 
 // String names the runtime in messages.
@@ -74,6 +75,11 @@ func (o *other) unavailable(err error) error {
 func (o *other) problem() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.current()
+}
+
+// current is problem for a caller that holds mu.
+func (o *other) current() error {
 	switch {
 	case o.failure == nil:
 		return nil
@@ -98,6 +104,29 @@ func (o *other) up() <-chan struct{} {
 	return o.back
 }
 
+// state is the problem of the runtime, and a channel that is closed when that changes.
+func (o *other) state() (problem error, turned <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.current(), o.turned
+}
+
+// watch calls emit when the runtime stops to answer and when it answers again, until ctx ends.
+func (o *other) watch(ctx context.Context, emit func(error)) {
+	for last := codes.OK; ; {
+		problem, turned := o.state()
+		if code := status.Code(problem); code != last {
+			last = code
+			emit(problem)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-turned:
+		}
+	}
+}
+
 // look checks the runtime once.
 func (o *other) look(ctx context.Context, limit time.Duration) {
 	limited, cancel := context.WithTimeout(ctx, limit)
@@ -111,6 +140,13 @@ func (o *other) look(ctx context.Context, limit time.Duration) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	before := status.Code(o.current())
+	defer func() {
+		if status.Code(o.current()) != before {
+			close(o.turned)
+			o.turned = make(chan struct{})
+		}
+	}()
 	switch {
 	case err == nil:
 		if o.last = resp; o.failure != nil {

@@ -65,6 +65,8 @@ var (
 	_ runtime.OutputHolder = (*Router)(nil)
 	_ runtime.SomeAttacher = (*Router)(nil)
 	_ runtime.Checkpointer = (*Router)(nil)
+
+	_ runtime.HandlerWatcher = (*Router)(nil)
 )
 
 // New reads the records. Records of a runtime that no handler names any more are removed: whoever

@@ -305,7 +305,16 @@ func TestBroken(t *testing.T) {
 						changes <- e.GetPodSandboxStatus().GetMetadata().GetUid()
 					})
 				}()
+				states := make(chan runtime.HandlerState, 100)
+				watched := make(chan struct{})
+				go func() {
+					defer close(watched)
+					w.WatchHandlers(ctx, func(s runtime.HandlerState) { states <- s })
+				}()
 				synctest.Wait()
+				if len(states) > 0 {
+					t.Errorf("a runtime that answers has the state %v", <-states)
+				}
 				w.side.mode.Store(mode)
 				began := time.Now()
 				w.listed(ofPod("near"), near)
@@ -333,8 +342,16 @@ func TestBroken(t *testing.T) {
 				if h := handlers(t, w); slices.Contains(h, "other") {
 					t.Errorf("the node has the handlers %v", h)
 				}
+				if len(changes) == 0 {
+					t.Error("its pod is not looked at when it is down")
+				}
 				for len(changes) > 0 {
 					<-changes
+				}
+				time.Sleep(10 * checkEvery) // more checks that fail: reported once
+				if s := <-states; status.Code(s.Err) != codes.Unavailable || s.Endpoint != "unix:///far.sock" ||
+					!slices.Equal(s.Handlers, []string{"other", "second"}) || len(states) > 0 {
+					t.Errorf("down: %v, and %d more", s, len(states))
 				}
 				w.side.mode.Store(answers)
 				if uid := <-changes; uid != "far" { // the event that ends the wait
@@ -344,11 +361,47 @@ func TestBroken(t *testing.T) {
 				if h := handlers(t, w); !slices.Contains(h, "other") || !slices.Contains(h, "second") {
 					t.Errorf("the node has the handlers %v", h)
 				}
+				synctest.Wait()
+				if s := <-states; s.Err != nil || len(states) > 0 {
+					t.Errorf("up again: %v, and %d more", s, len(states))
+				}
 				cancel()
+				<-watched
 				synctest.Wait()
 			})
 		})
 	}
+}
+
+// A reader of the states that is slow gets the last one, also if it was down and up meanwhile; one that begins late
+// gets what is wrong now.
+func TestSlowReaderOfHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.side.mode.Store(refuses)
+		go func() { _ = w.Run(ctx) }()
+		synctest.Wait()
+		states := make(chan error)
+		go w.WatchHandlers(ctx, func(s runtime.HandlerState) { states <- s.Err })
+		synctest.Wait()
+		for range 3 { // while it waits
+			w.side.mode.Store(answers)
+			time.Sleep(2 * retryEvery)
+			w.side.mode.Store(refuses)
+			time.Sleep(2 * checkEvery)
+		}
+		w.side.mode.Store(answers)
+		time.Sleep(2 * retryEvery)
+		if err := <-states; err == nil {
+			t.Error("it was down at the start")
+		}
+		if err := <-states; err != nil {
+			t.Errorf("it is up now: %v", err)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 func handlers(t *testing.T, w *world) (names []string) {
