@@ -37,8 +37,8 @@ import (
 // over before a client could read them. When many pods start or end at once, their steps take longer, and so does
 // settling, up to a second: each write would delay those that matter.
 //
-// A pod that is not ready because a container ended settles for 100 ms, and no longer: most often its next instance
-// runs by then. Upstream's kubelet does not show the moment in between, because it starts that instance before it looks
+// A pod that is not ready because a container ended that starts again settles for 500 ms, and no longer: most often the
+// next instance runs long before, and 20 ms later the status is written. Upstream's kubelet does not show the moment in between, because it starts that instance before it looks
 // again; its conformance test of a pod's life reads the status then and requires that the pod is ready.
 type Writer struct {
 	client corev1client.PodsGetter
@@ -58,7 +58,7 @@ type podStatus struct {
 	dirty   bool              // want or base changed since the last comparison
 	queued  bool              // in queue, or waiting for its back-off
 	settle  *time.Timer       // runs while the status settles
-	ended   bool              // a container ended: settling takes endedTime, whatever changes meanwhile
+	endBy   time.Time         // a container ended: the status settles until then, whatever changes; zero: none did
 	busy    bool              // a worker has it
 	gone    bool
 	tries   int
@@ -68,8 +68,8 @@ type podStatus struct {
 const (
 	workers    = 8
 	settleTime = 20 * time.Millisecond
-	settleMax  = time.Second // while seven or more do
-	endedTime  = 100 * time.Millisecond
+	settleMax  = time.Second            // while seven or more do
+	endedTime  = 500 * time.Millisecond // half of the kubelet's longest delay: its next look at the runtime
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
 )
@@ -154,20 +154,30 @@ func (w *Writer) touch(uid types.UID, s *podStatus) {
 	if s.queued || s.busy || s.gone {
 		return
 	}
-	switch podstatus.UrgencyOf(&s.base.Status, s.want) {
+	switch podstatus.UrgencyOf(s.base, s.want) {
 	case podstatus.Major:
 		w.enqueue(uid, s)
 	case podstatus.Ended:
-		if !s.ended {
-			w.settled(s)
-			s.ended = true
-			w.wait(uid, s, endedTime)
+		by := s.endBy
+		if by.IsZero() {
+			by = time.Now().Add(endedTime)
 		}
+		w.settleBy(uid, s, by, endedTime)
 	case podstatus.Minor:
-		if s.settle == nil {
+		switch {
+		case !s.endBy.IsZero():
+			w.settleBy(uid, s, s.endBy, settleTime)
+		case s.settle == nil:
 			w.wait(uid, s, min(settleTime*time.Duration((w.settling+1)*(w.settling+1)), settleMax))
 		}
 	}
+}
+
+// settleBy lets the status of a pod whose container ended settle for d, but not longer than to endBy, with w.mu held.
+func (w *Writer) settleBy(uid types.UID, s *podStatus, endBy time.Time, d time.Duration) {
+	w.settled(s)
+	s.endBy = endBy
+	w.wait(uid, s, min(d, time.Until(endBy)))
 }
 
 // wait lets a status settle, with w.mu held.
@@ -189,7 +199,7 @@ func (w *Writer) settled(s *podStatus) {
 	if s.settle != nil {
 		w.settling--
 		s.settle.Stop()
-		s.settle, s.ended = nil, false
+		s.settle, s.endBy = nil, time.Time{}
 	}
 }
 

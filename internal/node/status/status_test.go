@@ -82,7 +82,8 @@ func (s *server) now() *corev1.Pod {
 
 func start(t *testing.T) (*server, *Writer, *corev1.Pod) {
 	s := &server{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u",
-		ResourceVersion: "1"}}}
+		ResourceVersion: "1"}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
+		Containers: []corev1.Container{{Name: "c"}}}}}
 	w := New(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var run sync.WaitGroup
@@ -159,7 +160,8 @@ func TestSettle(t *testing.T) {
 }
 
 // A container that ends and runs again within a moment is one write, also when other changes settle already. If it does
-// not run again, the pod is not ready after that moment; nor may more changes delay that. A failed probe does not wait.
+// not run again, the pod is not ready after that moment; nor may more changes delay that. A failed probe does not wait,
+// nor does a container whose next instance waits.
 func TestSettleAfterAnEnd(t *testing.T) {
 	is := func(ready, restarted bool) *corev1.PodStatus {
 		st := &corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "c",
@@ -178,6 +180,9 @@ func TestSettleAfterAnEnd(t *testing.T) {
 	}
 	probed := is(false, false)
 	probed.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	waits := is(false, false)
+	waits.ContainerStatuses[0].State = corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 	ready := func(s *corev1.PodStatus) bool { return podstatus.ConditionTrue(s.Conditions, corev1.PodReady) }
 	other := is(true, false)
 	other.PodIP = "10.0.0.1"
@@ -185,21 +190,22 @@ func TestSettleAfterAnEnd(t *testing.T) {
 	failed.Phase = corev1.PodFailed
 	for _, c := range []struct {
 		name   string
-		steps  []*corev1.PodStatus // 45 ms apart
+		steps  []*corev1.PodStatus // 0.45 endedTime apart, longer than a change settles
 		writes []int               // after each
 		after  time.Duration       // the last one
 		last   int                 // writes then
 	}{
-		{"runs again", []*corev1.PodStatus{is(false, false), is(true, true)}, []int{0, 0}, 55 * time.Millisecond, 1},
+		{"runs again", []*corev1.PodStatus{is(false, false), is(true, true)}, []int{0, 0}, settleTime, 1},
 		{"after another change", []*corev1.PodStatus{other, is(false, false), is(true, true)},
-			[]int{0, 1, 1}, 55 * time.Millisecond, 2},
+			[]int{0, 1, 1}, settleTime, 2},
 		{"does not run again", []*corev1.PodStatus{is(false, false)}, []int{0}, endedTime, 1},
 		{"changes on and on", []*corev1.PodStatus{is(false, false), is(false, true), is(false, false), is(false, true)},
 			[]int{0, 0, 0, 1}, 0, 1},
+		{"waits", []*corev1.PodStatus{waits}, []int{1}, 0, 1},
 		{"a failed probe", []*corev1.PodStatus{probed}, []int{1}, 0, 1},
 		{"another phase", []*corev1.PodStatus{is(false, false), failed}, []int{0, 1}, endedTime, 1},
 		{"runs, and ends again", []*corev1.PodStatus{is(false, false), is(true, true), is(true, true), is(false, true)},
-			[]int{0, 0, 0, 1}, endedTime, 2},
+			[]int{0, 0, 1, 1}, endedTime, 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s, w, pod := start(t)
@@ -207,7 +213,7 @@ func TestSettleAfterAnEnd(t *testing.T) {
 			w.Seen(s.now())
 			for i, step := range c.steps {
 				if i > 0 {
-					time.Sleep(45 * time.Millisecond)
+					time.Sleep(endedTime * 45 / 100)
 				}
 				w.Set(pod, step.DeepCopy())
 				synctest.Wait()
@@ -225,6 +231,36 @@ func TestSettleAfterAnEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Containers that end and run in turns, faster than a change settles, do not delay the status for ever.
+func TestEndsWithoutARest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		status := func(ready corev1.ConditionStatus) *corev1.PodStatus {
+			return &corev1.PodStatus{Phase: corev1.PodRunning,
+				Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: ready == corev1.ConditionTrue}}}
+		}
+		s.edit(func(p *corev1.Pod) { p.Status = *status(corev1.ConditionTrue) })
+		w.Seen(s.now())
+		w.Set(pod, status(corev1.ConditionFalse))
+		time.Sleep(settleTime / 4)
+		for range endedTime / settleTime {
+			w.Set(pod, status(corev1.ConditionTrue))
+			time.Sleep(settleTime / 2)
+			synctest.Wait()
+			if s.writes != 0 {
+				t.Fatalf("%d writes while the container restarts", s.writes)
+			}
+			w.Set(pod, status(corev1.ConditionFalse))
+			time.Sleep(settleTime / 2)
+		}
+		synctest.Wait()
+		if s.writes != 1 {
+			t.Errorf("%d writes %v after the first end, want 1", s.writes, endedTime)
+		}
+	})
 }
 
 // A change that settles already does not shorten the wait after the end of a container.
