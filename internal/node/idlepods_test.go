@@ -11,7 +11,7 @@ import (
 // What a running pod keeps in the agent while nothing happens: its owner's goroutine and state. The
 // objects of the fakes are included, what they record is not.
 func TestCostOfIdlePods(t *testing.T) {
-	const n, mostBytes = 200, 40 << 10
+	const n, mostBytes = 200, 48 << 10 // measured: 30 to 34 KB alone, up to 42 KB after other tests
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.start()
