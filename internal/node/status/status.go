@@ -38,8 +38,9 @@ import (
 // settling, up to a second: each write would delay those that matter.
 //
 // A pod that is not ready because a container ended that starts again settles for 500 ms, and no longer: most often the
-// next instance runs long before, and 20 ms later the status is written. Upstream's kubelet does not show the moment in between, because it starts that instance before it looks
-// again; its conformance test of a pod's life reads the status then and requires that the pod is ready.
+// next instance runs long before, and 20 ms later the status is written. Upstream's kubelet does not show the moment in
+// between, because it starts that instance before it looks again; its conformance test of a pod's life reads the status
+// then and requires that the pod is ready.
 type Writer struct {
 	client corev1client.PodsGetter
 
