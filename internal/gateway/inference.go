@@ -68,7 +68,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	case before != nil && before.client != nil && samePicker(before.plan.Picker, plan.Picker):
 		now.client = before.client
 	default:
-		client, err := pickerClient(plan.Picker, pools)
+		client, err := pickerClient(plan.Picker, pools, now.reserve)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot use an external endpoint picker", "pool", ref)
 		}
@@ -122,7 +122,7 @@ func (s *served) close(next *served) {
 }
 
 // pickerClient connects directly to the endpoints of a picker's Service.
-func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, error) {
+func pickerClient(p *gatewayplan.PoolPicker, pools poolMap, reserve func(int64) bool) (*extproc.Client, error) {
 	of, _ := pools.Get(p.Service)
 	if of == nil {
 		return nil, errNoEndpoints
@@ -152,7 +152,7 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap) (*extproc.Client, er
 			}
 		}
 		return nil, err
-	}, secure)
+	}, secure, reserve)
 }
 
 // infer serves a request of an InferencePool.

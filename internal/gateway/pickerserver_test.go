@@ -52,7 +52,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 			}
 			runtime.Gosched()
 		}
-	}, &tls.Config{InsecureSkipVerify: true})
+	}, &tls.Config{InsecureSkipVerify: true}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,17 +62,47 @@ func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, e *rou
 			pages.Put(buf)
 		}
 	}()
-	if _, err := buf.ReadFrom(io.LimitReader(res.Body, mostPage+1)); err != nil {
+	done, err := readPage(ctx, buf, res.Body)
+	if err != nil {
 		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
 	}
-	if buf.Len() > mostPage {
-		return routing.Stats{}, fmt.Errorf("scrape %s: the page has more than %d bytes", at, mostPage)
-	}
+	defer done()
 	s, err := page(buf.Bytes(), e)
 	if err != nil {
 		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
 	}
 	return s, nil
+}
+
+// smallPage is the size of pages that are read at once; those of vLLM have 35 KB.
+const smallPage = 256 << 10
+
+// largePages are the places of pages above smallPage, which thousands of endpoints could send at once, slowly.
+var largePages = make(chan struct{}, 16)
+
+// readPage reads a page into buf, a large one when there is a place for it. done gives the place back. The wait ends
+// with ctx.
+func readPage(ctx context.Context, buf *bytes.Buffer, body io.Reader) (done func(), err error) {
+	if _, err := buf.ReadFrom(io.LimitReader(body, smallPage)); err != nil {
+		return nil, err
+	}
+	if buf.Len() < smallPage {
+		return func() {}, nil
+	}
+	select {
+	case largePages <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the page has more than %d bytes, as those of too many others: %w", smallPage, ctx.Err())
+	}
+	done = func() { <-largePages }
+	if _, err = buf.ReadFrom(io.LimitReader(body, mostPage+1-smallPage)); err == nil && buf.Len() > mostPage {
+		err = fmt.Errorf("the page has more than %d bytes", mostPage)
+	}
+	if err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
 }
 
 // scraper scrapes one endpoint, until stop is called.

@@ -197,17 +197,21 @@ func (x *blockIndex) drop(slot int) {
 	x.servers[slot] = blockServer{}
 }
 
-// empty removes the blocks of a server.
+// empty removes the blocks of a server, and the memory that they had: a map that is cleared keeps it, and going through
+// it takes milliseconds, which a server could request with every few bytes.
 func (x *blockIndex) empty(slot int) {
 	v := &x.servers[slot]
+	v.full = false
+	if len(v.blocks) == 0 {
+		return
+	}
 	for _, b := range v.blocks { // any order: all are removed
 		for plane := fast; plane <= slow; plane++ {
 			x.clear(b.hash, slot, plane)
 		}
 		x.blocks--
 	}
-	clear(v.blocks)
-	v.full = false
+	v.blocks = map[uint64]block{}
 }
 
 // number checks the sequence number of a server's next message. If messages were missed, or the server counts anew,

@@ -3,6 +3,7 @@ package routing
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -434,5 +435,42 @@ func BenchmarkBlockMatch(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		p.Decide(r, begin)
+	}
+}
+
+// A server that had many blocks and clears them again and again, each time with one new block, costs no more than one
+// that never had any: a cleared map would keep its memory, all of which the next clearing goes through.
+func TestClearedBlocksLeaveNothing(t *testing.T) {
+	p := precisePool(t, 1, "")
+	tokens := make([]uint32, 16*1000)
+	for i := range uint64(20) {
+		tokens[0] = uint32(i)
+		tell(p, 0, i, stored(1000*i, 16, tokens))
+	}
+	own := func() uintptr { return reflect.ValueOf(p.blocks.servers[0].blocks).Pointer() }
+	for i, e := range []*BlockEvent{{Kind: BlocksCleared}, stored(1, 16, tokens[:16]), stored(1, 32, tokens[:32])} {
+		before := own()
+		tell(p, 0, uint64(20+i), e) //nolint:gosec // small
+		if emptied := i != 1; emptied && own() == before {
+			t.Errorf("event %d keeps the memory of the blocks", i)
+		}
+	}
+	tell(p, 0, 99, &BlockEvent{Kind: BlocksRemoved}) // messages were missed
+	if c := p.CacheState(p.Refs()[0]); c.Blocks != 0 || p.blocks.blocks != 0 || len(p.blocks.sets) != 0 {
+		t.Errorf("%+v, %d blocks, %d sets", c, p.blocks.blocks, len(p.blocks.sets))
+	}
+}
+
+// BenchmarkClearedBlocks: a message of a server that had a million blocks stores one and clears them.
+func BenchmarkClearedBlocks(b *testing.B) {
+	p := precisePool(b, 1, "")
+	tokens := make([]uint32, 16*1000)
+	for i := range uint64(1000) {
+		tokens[0] = uint32(i)
+		tell(p, 0, i, stored(1000*i, 16, tokens))
+	}
+	tell(p, 0, 1000, &BlockEvent{Kind: BlocksCleared})
+	for n := uint64(1001); b.Loop(); n++ {
+		tell(p, 0, n, stored(1, 16, tokens[:16]), &BlockEvent{Kind: BlocksCleared})
 	}
 }

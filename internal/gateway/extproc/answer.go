@@ -24,7 +24,11 @@ const (
 	mostHeld   = 10 << 20         // bytes that it has not given back, of one answer
 	mostDirect = 256 << 10        // bytes that are read ahead of the client without a picker
 	firstRead  = 4 << 10          // bytes of a read; a full one is followed by one of a message's size
+
+	mostIgnored = 16 // messages without an effect
 )
+
+var errUseless = errors.New("the picker sends messages that nothing was sent for")
 
 // ErrPicker is why an answer is not passed on: the picker failed, and its failure mode is FailClose.
 var ErrPicker = errors.New("the endpoint picker failed during the answer")
@@ -45,8 +49,9 @@ type Following struct {
 // again. Errors are ErrPicker.
 //
 // The picker learns of the end of the body with its last part: trailers go to the client as they are, because pickers
-// ignore them (2.1).
+// ignore them (2.1). No other server gets the request: the memory of its changed body is given back.
 func (s *Stream) Answered(ctx context.Context, res *http.Response, f Following) error {
+	s.sent()
 	if s.mode != nil && s.mode.GetResponseHeaderMode() == filterv3.ProcessingMode_SKIP {
 		return nil
 	}
@@ -95,7 +100,9 @@ func replace(res *http.Response, a *Answer) {
 	res.StatusCode, res.Header, res.Trailer = a.Status, http.Header{}, nil
 	a.Headers.Apply(res.Header)
 	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(a.Body)), int64(len(a.Body))
-	res.Header.Set("Content-Length", fmt.Sprint(len(a.Body)))
+	if a.Status != http.StatusNoContent && a.Status != http.StatusNotModified {
+		res.Header.Set("Content-Length", fmt.Sprint(len(a.Body)))
+	}
 }
 
 func (s *Stream) wantsBodies() bool {
@@ -144,6 +151,7 @@ type passing struct {
 	held     int64       // bytes of sent
 	reserved int64       // of held
 	asked    int         // messages since the picker's last one
+	ignored  int         // messages of the picker without an effect, since the last part
 	changed  bool        // the picker has changed the body: the response can't continue without it
 	opaque   bool        // and sent has no meaning any more
 	direct   bool        // without the picker
@@ -244,18 +252,31 @@ func (p *passing) take(m *extprocv3.ProcessingResponse) error {
 	case *extprocv3.ProcessingResponse_ResponseHeaders:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.head == nil {
-			p.head = change(v.ResponseHeaders.GetResponse().GetHeaderMutation())
+		if p.head != nil {
+			return p.useless()
 		}
+		c, _, err := change(v.ResponseHeaders.GetResponse().GetHeaderMutation())
+		if err != nil {
+			return err
+		}
+		p.head = c
 	case *extprocv3.ProcessingResponse_ImmediateResponse:
 		if p.head != nil {
 			return ErrPicker // the client has the head of the answer
 		}
-		p.answer = immediate(v.ImmediateResponse)
+		answer, err := immediate(v.ImmediateResponse)
+		if err != nil {
+			return err
+		}
+		p.answer = answer
 	case *extprocv3.ProcessingResponse_ResponseBody:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.takeBody(v.ResponseBody.GetResponse().GetBodyMutation())
+		m := v.ResponseBody.GetResponse().GetBodyMutation()
+		if b := m.GetStreamedResponse(); b != nil && len(b.GetBody()) == 0 && !b.GetEndOfStream() {
+			return p.useless()
+		}
+		p.takeBody(m)
 		held := 0
 		for _, r := range p.ready {
 			held += len(r)
@@ -263,6 +284,19 @@ func (p *passing) take(m *extprocv3.ProcessingResponse) error {
 		if held > mostBody {
 			return errTooMuch // before it has answered the head
 		}
+	default:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.useless()
+	}
+	return nil
+}
+
+// useless counts messages that neither answer anything nor end anything. Each of them would give the picker its time
+// again, so only a few are accepted for each part of the body. The lock is held.
+func (p *passing) useless() error {
+	if p.ignored++; p.ignored > mostIgnored {
+		return errUseless
 	}
 	return nil
 }
@@ -452,6 +486,7 @@ func (p *passing) keep(one part) bool {
 	}
 	p.ended = one.last
 	p.asked++
+	p.ignored = 0
 	direct := p.direct
 	p.watch(true)
 	p.changes.Broadcast()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -79,7 +80,7 @@ func (s *scripted) start(t *testing.T) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(); server.Stop(); <-over })
-	return &Client{conn, time.Minute}
+	return &Client{conn: conn, patience: time.Minute}
 }
 
 func headOK() *extprocv3.ProcessingResponse {
@@ -97,6 +98,10 @@ func bodyAs(m *extprocv3.BodyMutation) *extprocv3.ProcessingResponse {
 func streamedAs(text string, end bool) *extprocv3.ProcessingResponse {
 	return bodyAs(&extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
 		StreamedResponse: &extprocv3.StreamedBodyResponse{Body: []byte(text), EndOfStream: end}}})
+}
+
+func responsesOf(m *extprocv3.ProcessingResponse) []*corev3.HeaderValueOption {
+	return m.GetResponseHeaders().GetResponse().GetHeaderMutation().GetSetHeaders()
 }
 
 type responses = []*extprocv3.ProcessingResponse
@@ -197,6 +202,21 @@ func TestAnswers(t *testing.T) {
 			patience: time.Millisecond, open: "one two three", closed: "no head"},
 		"never gives the body back": {do: never, patience: 50 * time.Millisecond, open: "one two three",
 			closed: "error"},
+		"messages that nothing was sent for": {do: func(*extprocv3.ProcessingRequest, int) (responses, error) {
+			return slices.Repeat(responses{{}}, 2*mostIgnored), nil
+		}, open: "one two three", closed: "no head"},
+		"empty parts": {do: passes(func(*extprocv3.HttpBody, int) (responses, error) {
+			return slices.Repeat(responses{streamedAs("", false)}, 2*mostIgnored), nil
+		}), open: "one two three", closed: "error"},
+		"a head that is too large": {do: func(m *extprocv3.ProcessingRequest, _ int) (responses, error) {
+			if m.GetResponseHeaders() == nil {
+				return nil, nil
+			}
+			out := headOK()
+			large := option("x-large", strings.Repeat("x", mostHeaders))
+			out.GetResponseHeaders().Response.HeaderMutation.SetHeaders = append(responsesOf(out), large)
+			return responses{out}, nil
+		}, open: "one two three", closed: "no head"},
 		"no memory for what it keeps": {do: never, memory: 6, open: "one two three", closed: "error"},
 		"another answer": {do: func(*extprocv3.ProcessingRequest, int) (responses, error) {
 			return responses{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{

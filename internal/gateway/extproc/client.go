@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -47,10 +48,15 @@ const (
 type Client struct {
 	conn     *grpc.ClientConn
 	patience time.Duration
+	reserve  func(n int64) bool
 }
 
-// New makes a client. dial connects to any server of the picker; secure is nil for a connection without TLS.
-func New(dial func(context.Context) (net.Conn, error), secure *tls.Config) (*Client, error) {
+// New makes a client. dial connects to any server of the picker; secure is nil for a connection without TLS. reserve
+// takes memory for bodies of requests that the picker sends back; less than 0 gives it back, which never fails. nil:
+// there is no limit for all of them.
+func New(dial func(context.Context) (net.Conn, error), secure *tls.Config, reserve func(n int64) bool) (
+	*Client, error,
+) {
 	creds := insecure.NewCredentials()
 	if secure != nil {
 		creds = credentials.NewTLS(secure)
@@ -61,7 +67,7 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config) (*Cli
 	if err != nil {
 		return nil, fmt.Errorf("make a client for an endpoint picker: %w", err)
 	}
-	return &Client{conn, patience}, nil
+	return &Client{conn: conn, patience: patience, reserve: reserve}, nil
 }
 
 // Close ends the connections.
@@ -111,10 +117,23 @@ type Stream struct {
 	stream extprocv3.ExternalProcessor_ProcessClient
 	cancel context.CancelFunc
 	mode   *filterv3.ProcessingMode
+	held   atomic.Int64 // bytes of Picked.Body
 }
 
 // Close ends the stream: the request is over.
-func (s *Stream) Close() { s.cancel() }
+func (s *Stream) Close() {
+	s.cancel()
+	s.sent()
+}
+
+// sent records that Picked.Body is not used any more.
+func (s *Stream) sent() { s.client.release(s.held.Swap(0)) }
+
+func (c *Client) release(n int64) {
+	if n > 0 && c.reserve != nil {
+		c.reserve(-n)
+	}
+}
 
 // Pick requests the endpoints of a request. body is the whole body; nil: there is none.
 func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Stream, *Picked, error) {
@@ -127,8 +146,9 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() { send(stream, r, body) })
-	picked, err := receive(stream, body)
-	if err != nil || picked.Answer != nil {
+	p := picking{client: c, stream: stream, left: chunks(body), out: &Picked{Headers: Change{Set: http.Header{}}}}
+	err = p.receive()
+	if err != nil || p.out.Answer != nil {
 		cancel()
 	}
 	sending.Wait()
@@ -136,9 +156,12 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 		err = context.Cause(ctx)
 	}
 	if err != nil {
+		c.release(p.held)
 		return nil, nil, fmt.Errorf("call the endpoint picker: %w", err)
 	}
-	return &Stream{c, stream, cancel, picked.mode}, picked, nil
+	s := &Stream{client: c, stream: stream, cancel: cancel, mode: p.out.mode}
+	s.held.Store(p.held)
+	return s, p.out, nil
 }
 
 // send sends the request's headers and body. The receiver gets its errors.
@@ -175,74 +198,111 @@ func chunks(body []byte) int {
 	return max(1, (len(body)+chunk-1)/chunk)
 }
 
-var errTooMuch = errors.New("the picker's body is too large")
+var (
+	errTooMuch  = errors.New("the picker's body is too large")
+	errNoMemory = errors.New("the bodies of all pickers are too large")
+	errHeaders  = errors.New("the picker changes too many headers")
+)
+
+// picking is the first part of a stream, until the picker has decided.
+type picking struct {
+	client  *Client
+	stream  extprocv3.ExternalProcessor_ProcessClient
+	out     *Picked
+	headers bool  // it has answered the headers
+	left    int   // messages of the body that it has not answered
+	changes int   // bytes of changed headers
+	held    int64 // reserved bytes of out.Body
+}
 
 // receive reads until the responses to the headers and the whole body have arrived. Those to the body may arrive first
 // (2.1).
-func receive(stream extprocv3.ExternalProcessor_ProcessClient, body []byte) (*Picked, error) {
-	out := &Picked{Headers: Change{Set: http.Header{}}}
-	headers, left := false, chunks(body)
-	for !headers || left > 0 {
-		m, err := stream.Recv()
+func (p *picking) receive() error {
+	for !p.headers || p.left > 0 {
+		m, err := p.stream.Recv()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return nil, err
+			return err
 		}
 		if at := destination(m.GetDynamicMetadata()); at != nil {
-			out.Endpoints = at
+			p.out.Endpoints = at
 		}
 		if v := m.GetModeOverride(); v != nil {
-			out.mode = v
+			p.out.mode = v
 		}
 		switch v := m.GetResponse().(type) {
 		case *extprocv3.ProcessingResponse_ImmediateResponse:
-			out.Answer = immediate(v.ImmediateResponse)
-			return out, nil
+			p.out.Answer, err = immediate(v.ImmediateResponse)
+			return err
 		case *extprocv3.ProcessingResponse_RequestHeaders:
-			headers = true
-			out.take(v.RequestHeaders.GetResponse().GetHeaderMutation())
+			p.headers = true
+			err = p.change(v.RequestHeaders.GetResponse().GetHeaderMutation())
 		case *extprocv3.ProcessingResponse_RequestBody:
 			common := v.RequestBody.GetResponse()
-			out.take(common.GetHeaderMutation())
-			switch b := common.GetBodyMutation().GetMutation().(type) {
-			case *extprocv3.BodyMutation_StreamedResponse:
-				if out.Body = append(out.Body, b.StreamedResponse.GetBody()...); len(out.Body) > mostBody {
-					return nil, errTooMuch
-				}
-				if left = 1; b.StreamedResponse.GetEndOfStream() {
-					left = 0
-				}
-				if out.Body == nil {
-					out.Body = []byte{}
-				}
-			case *extprocv3.BodyMutation_Body:
-				if out.Body = append(out.Body, b.Body...); len(out.Body) > mostBody {
-					return nil, errTooMuch
-				}
-				left--
-			default:
-				left--
+			if err = p.change(common.GetHeaderMutation()); err == nil {
+				err = p.body(common.GetBodyMutation())
 			}
 		}
-	}
-	return out, nil
-}
-
-// take records changes of headers, and the endpoints of the request if they are set.
-func (p *Picked) take(m *extprocv3.HeaderMutation) {
-	if m == nil {
-		return
-	}
-	c := change(m)
-	for name, v := range c.Set {
-		p.Headers.Set[name] = v
-		if strings.EqualFold(name, Destination) && p.Endpoints == nil {
-			p.Endpoints = endpoints(v[len(v)-1])
+		if err != nil {
+			return err
 		}
 	}
-	p.Headers.Remove = append(p.Headers.Remove, c.Remove...)
+	return nil
+}
+
+// body takes what the picker has made of a part of the body.
+func (p *picking) body(m *extprocv3.BodyMutation) error {
+	p.left--
+	switch b := m.GetMutation().(type) {
+	case *extprocv3.BodyMutation_StreamedResponse:
+		if p.left = 1; b.StreamedResponse.GetEndOfStream() {
+			p.left = 0
+		}
+		if p.out.Body == nil {
+			p.out.Body = []byte{}
+		}
+		return p.add(b.StreamedResponse.GetBody())
+	case *extprocv3.BodyMutation_Body:
+		return p.add(b.Body)
+	}
+	return nil
+}
+
+// add adds to the body that the model server gets.
+func (p *picking) add(part []byte) error {
+	if len(p.out.Body)+len(part) > mostBody {
+		return errTooMuch
+	}
+	if n := int64(len(part)); p.client.reserve != nil && n > 0 {
+		if !p.client.reserve(n) {
+			return errNoMemory
+		}
+		p.held += n
+	}
+	p.out.Body = append(p.out.Body, part...)
+	return nil
+}
+
+// change records changes of headers, and the endpoints of the request if they are set. A picker may send changes with
+// every message: all of them together are limited.
+func (p *picking) change(m *extprocv3.HeaderMutation) error {
+	if m == nil {
+		return nil
+	}
+	c, size, err := change(m)
+	if p.changes += size; err != nil || p.changes > mostHeaders {
+		return errHeaders
+	}
+	for name, v := range c.Set {
+		p.out.Headers.Set[name] = v
+		if strings.EqualFold(name, Destination) && p.out.Endpoints == nil {
+			p.out.Endpoints = endpoints(v[len(v)-1])
+		}
+	}
+	p.out.Headers.Remove = append(p.out.Headers.Remove, c.Remove...)
+	return nil
 }
 
 func pair(name, value string) *corev3.HeaderValue {
@@ -262,19 +322,23 @@ func pairs(h http.Header) (out []*corev3.HeaderValue) {
 func owned(name string) bool {
 	switch name {
 	case "Connection", "Content-Length", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Host", "Keep-Alive",
-		"Proxy-Connection":
+		"Proxy-Connection", "Expect":
 		return true
 	}
 	return false
 }
 
-// change reads a change of headers. To set means to replace, also if the picker does not specify it.
-func change(m *extprocv3.HeaderMutation) *Change {
-	c := &Change{Set: http.Header{}}
+// change reads a change of headers, and returns how large it is. To set means to replace, also if the picker does not
+// specify it.
+func change(m *extprocv3.HeaderMutation) (c *Change, size int, err error) {
+	c = &Change{Set: http.Header{}}
 	for _, o := range m.GetSetHeaders() {
 		name, v := o.GetHeader().GetKey(), o.GetHeader().GetValue()
 		if raw := o.GetHeader().GetRawValue(); len(raw) > 0 {
 			v = string(raw)
+		}
+		if size += len(name) + len(v); size > mostHeaders {
+			return nil, size, errHeaders
 		}
 		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(v) {
 			continue // also those that begin with a colon
@@ -284,19 +348,31 @@ func change(m *extprocv3.HeaderMutation) *Change {
 		}
 	}
 	for _, name := range m.GetRemoveHeaders() {
+		if size += len(name); size > mostHeaders {
+			return nil, size, errHeaders
+		}
 		if name = http.CanonicalHeaderKey(name); !owned(name) {
 			c.Remove = append(c.Remove, name)
 		}
 	}
-	return c
+	return c, size, nil
 }
 
-func immediate(m *extprocv3.ImmediateResponse) *Answer {
-	a := &Answer{Status: int(m.GetStatus().GetCode()), Headers: *change(m.GetHeaders()), Body: m.GetBody()}
-	if a.Status < 200 || a.Status > 599 {
-		a.Status = http.StatusInternalServerError
+// immediate reads a response of the picker itself. A status that is no final one, or none at all, becomes 500. Those
+// without a body get none.
+func immediate(m *extprocv3.ImmediateResponse) (*Answer, error) {
+	c, _, err := change(m.GetHeaders())
+	if err != nil {
+		return nil, err
 	}
-	return a
+	a := &Answer{Status: int(m.GetStatus().GetCode()), Headers: *c, Body: m.GetBody()}
+	switch {
+	case a.Status < 200 || a.Status > 599:
+		a.Status = http.StatusInternalServerError
+	case a.Status == http.StatusNoContent || a.Status == http.StatusNotModified:
+		a.Body = nil
+	}
+	return a, nil
 }
 
 // destination reads the endpoints from the metadata; nil: it has none.

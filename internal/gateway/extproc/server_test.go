@@ -138,7 +138,7 @@ func TestClientAndServer(t *testing.T) {
 		a := &asker{whole: true}
 		conn := start(t, server(a))
 		body := bytes.Repeat([]byte("x"), size)
-		c := &Client{conn, patience}
+		c := &Client{conn: conn, patience: patience}
 		stream, got, err := c.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/v1/completions", nil), body)
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +234,7 @@ func TestHostileOrder(t *testing.T) {
 // A refusal is an answer for the client.
 func TestRefusal(t *testing.T) {
 	a := &asker{whole: true}
-	client := &Client{start(t, server(a)), patience}
+	client := &Client{conn: start(t, server(a)), patience: patience}
 	_, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), make([]byte, 2<<20))
 	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
 		got.Answer.Headers.Set.Get("X-Reason") != "large" {
