@@ -15,6 +15,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
+	"carob/internal/base/streamguard"
 	"carob/internal/node/logs"
 	"carob/internal/runtime"
 )
@@ -150,7 +151,10 @@ func (a attaching) AttachContainer(
 }
 
 func (s *Server) serveAttach(w http.ResponseWriter, req *http.Request, id string, o streamOptions, attach attaching) {
-	remotecommand.ServeAttach(w, req, attach, "", "", id,
+	streams := streamguard.Streams{Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr, TTY: o.tty}
+	guard := streamguard.New(w, streams.Most)
+	defer guard.Close()
+	remotecommand.ServeAttach(guard, req, attach, "", "", id,
 		&remotecommand.Options{Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr, TTY: o.tty},
 		streamTimeout, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
 }

@@ -663,6 +663,10 @@ func TestPortForward(t *testing.T) {
 		text != "unable to parse \"0\" as a port\n" {
 		t.Errorf("%d %q", code, text)
 	}
+	if code, text := w.get("api", "/portForward/ns/web?port=1"+strings.Repeat(",1", mostPorts)); text !=
+		"at most 128 ports can be forwarded in one connection\n" {
+		t.Errorf("%d %q", code, text)
+	}
 }
 
 // What monitors read is about running instances of our pods only.

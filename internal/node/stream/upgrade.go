@@ -147,6 +147,9 @@ func parseStreams(v url.Values) (streamOptions, error) {
 	return o, nil
 }
 
+// mostPorts is how many ports a websocket client may name: the number of a channel is a byte, and a port has two.
+const mostPorts = 128
+
 // parsePorts reads the ports, which only websocket clients name here.
 func parsePorts(v url.Values) ([]int32, error) {
 	var ports []int32
@@ -155,6 +158,9 @@ func parsePorts(v url.Values) ([]int32, error) {
 			n, err := strconv.ParseUint(text, 10, 16)
 			if err != nil || n == 0 {
 				return nil, fmt.Errorf("unable to parse %q as a port", text)
+			}
+			if len(ports) == mostPorts {
+				return nil, fmt.Errorf("at most %d ports can be forwarded in one connection", mostPorts)
 			}
 			ports = append(ports, int32(n))
 		}

@@ -21,6 +21,7 @@ import (
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/openfiles"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/portforward"
 	"carob/internal/runtime/native/state"
 )
 
@@ -41,6 +42,7 @@ type Runtime struct {
 	pool      *monitor.Pool
 	retries   *state.Retries
 	scraped   openfiles.Files // of running containers and ready sandboxes
+	forwards  portforward.Forwards
 
 	apparmorWarning sync.Once
 	checkpoints     criu.Dumper

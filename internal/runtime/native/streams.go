@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -15,7 +13,6 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 
-	"carob/internal/base/netns"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 )
@@ -191,41 +188,5 @@ func (s *Streams) PortForward(ctx context.Context, id string, port int32, stream
 	if sb.line() == nil {
 		return status.Errorf(codes.FailedPrecondition, "sandbox %q is not ready", sb.rec.ID)
 	}
-	conn, err := dialInside(ctx, sb.rec.NetNS, port)
-	if err != nil {
-		return fmt.Errorf("failed to connect to localhost:%d inside namespace %q: %w", port, sb.rec.ID, err)
-	}
-	defer conn.Close()
-	done := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(conn, stream)
-		if t, ok := conn.(*net.TCPConn); ok {
-			_ = t.CloseWrite() // the other direction continues
-		}
-		if err != nil {
-			conn.Close()
-		}
-	}()
-	go func() {
-		_, err := io.Copy(stream, conn)
-		done <- err
-	}()
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	stream.Close()
-	return err
-}
-
-// dialInside connects to a port on the loopback address of a network namespace, IPv4 first.
-func dialInside(ctx context.Context, path string, port int32) (net.Conn, error) {
-	conn, err := netns.DialTCP(ctx, path, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)))
-	if err != nil && ctx.Err() == nil {
-		if c6, err6 := netns.DialTCP(ctx, path, netip.AddrPortFrom(netip.IPv6Loopback(), uint16(port))); err6 == nil {
-			return c6, nil
-		}
-	}
-	return conn, err
+	return s.r.forwards.Serve(ctx, sb.rec.ID, sb.rec.NetNS, port, stream)
 }

@@ -40,9 +40,11 @@ func (echo) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteC
 
 func (echo) PortForward(context.Context, string, int32, io.ReadWriteCloser) error { return nil }
 
-func start(t *testing.T) *Server {
+func start(t *testing.T) *Server { t.Helper(); return startWith(t, echo{}) }
+
+func startWith(t *testing.T, rt Runtime) *Server {
 	t.Helper()
-	s, err := New(echo{})
+	s, err := New(rt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,142 @@
+// Package streamguard ends SPDY connections of clients that open more streams than their request needs. The streaming
+// library (k8s.io/cri-streaming) waits for ever with a stream that it does not expect, and neither notices the end of
+// that connection nor closes its descriptor. The streaming servers use it.
+package streamguard
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// ErrTooMany is the error of a connection whose client opened too many streams.
+var ErrTooMany = errors.New("too many streams in one connection")
+
+// Guard is the ResponseWriter of a request that may be upgraded to SPDY.
+type Guard struct {
+	http.ResponseWriter
+
+	streams func(protocol string) int
+
+	mu   sync.Mutex
+	conn net.Conn
+}
+
+// New returns a ResponseWriter for w. streams returns how many streams a client may open with the protocol that was
+// chosen, which may be empty.
+func New(w http.ResponseWriter, streams func(protocol string) int) *Guard {
+	return &Guard{ResponseWriter: w, streams: streams}
+}
+
+// Streams are those of a command or an attach that a client requests.
+type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
+
+// Most returns how many streams a client opens with a protocol of remote commands: also one for errors, and one for
+// sizes of the terminal.
+func (s Streams) Most(protocol string) int {
+	n := 1
+	for _, on := range []bool{s.Stdin, s.Stdout, s.Stderr, s.TTY && sizes(protocol)} {
+		if on {
+			n++
+		}
+	}
+	return n
+}
+
+// sizes reports whether a protocol has a stream for sizes of the terminal.
+func sizes(protocol string) bool {
+	return protocol != "" && protocol != remotecommand.StreamProtocolV1Name &&
+		protocol != remotecommand.StreamProtocolV2Name
+}
+
+// Hijack implements http.Hijacker.
+func (g *Guard) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h, ok := g.ResponseWriter.(http.Hijacker)
+	if !ok {
+		return nil, nil, errors.ErrUnsupported
+	}
+	most := g.streams(g.Header().Get(httpstream.HeaderProtocolVersion))
+	c, rw, err := h.Hijack()
+	if err != nil {
+		return nil, nil, fmt.Errorf("hijack: %w", err)
+	}
+	guarded := &conn{Conn: c, in: rw.Reader, left: most}
+	g.mu.Lock()
+	g.conn = c
+	g.mu.Unlock()
+	return guarded, bufio.NewReadWriter(bufio.NewReader(guarded), rw.Writer), nil
+}
+
+// Unwrap returns the ResponseWriter of New, for parts that need no guard, such as WebSockets.
+func (g *Guard) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+
+// Close closes the connection if it was hijacked through g. The handler that served it has ended.
+func (g *Guard) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conn != nil {
+		_ = g.conn.Close() // usually the library has
+	}
+}
+
+// Frames of SPDY/3.1 begin with a header of eight bytes: control bit and version, type, flags, and length.
+const (
+	headerSize = 8
+	controlBit = 0x80
+	synStream  = 1
+	sizeMask   = 1<<24 - 1
+)
+
+// conn counts the streams that the client opens.
+type conn struct {
+	net.Conn
+
+	in   io.Reader
+	left int // streams that the client may still open
+
+	header [headerSize]byte
+	got    int // bytes of header that have arrived
+	skip   int // bytes until the next frame
+}
+
+// Read returns what has arrived. It has no bytes of a frame that opens one stream too many.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.in.Read(b)
+	if !c.allows(b[:n]) {
+		return 0, ErrTooMany
+	}
+	return n, err //nolint:wrapcheck // io.Reader
+}
+
+// allows follows the frames, and reports whether all streams that they open are allowed.
+func (c *conn) allows(b []byte) bool {
+	for len(b) > 0 {
+		if c.skip > 0 {
+			n := min(c.skip, len(b))
+			c.skip -= n
+			b = b[n:]
+			continue
+		}
+		n := copy(c.header[c.got:], b)
+		c.got += n
+		b = b[n:]
+		if c.got < headerSize {
+			return true
+		}
+		c.got, c.skip = 0, int(binary.BigEndian.Uint32(c.header[4:])&sizeMask)
+		if c.header[0]&controlBit != 0 && binary.BigEndian.Uint16(c.header[2:]) == synStream {
+			if c.left--; c.left < 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
