@@ -238,7 +238,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// W0.21 to W0.24: which children are adopted and released, and when an owner must not adopt.
+// W0.21–W0.24: which children are adopted and released, and when an owner must not adopt.
 func TestSettle(t *testing.T) {
 	w := newWorld(t)
 	patched := map[string]string{}

@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -327,6 +328,9 @@ func (a *API) write(action ktesting.Action) (runtime.Object, error) {
 		}
 		a.name(m)
 	}
+	if err := oneController(gvr, m); err != nil {
+		return nil, err
+	}
 	if how == watch.Deleted && m.GetDeletionTimestamp() != nil {
 		how = watch.Modified
 	}
@@ -377,6 +381,22 @@ func (a *API) update(gvr schema.GroupVersionResource, subresource string, o runt
 	m.SetResourceVersion(before.GetResourceVersion())
 	a.bump(before, m, stored, o)
 	return o, nil
+}
+
+// oneController refuses an object with two controllers, as the API server does (W0.20).
+func oneController(gvr schema.GroupVersionResource, m metav1.Object) error {
+	controllers := 0
+	for _, o := range m.GetOwnerReferences() {
+		if o.Controller != nil && *o.Controller {
+			controllers++
+		}
+	}
+	if controllers < 2 {
+		return nil
+	}
+	return apierrors.NewInvalid(schema.GroupKind{Group: gvr.Group, Kind: gvr.Resource}, m.GetName(), field.ErrorList{
+		field.Invalid(field.NewPath("metadata", "ownerReferences"), m.GetOwnerReferences(),
+			"Only one reference can have Controller set to true")})
 }
 
 func (a *API) patch(gvr schema.GroupVersionResource, action ktesting.PatchAction) (runtime.Object, error) {

@@ -63,7 +63,7 @@ func names(api *controllertest.API) []string {
 	return out
 }
 
-// W13.50; the clock of a bubble begins on 1 January 2000 at midnight UTC.
+// W13.50, W6.30; the clock of a bubble begins on 1 January 2000 at midnight UTC.
 func TestEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := controllertest.New(newCronJob(nil))

@@ -14,7 +14,7 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// W10.1 to W10.3: to the second, not earlier, and the last stored value applies.
+// W10.1–W10.3, W13.46: to the second, not earlier, and the last stored value applies.
 func TestTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		job := func(name string, ttl *int32, over bool) *batchv1.Job {

@@ -34,16 +34,21 @@ func TestDecide(t *testing.T) {
 		scale                              int32
 		expected, desired, healthy, allows int32
 	}{
-		{"at least two of three", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(3, 0), 0, 3, 2, 3, 1},
-		{"at least two, one is sick", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(2, 1), 0, 3, 2, 2,
-			0},
-		{"half of five rounds up", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minPercent}, pods(5, 0), 5, 5, 3, 5,
-			2},
-		{"one may be missing", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(3, 0), 3, 3, 2, 3, 1},
-		{"one is missing already", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(2, 0), 3, 3, 2, 2,
-			0},
-		{"a third rounds up", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxPercent}, pods(4, 0), 4, 4, 2, 4, 2},
-		{"nothing selected", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, nil, 0, 0, 0, 0, 0},
+		{"W10.13 at least two of three", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(3, 0), 0,
+			3, 2, 3, 1},
+		{"W10.13, W10.17 at least two, one is sick",
+			policyv1.PodDisruptionBudgetSpec{MinAvailable: &minInt}, pods(2, 1),
+			0, 3, 2, 2, 0},
+		{"W10.14 half of five rounds up", policyv1.PodDisruptionBudgetSpec{MinAvailable: &minPercent},
+			pods(5, 0), 5, 5, 3, 5, 2},
+		{"W10.12 one may be missing",
+			policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(3, 0), 3, 3, 2, 3, 1},
+		{"W10.12, W10.17 one is missing already", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, pods(2, 0),
+			3, 3, 2, 2, 0},
+		{"W10.12, W12.4 a third rounds up", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxPercent}, pods(4, 0),
+			4, 4, 2, 4, 2},
+		{"W10.17, W12.37 nothing selected", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &maxInt}, nil,
+			0, 0, 0, 0, 0},
 	} {
 		s, _, err := Decide(Input{Budget: &policyv1.PodDisruptionBudget{Spec: c.spec}, Pods: c.pods, Scale: c.scale})
 		if err != nil || s.ExpectedPods != c.expected || s.DesiredHealthy != c.desired ||
@@ -53,7 +58,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A pod with a recorded eviction does not count as healthy until its deletion is overdue.
+// W10.17, W10.18: a pod with a recorded eviction does not count as healthy until its deletion is overdue.
 func TestEvictedPod(t *testing.T) {
 	least, now := intstr.FromInt32(1), time.Unix(1000, 0)
 	b := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least},

@@ -75,7 +75,7 @@ func TestClaim(t *testing.T) {
 	selector := labels.SelectorFromSet(labels.Set{"app": "web"})
 	c := Claim(owner(), selector, pods, fits)
 	if names(c.Mine) != "mine mine-ending" || names(c.Adopt) != "orphan" || names(c.Release) != "strayed mine-unfit" {
-		t.Errorf("W0.21, W0.23: mine %q, adopt %q, release %q", names(c.Mine), names(c.Adopt), names(c.Release))
+		t.Errorf("W0.21, W0.23, W0.26: mine %q, adopt %q, release %q", names(c.Mine), names(c.Adopt), names(c.Release))
 	}
 	o := owner()
 	o.Object.(*appsv1.ReplicaSet).DeletionTimestamp = &metav1.Time{Time: noon}
@@ -150,10 +150,12 @@ func TestNewPod(t *testing.T) {
 	}
 	p, err := NewPod(owner(), template)
 	if err != nil || p.GenerateName != "web-" || p.Name != "" || p.Namespace != "n" || p.Labels["app"] != "web" ||
+		p.OwnerReferences[0].APIVersion != "apps/v1" || p.OwnerReferences[0].Kind != "ReplicaSet" ||
+		p.OwnerReferences[0].Name != "web" || len(p.OwnerReferences) != 1 ||
 		p.Annotations["a"] != "b" || p.Finalizers[0] != "f" ||
 		p.Spec.Containers[0].Name != "c" || !*p.OwnerReferences[0].Controller ||
 		!*p.OwnerReferences[0].BlockOwnerDeletion || p.OwnerReferences[0].UID != "owner" {
-		t.Errorf("W0.30, W0.31: %v %+v", err, p)
+		t.Errorf("W0.20, W0.30, W0.31: %v %+v", err, p)
 	}
 	p.Labels["app"], p.Spec.Containers[0].Name = "x", "x"
 	if template.Labels["app"] != "web" || template.Spec.Containers[0].Name != "c" {

@@ -98,7 +98,7 @@ func serve(t *testing.T, o *objects, ask func(context.Context, string) (*Summary
 	}
 }
 
-// W8.1 to W8.8, as clients see them.
+// W8.1–W8.8, as clients see them.
 func TestAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{began: time.Now(), at: time.Now(), load: 500_000_000}

@@ -125,16 +125,17 @@ func TestDecisions(t *testing.T) {
 		want   string
 	}{
 		{"W7.38 within the tolerance", world(hpa(1, 10, cpu(50)), 540, 500), "2 " + stays},
-		{"W7.38 up", world(hpa(1, 10, cpu(50)), 900, 700), "4 " + usual + fmt.Sprintf(upEvent, 4)},
-		{"W7.36 the percentage is rounded down", world(hpa(1, 10, cpu(50)), 559), "1 " + stays},
+		{"W7.38, W7.35, W12.24 up", world(hpa(1, 10, cpu(50)), 900, 700), "4 " + usual + fmt.Sprintf(upEvent, 4)},
+		{"W7.36, W12.23 the percentage is rounded down", world(hpa(1, 10, cpu(50)), 559), "1 " + stays},
 		{"W7.76 at most double", world(hpa(1, 100, cpu(10)), many(4, 900)...),
 			"8 AbleToScale=True(SucceededRescale) ScalingActive=True(ValidMetricFound) ScalingLimited=True(ScaleUpLimit) ScaledToZero=False(NotScaledToZero)" + fmt.Sprintf(upEvent, 8)},
 		{"W7.63 too many", world(hpa(1, 3, cpu(10)), many(2, 900)...),
 			"3 AbleToScale=True(SucceededRescale) ScalingActive=True(ValidMetricFound) ScalingLimited=True(TooManyReplicas) ScaledToZero=False(NotScaledToZero)" + fmt.Sprintf(upEvent, 3)},
 		{"W7.75 the size it was met with stabilizes", world(hpa(1, 10, cpu(50)), many(4, 0)...),
 			"4 AbleToScale=True(ScaleDownStabilized) ScalingActive=True(ValidMetricFound) ScalingLimited=False(DesiredWithinRange)"},
-		{"W7.39 missing pods use nothing on the way up", world(hpa(1, 10, cpu(50)), 900, -1), "2 " + stays},
-		{"W7.39 pending pods, too", world(hpa(1, 10, cpu(50)), 900, 900, -2), "4 " + usual + fmt.Sprintf(upEvent, 4)},
+		{"W7.39, W7.33 missing pods use nothing on the way up", world(hpa(1, 10, cpu(50)), 900, -1), "2 " + stays},
+		{"W7.39, W7.32 pending pods, too", world(hpa(1, 10, cpu(50)), 900, 900, -2),
+			"4 " + usual + fmt.Sprintf(upEvent, 4)},
 		{"W7.34 the start of a pod is not a use", world(hpa(1, 10, cpu(50)), 500, -5), "2 " + stays},
 		{"W7.34 one that was never ready for long", world(hpa(1, 10, cpu(50)), 500, -4), "2 " + stays},
 		{"W7.31 pods that go are left out", world(hpa(1, 10, cpu(50)), 500, -3), "2 " + stays},
@@ -144,7 +145,7 @@ func TestDecisions(t *testing.T) {
 		{"W7.23", world(hpa(3, 9, cpu(50)), 100),
 			"3 AbleToScale=True(SucceededRescale) ScaledToZero=False(NotScaledToZero)" +
 				"\nNormal SuccessfulRescale: New size: 3; reason: Current number of replicas below Spec.MinReplicas"},
-		{"W7.21", world(hpa(1, 9, cpu(50))),
+		{"W7.21, W12.25", world(hpa(1, 9, cpu(50))),
 			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(ScalingDisabled)"},
 		{"W7.45 nothing measured", world(hpa(1, 9, cpu(50)), -1),
 			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetResourceMetric)" +

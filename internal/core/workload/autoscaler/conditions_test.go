@@ -63,7 +63,7 @@ func ofContainer(name string) autoscalingv2.MetricSpec {
 				AverageUtilization: new(int32(50))}}}
 }
 
-// W7.50 to W7.65: the status, the reason and the message of each condition.
+// W7.50–W7.65: the status, the reason and the message of each condition.
 func TestConditions(t *testing.T) {
 	old := History{proposed: []at{{noon.Add(-time.Hour), 1}}}
 	behaving := func(h *autoscalingv2.HorizontalPodAutoscaler, up, down *autoscalingv2.HPAScalingRules,
@@ -89,11 +89,12 @@ func TestConditions(t *testing.T) {
 		{"W7.53", world(hpa(1, 9, cpu(50)), 0, 0), nil, autoscalingv2.AbleToScale,
 			"True ScaleDownStabilized: recent recommendations were higher than current one, applying the highest " +
 				"recent recommendation"},
-		{"W7.53 with rules", world(behaving(hpa(1, 9, cpu(50)), rules(0, pods, 9), rules(300, pods, 9)), 0, 0), nil,
+		{"W7.53, W7.80 with rules", world(behaving(hpa(1, 9, cpu(50)), rules(0, pods, 9), rules(300, pods, 9)), 0, 0),
+			nil,
 			autoscalingv2.AbleToScale,
 			"True ScaleDownStabilized: recent recommendations were higher than current one, applying the highest " +
 				"recent recommendation"},
-		{"W7.54", world(behaving(hpa(1, 9, cpu(50)), rules(300, pods, 9), rules(0, pods, 9)), 1000, 1000), nil,
+		{"W7.54, W7.80", world(behaving(hpa(1, 9, cpu(50)), rules(300, pods, 9), rules(0, pods, 9)), 1000, 1000), nil,
 			autoscalingv2.AbleToScale,
 			"True ScaleUpStabilized: recent recommendations were lower than current one, applying the lowest recent " +
 				"recommendation"},
@@ -144,7 +145,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// W7.51, W7.69: a scale that cannot be read.
+// W7.20, W7.51, W7.69: a scale that cannot be read.
 func TestUnreadableScale(t *testing.T) {
 	h := hpa(1, 9, cpu(50))
 	h.Status.DesiredReplicas = 5
@@ -162,7 +163,8 @@ func TestUnreadableScale(t *testing.T) {
 	}
 }
 
-// W7.58, W7.69: each kind of metric has its own reason; the event has the error, and a second one follows.
+// W7.44, W7.47, W7.58, W7.69: each kind of metric has its own reason; the event has the error, and a second one
+// follows.
 func TestMetricsFail(t *testing.T) {
 	away := errors.New("away")
 	for _, c := range []struct {

@@ -63,7 +63,7 @@ func condition(kind corev1.PodConditionType, reason string) func(*corev1.Pod) {
 
 func wants(n int) func(Owner) (int, bool) { return func(Owner) (int, bool) { return n, true } }
 
-// W9.54 to W9.56: which pods are changed, and in which order.
+// W9.54–W9.56: which pods are changed, and in which order.
 func TestCandidates(t *testing.T) {
 	for _, c := range []struct {
 		what   string

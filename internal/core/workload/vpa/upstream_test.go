@@ -76,7 +76,7 @@ func killed(pod *corev1.Pod, at time.Time) {
 	}
 }
 
-// W9.21 to W9.31 compared with figures of upstream's code.
+// W9.21–W9.31 compared with figures of upstream's code.
 func TestAsUpstream(t *testing.T) {
 	text, err := os.ReadFile("testdata/upstream.json")
 	if err != nil {
