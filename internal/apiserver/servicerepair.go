@@ -6,10 +6,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/partial"
+	"carob/internal/kinds/registry"
 	"carob/internal/kinds/services"
 )
 
@@ -43,7 +48,8 @@ func (s *Server) repair(ctx context.Context) {
 		case <-time.After(repairEvery):
 		}
 		var err error
-		if found, err = s.allocator.Repair(ctx, s.stores[servicesResource]); err != nil && ctx.Err() == nil {
+		stored := s.stores[servicesResource]
+		if found, err = s.allocator.Repair(ctx, stored, readServices(stored)); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Repairing the addresses of services failed; trying again", "wait",
 				repairEvery)
 		}
@@ -51,6 +57,15 @@ func (s *Server) repair(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Storing since when the use of tokens is noted failed; trying again",
 				"wait", repairEvery)
 		}
+	}
+}
+
+// readServices lists services, also if some of them cannot be read.
+func readServices(s *registry.Store) services.Reader {
+	return func(ctx context.Context) (runtime.Object, []types.NamespacedName, error) {
+		return partial.List(ctx, func(ctx context.Context) (runtime.Object, error) {
+			return s.List(ctx, &internalversion.ListOptions{})
+		})
 	}
 }
 

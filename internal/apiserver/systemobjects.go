@@ -38,7 +38,8 @@ func (s *Server) seed(ctx context.Context) error {
 	}
 	s.allocator.Bind(raw[rangesResource], raw[addressesResource])
 	var err error
-	if s.found, err = s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource]); err != nil {
+	if s.found, err = s.allocator.Restore(apirequest.WithNamespace(ctx, ""), raw[servicesResource],
+		readServices(raw[servicesResource])); err != nil {
 		return err
 	}
 	tasks := []func() error{func() error { return s.kubernetesService(ctx, raw) },

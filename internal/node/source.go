@@ -56,7 +56,7 @@ func (p *parts) sources(ctx context.Context) {
 	}
 	// Where the API server is in this process, the pods are its own: nothing below modifies one.
 	pods := zerocopy.New(p.client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{},
-		fields.OneTermEqualSelector("spec.nodeName", p.cfg.Name))
+		fields.OneTermEqualSelector("spec.nodeName", p.cfg.Name)).Partial(p.pods.Unreadable)
 	nodes := cache.NewListWatchFromClient(p.client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll,
 		fields.OneTermEqualSelector("metadata.name", p.cfg.Name))
 	var once sync.Once

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/partial"
 	"carob/internal/base/zerocopy"
 	"carob/internal/core/placement"
 )
@@ -35,11 +36,13 @@ func reflect(ctx context.Context, run func(func()), what string, example runtime
 // watch starts the reflectors; they end with ctx. No decision is made before each
 // of them has delivered a first list.
 func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
-	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *zerocopy.ListWatch) {
-		reflect(ctx, group.Go, what, example, store, lw)
-	}
 	s.devices.start = s.watchDevices(ctx, group.Go)
 	s.volumes.start = s.watchVolumes(ctx, group.Go)
+	// An object of these kinds that cannot be read is missing: its node may get a pod too many, which the node then
+	// refuses. Claims and volumes must be complete, because they are assigned here.
+	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *zerocopy.ListWatch) {
+		reflect(partial.With(ctx), group.Go, what, example, store, lw)
+	}
 	core, apps := s.client.CoreV1(), s.client.AppsV1()
 	start("nodes", &corev1.Node{},
 		&feed[*corev1.Node, *corev1.Node]{s.box, s.prepareNode, s.nodeSeen, s.nodeGone, s.allNodes},

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/partial"
 )
 
 const relistAfter = time.Second
@@ -20,6 +22,7 @@ const relistAfter = time.Second
 // change (nil for a deletion).
 func follow(ctx context.Context, src Source, all func(map[string]runtime.Object),
 	one func(key string, obj runtime.Object)) {
+	ctx = partial.With(ctx) // an object that cannot be read gives no rights; others keep theirs
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, src, all, one); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Listing again", "reason", err.Error())

@@ -28,6 +28,7 @@ type lazyCache struct {
 	clock             *cacheClock                // the cache's clock; nil on an external store
 	newObject         func() runtime.Object
 	kind              schema.GroupResource
+	unreadable        *unreadable // what the cache lacks
 
 	cached atomic.Pointer[queuedCache] // set when the cache can answer
 	since  atomic.Uint64               // the version since which it has all changes
@@ -80,6 +81,7 @@ func (l *lazyCache) begin(ctx context.Context) (queuedCache, error) {
 		return *p, nil
 	}
 	p := newQueuedCache(cache, delegator, l.Interface, l.kind, l.root, l.inProcess, l.clock, l.newObject)
+	p.unreadable = l.unreadable
 	if l.stopped {
 		p.shared.close()
 	}

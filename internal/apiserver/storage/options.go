@@ -192,6 +192,8 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(plain)
 	if o.customResources {
 		decoder = batchDecoder{Decoder: decoder, others: plain, versioner: versioner}
+	} else {
+		decoder = skipping{decoder}
 	}
 	stored, err := etcd3.New(o.engine.Client, o.compactor, c.Codec, newFunc, newListFunc, c.Prefix, prefix,
 		c.GroupResource, etcd3.WithCorruptObjErrorHandlingTransformer(o.transformers(c.GroupResource)),
@@ -204,6 +206,8 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	var raw storage.Interface = counted{readable, o.engine.writes.of(c.GroupResource)}
 	if o.customResources {
 		raw = &batching{raw, c.Codec, newFunc}
+	} else {
+		raw = tolerant{raw}
 	}
 	if o.allUncached {
 		return raw, stored.Close, nil
@@ -216,11 +220,12 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 		return o.withZeroCopy(b, newFunc, newListFunc), func() { b.shared.close(); stored.Close() }, nil
 	}
 	clk, paced := o.clock()
-	cached := &lazyCache{Interface: raw, root: root, inProcess: o.inProcess, clock: paced, newObject: newFunc,
-		kind: c.GroupResource, direct: map[watch.Interface]struct{}{},
+	lost := &unreadable{}
+	cached := &lazyCache{Interface: raw, unreadable: lost, root: root, inProcess: o.inProcess, clock: paced,
+		newObject: newFunc, kind: c.GroupResource, direct: map[watch.Interface]struct{}{},
 		make: func() (*cacher.Cacher, *cacher.CacheDelegator, error) {
-			watchCache, err := cacher.NewCacherFromConfig(cacher.Config{Storage: cacheStream{raw, prefix},
-				Versioner: versioner, GroupResource: c.GroupResource,
+			watchCache, err := cacher.NewCacherFromConfig(cacher.Config{
+				Storage: cacheStream{raw, prefix, lost}, Versioner: versioner, GroupResource: c.GroupResource,
 				EventsHistoryWindow: c.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: keyFunc, NewFunc: newFunc,
 				NewListFunc:  newListFunc,
 				GetAttrsFunc: attrs, IndexerFuncs: triggers, Indexers: indexers, Codec: c.Codec, Clock: clk})
@@ -248,6 +253,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	o.caches = append(o.caches, kindCache{c.GroupResource, watchCache})
 	o.mu.Unlock()
 	p := newQueuedCache(watchCache, delegator, raw, c.GroupResource, root, o.inProcess, paced, newFunc)
+	p.unreadable = lost
 	return o.withZeroCopy(p, newFunc, newListFunc), func() { p.shared.close(); destroy() }, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 )
@@ -26,15 +27,21 @@ var apart = metadata.Pairs("source", "engine")
 // stream shared by the caches, a new one would keep all others waiting until something is written.
 type cacheStream struct {
 	storage.Interface
-	root string // the key of all objects
+	root       string // the key of all objects
+	unreadable *unreadable
 }
 
 func (s cacheStream) of(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, metadata.Pairs("source", "cache "+s.root))
 }
 
-// Watch implements storage.Interface.
+// Watch implements storage.Interface. A second watch from a version means that the first has ended there, most likely
+// with a change of an object that cannot be read. The cache would try again at once, for half a minute; it lists again
+// instead.
 func (s cacheStream) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	if s.unreadable.again(opts.ResourceVersion) {
+		return nil, apierrors.NewResourceExpired("the watch from version " + opts.ResourceVersion + " has failed")
+	}
 	return s.Interface.Watch(s.of(ctx), key, opts)
 }
 

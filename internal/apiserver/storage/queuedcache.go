@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 
 	"carob/internal/base/gctuning"
+	"carob/internal/base/partial"
 )
 
 // queuedCache is a cached store whose watches have room for a burst. The cache ends a watch when
@@ -21,6 +22,8 @@ type queuedCache struct {
 	clock     *cacheClock                // of the cache; nil on an external store
 	shared    *sharedWatch               // for clients
 	cut       *cut
+
+	unreadable *unreadable // what the cache lacks
 }
 
 // newQueuedCache returns the store of a cache whose changes are also in engine. It cuts the cache's
@@ -40,15 +43,36 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 	return p
 }
 
+// GetList implements storage.Interface.
+func (p queuedCache) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	lost := func() bool { return p.unreadable.in(key, opts) && !partial.Accepted(ctx) }
+	if lost() {
+		return p.cut.engine.GetList(ctx, key, opts, list)
+	}
+	if err := p.CacheDelegator.GetList(ctx, key, opts, list); err != nil || !lost() {
+		return err
+	}
+	if _, err := dropItems(list); err != nil { // the list has waited for a cache that lacks objects
+		return err
+	}
+	return p.cut.engine.GetList(ctx, key, opts, list)
+}
+
 // Watch implements storage.Interface.
 func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if p.cut.has(opts) {
+	lost := func() bool { return p.unreadable.in(key, opts) && !partial.Accepted(ctx) }
+	if p.cut.has(opts) || lost() {
 		return watchEngine(ctx, p.cut.engine, p.inProcess(ctx), key, opts)
 	}
 	if p.inProcess(ctx) && !wantsBare(ctx) {
 		return p.single(ctx, key, opts)
 	}
-	return p.shared.Watch(ctx, key, opts)
+	w, err := p.shared.Watch(ctx, key, opts)
+	if err == nil && lost() {
+		w.Stop() // it has waited for a cache that lacks objects
+		return watchEngine(ctx, p.cut.engine, p.inProcess(ctx), key, opts)
+	}
+	return w, err
 }
 
 // single starts a watch of the cache.

@@ -26,7 +26,14 @@ func (p queuedCache) Get(ctx context.Context, key string, opts storage.GetOption
 	if err := checkVersion(opts.ResourceVersion); err != nil {
 		return err
 	}
-	return p.CacheDelegator.Get(ctx, key, opts, obj)
+	if p.unreadable.in(key, storage.ListOptions{}) {
+		return p.cut.engine.Get(ctx, key, opts, obj)
+	}
+	err := p.CacheDelegator.Get(ctx, key, opts, obj)
+	if storage.IsNotFound(err) && p.unreadable.in(key, storage.ListOptions{}) {
+		return p.cut.engine.Get(ctx, key, opts, obj)
+	}
+	return err
 }
 
 // Get implements storage.Interface.

@@ -8,8 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/base/partial"
 )
 
 // Client is a client of one kind, as the typed clients are.
@@ -26,6 +29,7 @@ type ListWatch struct {
 	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	shared atomic.Bool
+	unread func([]types.NamespacedName) // see Partial
 }
 
 var (
@@ -46,6 +50,13 @@ func New[L runtime.Object](c Client[L], example runtime.Object, which fields.Sel
 	return lw
 }
 
+// Partial makes lists of a namespaced kind return what can be read of it. report is called with the names of the other
+// objects, before each list is returned: they are not gone.
+func (l *ListWatch) Partial(report func(unread []types.NamespacedName)) *ListWatch {
+	l.unread = report
+	return l
+}
+
 // Shared reports whether the objects of the newest list or watch are those of the server, which
 // must not be modified. Only the goroutine of the reflector may call it.
 func (l *ListWatch) Shared() bool { return l.shared.Load() }
@@ -56,9 +67,23 @@ func (l *ListWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	if o.ResourceVersion == "0" {
 		o.ResourceVersion, o.Limit = "", 0
 	}
-	objects, shared, err := list(ctx, l.object, func(ctx context.Context) (runtime.Object, error) {
-		return l.list(ctx, o)
-	})
+	var shared bool
+	one := func(ctx context.Context) (objects runtime.Object, err error) {
+		objects, shared, err = list(ctx, l.object, func(ctx context.Context) (runtime.Object, error) {
+			return l.list(ctx, o)
+		})
+		return objects, err
+	}
+	var objects runtime.Object
+	var err error
+	if l.unread == nil {
+		objects, err = one(ctx)
+	} else {
+		var unread []types.NamespacedName
+		if objects, unread, err = partial.List(ctx, one); err == nil {
+			l.unread(unread)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

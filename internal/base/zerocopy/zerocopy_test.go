@@ -6,15 +6,20 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"carob/internal/base/partial"
 )
 
 // server is a client of a server that hands over what a response accepts.
 type server struct {
 	own      *corev1.PodList
+	unread   error                // fails lists that must be complete
 	watches  []*watch.FakeWatcher // its own
 	response *watch.FakeWatcher
 	example  runtime.Object
@@ -25,6 +30,9 @@ type server struct {
 
 func (s *server) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	s.asked = o
+	if s.unread != nil && !partial.Accepted(ctx) {
+		return nil, s.unread
+	}
 	if response := ResponseFor(ctx, func() runtime.Object { return s.example }); response != nil {
 		response.SetList(s.own)
 	}
@@ -118,5 +126,26 @@ func TestFailedRequestsEndTheirWatch(t *testing.T) {
 	}
 	if w, err := lw.Watch(metav1.ListOptions{}); !errors.Is(err, s.fails) || w != nil || !s.watches[0].IsStopped() {
 		t.Errorf("watch %v, %v", w, err)
+	}
+}
+
+// A part that accepts less gets what can be read, and the names of the rest; others get the error.
+func TestPartialLists(t *testing.T) {
+	unread := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonStoreReadError,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Field: "/registry/pods/ns/bad",
+			Type: metav1.CauseTypeUnexpectedServerResponse}}}}}
+	s := &server{own: &corev1.PodList{}, example: &corev1.Pod{}, unread: unread}
+	if list, err := New(s, &corev1.Pod{}, fields.Everything()).List(metav1.ListOptions{}); !errors.Is(err, unread) {
+		t.Errorf("list %v, %v", list, err)
+	}
+	var names []types.NamespacedName
+	lw := New(s, &corev1.Pod{}, fields.Everything()).Partial(func(n []types.NamespacedName) { names = n })
+	if list, err := lw.List(metav1.ListOptions{}); err != nil || list != s.own || !lw.Shared() || len(names) != 1 ||
+		names[0].String() != "ns/bad" {
+		t.Errorf("list %v, %v, unread %v", list, err, names)
+	}
+	s.unread = nil
+	if list, err := lw.List(metav1.ListOptions{}); err != nil || list != s.own || len(names) > 0 {
+		t.Errorf("list %v, %v, unread %v", list, err, names)
 	}
 }

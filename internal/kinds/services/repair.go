@@ -37,19 +37,22 @@ type Finding struct {
 // timeout of a request.
 const inFlight = time.Minute
 
+// Reader lists the services of all namespaces, and names those that cannot be read: what they have is kept.
+type Reader func(ctx context.Context) (list runtime.Object, unread []types.NamespacedName, err error)
+
 // Restore marks the ports of the stored services as used, and repairs the records of their
 // addresses, before the first write.
-func (a *Allocator) Restore(ctx context.Context, s *registry.Store) ([]Finding, error) {
-	return a.repair(ctx, s, true)
+func (a *Allocator) Restore(ctx context.Context, s *registry.Store, read Reader) ([]Finding, error) {
+	return a.repair(ctx, s, read, true)
 }
 
 // Repair makes the records of addresses and ports agree with the services in s. Problems that
 // cannot be repaired, such as an address of two services, are only reported.
-func (a *Allocator) Repair(ctx context.Context, s *registry.Store) ([]Finding, error) {
-	return a.repair(ctx, s, false)
+func (a *Allocator) Repair(ctx context.Context, s *registry.Store, read Reader) ([]Finding, error) {
+	return a.repair(ctx, s, read, false)
 }
 
-func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) ([]Finding, error) {
+func (a *Allocator) repair(ctx context.Context, s *registry.Store, read Reader, start bool) ([]Finding, error) {
 	b, ok := a.store().(*apiObjects)
 	if !ok {
 		return nil, nil
@@ -60,10 +63,11 @@ func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) (
 		look.young = 0
 	}
 	// Services are read first, so that a record created after the read is recent.
-	list, err := s.List(apirequest.WithNamespace(ctx, ""), &internalversion.ListOptions{})
+	list, unread, err := read(apirequest.WithNamespace(ctx, ""))
 	if err != nil {
 		return nil, fmt.Errorf("read the stored services: %w", err)
 	}
+	look.unread = unread
 	_ = meta.EachListItem(list, func(o runtime.Object) error {
 		svc := o.(*corev1.Service)
 		look.services[types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}] = svc
@@ -79,7 +83,9 @@ func (a *Allocator) repair(ctx context.Context, s *registry.Store, start bool) (
 	r := look.addresses()
 	err = b.mend(ctx, s, &r)
 	served, portFindings := look.nodePorts(func(svc *corev1.Service) bool { return start || stands(ctx, s, svc) })
-	a.ports.rebuild(served)
+	if start || len(unread) == 0 { // which ports a service that cannot be read has is unknown: nothing is freed
+		a.ports.rebuild(served)
+	}
 	if start {
 		// No port was marked yet: there is nothing to report.
 		portFindings = slices.DeleteFunc(portFindings, func(f Finding) bool { return f.Reason == "PortNotAllocated" })
@@ -102,6 +108,7 @@ func stands(ctx context.Context, s *registry.Store, svc *corev1.Service) bool {
 type picture struct {
 	services map[types.NamespacedName]*corev1.Service
 	order    []*corev1.Service
+	unread   []types.NamespacedName // services that cannot be read: they keep what is recorded for them
 	records  []*networkingv1.IPAddress
 	ranges   []netip.Prefix
 	ports    *ports
@@ -186,7 +193,7 @@ func (p picture) addresses() remedy {
 		case ref == nil || ref.Group != "" || ref.Resource != "services":
 			tell(r, "IPAddressNotAllocated", "IPAddressAllocation",
 				"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", r.Name, ref)
-		case young:
+		case young, slices.Contains(p.unread, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}):
 			continue
 		case p.services[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] == nil:
 			tell(r, "IPAddressNotAllocated", "IPAddressAllocation",
@@ -206,8 +213,10 @@ func (p picture) held(r *networkingv1.IPAddress) bool {
 	if ref == nil || ref.Group != "" || ref.Resource != "services" {
 		return false
 	}
-	svc := p.services[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}]
-	return svc != nil && slices.ContainsFunc(clusterIPs(svc), func(ip netip.Addr) bool { return ip.String() == r.Name })
+	name := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	svc := p.services[name]
+	return slices.Contains(p.unread, name) || svc != nil &&
+		slices.ContainsFunc(clusterIPs(svc), func(ip netip.Addr) bool { return ip.String() == r.Name })
 }
 
 func refersTo(r *networkingv1.IPAddress, s *corev1.Service) bool {

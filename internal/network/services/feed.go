@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/partial"
 	core "carob/internal/core/netplan/services"
 )
 
@@ -53,7 +54,8 @@ func (f *feed) start(ctx context.Context, group *sync.WaitGroup, client kubernet
 		logger := klog.FromContext(ctx)
 		r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, client), example, store,
 			cache.ReflectorOptions{Name: "services-" + kind, Logger: &logger})
-		group.Go(func() { r.RunWithContext(ctx) })
+		// A Service that cannot be read is served as one that does not exist; the others must not wait for it.
+		group.Go(func() { r.RunWithContext(partial.With(ctx)) })
 	}
 	all := metav1.NamespaceAll
 	run("services", &corev1.Service{}, &store[*corev1.Service]{f, "services", f.serviceSeen, f.serviceGone,

@@ -35,9 +35,12 @@ type Manager struct {
 	mu      sync.Mutex
 	entries map[types.UID]*entry
 	found   map[types.UID]*corev1.Pod // see Found
+	adopted bool                      // Adopt was called
 	pending []*owner                  // made, to be started by Run
 	wake    chan struct{}             // pending is not empty
 	closed  bool
+
+	unreadable []types.NamespacedName // see Unreadable
 
 	vacated atomic.Int64
 	turns   int64 // of entries
@@ -117,7 +120,7 @@ func (m *Manager) Sync(source string, all []*corev1.Pod) {
 		here[pod.UID] = true
 	}
 	for uid, e := range m.entries {
-		if e.source == source && !here[uid] && !e.gone {
+		if e.source == source && !here[uid] && !e.gone && !m.cannotRead(e.pod) {
 			m.remove(uid)
 		}
 	}
@@ -131,6 +134,24 @@ func (m *Manager) Sync(source string, all []*corev1.Pod) {
 	for _, pod := range all {
 		m.update(source, pod)
 	}
+	if m.adopted {
+		m.adopt() // pods that could not be read before, and are gone now
+	}
+}
+
+// Unreadable announces the pods of the API server that exist, but cannot be read; Sync with the others follows. Those
+// that run are not ended (L7.17). If the manager never had such a pod, its containers are not restarted either.
+func (m *Manager) Unreadable(names []types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unreadable = names
+}
+
+// cannotRead reports whether a pod may be one of Unreadable; all pods may if their names are unknown.
+func (m *Manager) cannotRead(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(m.unreadable, func(n types.NamespacedName) bool {
+		return pod.Name == "" || n.Namespace == pod.Namespace && n.Name == pod.Name
+	})
 }
 
 // Found brings the pods that the runtime has when the agent starts. Until a source brings such a pod, or Adopt ends
@@ -150,6 +171,12 @@ func (m *Manager) Found(pods []*corev1.Pod) {
 func (m *Manager) Adopt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.adopted = true
+	m.adopt()
+}
+
+// adopt is Adopt with m.mu held.
+func (m *Manager) adopt() {
 	for _, pod := range m.found {
 		m.orphan(pod)
 	}
@@ -171,6 +198,9 @@ func (m *Manager) Orphan(pod *corev1.Pod) {
 }
 
 func (m *Manager) orphan(pod *corev1.Pod) {
+	if m.cannotRead(pod) {
+		return
+	}
 	delete(m.found, pod.UID)
 	if m.entries[pod.UID] != nil || m.closed {
 		return

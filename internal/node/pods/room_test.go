@@ -50,6 +50,29 @@ func TestRoomAfterRestart(t *testing.T) {
 	})
 }
 
+// A pod that the API server has but cannot read is not ended, whether the agent had it or found it in the runtime; when
+// it is gone, it is (L7.17).
+func TestUnreadablePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.Found([]*corev1.Pod{pod("old", 1), pod("found", 1), pod("had", 1)})
+		unreadable := []types.NamespacedName{{Namespace: "ns", Name: "found"}}
+		w.Unreadable(unreadable)
+		w.Sync("api", []*corev1.Pod{pod("had", 1)})
+		w.Adopt()
+		w.are("had runs; old is gone")
+		w.Orphan(pod("found", 1)) // the runtime is listed once more
+		w.Orphan(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "nameless"}})
+		w.are("had runs; old is gone")
+		w.Unreadable(append(unreadable, types.NamespacedName{Namespace: "ns", Name: "had"}))
+		w.Sync("api", nil)
+		w.are("had runs; old is gone")
+		w.Unreadable(nil)
+		w.Sync("api", []*corev1.Pod{pod("had", 1)})
+		w.are("found is gone; had runs; old is gone")
+	})
+}
+
 // A pod that was found and comes late, here a static pod, stays: who waited for it does not fit.
 func TestFoundPodsComeLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
