@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -157,10 +158,22 @@ func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dy
 	if err != nil {
 		return err
 	}
-	for _, o := range manifests {
+	store := func(ctx context.Context, o *unstructured.Unstructured) error {
 		if err := storeAddonObject(ctx, objects.Resource(gatewayKind(o.GetKind())), addon, o); err != nil {
 			return fmt.Errorf("store %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
+		return nil
+	}
+	last := len(manifests) - 1
+	g, group := errgroup.WithContext(ctx)
+	for _, o := range manifests[:last] {
+		g.Go(func() error { return store(group, o) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := store(ctx, manifests[last]); err != nil { // the switch
+		return err
 	}
 	if !serves {
 		return nil

@@ -57,14 +57,14 @@ var vpa []byte
 var gateway []byte
 
 //go:generate ../../../hack/gateway-crds
-//go:embed gateway-crds.yaml.gz
+//go:embed gateway-crds.json.gz
 var gatewayDefinitions []byte
 
 //go:embed inference.yaml
 var inference []byte
 
 //go:generate ../../../hack/inference-crds
-//go:embed inference-crds.yaml.gz
+//go:embed inference-crds.json.gz
 var inferenceDefinitions []byte
 
 // All are the add-ons, by name.
