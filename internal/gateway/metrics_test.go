@@ -177,14 +177,20 @@ func logLines(t *testing.T, path string, n int) []accessLine {
 	return out
 }
 
-func TestAccessLog(t *testing.T) {
-	l := newLab(t)
-	path := filepath.Join(t.TempDir(), "access.log")
+// logsTo writes the access log of a gateway to a file.
+func logsTo(t *testing.T, l *lab, path string) {
+	t.Helper()
 	l.seen.log = newAccessLog(path, l.seen.figures)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); l.seen.log.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
+}
+
+func TestAccessLog(t *testing.T) {
+	l := newLab(t)
+	path := filepath.Join(t.TempDir(), "access.log")
+	logsTo(t, l, path)
 	l.service("web", "", at(echo(t, "web").URL, "p1"))
 	in := l.ingress("web.example", nil, "/=web")
 	l.update()

@@ -20,6 +20,7 @@ import (
 	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/forward"
+	"carob/internal/gateway/proxyheader"
 	"carob/internal/gateway/server"
 	"carob/internal/gateway/spans"
 )
@@ -158,7 +159,7 @@ func (p *port) acceptAll(ctx context.Context) {
 			_ = c.Close()
 			continue
 		}
-		c = behind(p.proxies, &counted{Conn: c, open: p.open})
+		c = proxyheader.Conn(&counted{Conn: c, open: p.open}, p.proxies, headerTime)
 		switch at := p.site.Load(); {
 		case at.raw:
 			p.streams.Go(func() { p.forward(ctx, c) })

@@ -132,8 +132,8 @@ func reject(c net.Conn) {
 		case *counted:
 			under = w.Conn
 			continue
-		case *proxied:
-			under = w.raw
+		case interface{ Raw() net.Conn }: // of proxyheader
+			under = w.Raw()
 			continue
 		case *net.TCPConn:
 			_ = w.SetLinger(0)
