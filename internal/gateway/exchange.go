@@ -516,7 +516,8 @@ func (o offered) Read(p []byte) (int, error) {
 
 func (o offered) Close() error { return nil }
 
-// slowClient is how long a client may send nothing of a body of HTTP/1.1, or read nothing of a response.
+// slowClient is how long a client may send nothing of a body, or read nothing of a response. Bodies of HTTP/2 without a
+// length have no such limit.
 const slowClient = 60 * time.Second
 
 // serverTLS is what a port offers to clients.

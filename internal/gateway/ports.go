@@ -280,7 +280,8 @@ func (c *counted) CloseWrite() error {
 // ServeHTTP implements http.Handler.
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer logPanic(r.Context())
-	w = server.Parts(w, r, slowClient)
+	w, ended := server.Parts(w, r, slowClient)
+	defer ended()
 	defer serve(r)()
 	rec := p.seen.begin(w, r)
 	defer p.seen.ended(rec, r)

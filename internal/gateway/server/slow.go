@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Parts sets a timeout for each part of a request's body and of its response, instead of one for the whole: a client of
-// HTTP/1.1 may be slow, but must not stop. It returns the writer for the handler, and replaces the body of r. net/http
-// limits the streams of HTTP/2 itself.
-func Parts(w http.ResponseWriter, r *http.Request, timeout time.Duration) http.ResponseWriter {
+// Parts sets a timeout for each part of a request's body and of its response, instead of one for the whole: a client
+// may be slow, but must not stop. It returns the writer for the handler, and what to call when the handler returns, and
+// replaces the body of r. Bodies of HTTP/2 without a length have no timeout: they are streams of messages, perhaps.
+func Parts(w http.ResponseWriter, r *http.Request, timeout time.Duration) (out http.ResponseWriter, ended func()) {
 	if r.ProtoMajor != 1 {
-		return w
+		return stream(w, r, timeout)
 	}
 	c := http.NewResponseController(w)
 	_ = c.SetWriteDeadline(time.Time{}) // that of the previous request on this connection
@@ -20,7 +20,7 @@ func Parts(w http.ResponseWriter, r *http.Request, timeout time.Duration) http.R
 		_ = c.SetReadDeadline(time.Now().Add(timeout))
 		r.Body = &patient{ReadCloser: r.Body, c: c, timeout: timeout}
 	}
-	return &unhurried{ResponseWriter: w, c: c, timeout: timeout}
+	return &unhurried{ResponseWriter: w, c: c, timeout: timeout}, func() {}
 }
 
 // patient sets a timeout for each part of a body.
