@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,7 +97,7 @@ func (w *world) expect(what string, expected, healthy, desired, allowed int32) {
 	}
 }
 
-// The status follows the pods that the budget selects.
+// W10.10: the status follows the pods that the budget selects.
 func TestStatusFollowsPods(t *testing.T) {
 	inWorld(t, []runtime.Object{budget("1"), pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue)},
 		func(w *world) {
@@ -119,7 +120,7 @@ func TestStatusFollowsPods(t *testing.T) {
 		})
 }
 
-// A pod whose eviction was allowed does not count for two minutes; if it still exists then, it counts again.
+// W10.18: a pod whose eviction was allowed does not count for two minutes; if it still exists then, it counts again.
 func TestEvictionThatDoesNotHappen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget("1")
@@ -142,7 +143,7 @@ func TestEvictionThatDoesNotHappen(t *testing.T) {
 	})
 }
 
-// A write that conflicts waits for the watch; one that fails is retried.
+// W10.23: a write that conflicts waits for the watch; one that fails is retried.
 func TestFailedWrites(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "poddisruptionbudgets"}, "b",
 		errors.New("changed"))
@@ -168,7 +169,7 @@ func TestFailedWrites(t *testing.T) {
 }
 
 // A budget with a percentage allows no disruption while the controller of a pod is of an unknown
-// kind, and reports the reason. Before the kinds are known, the stored status stays.
+// kind, and reports the reason (W10.15, W10.19, W10.20). Before the kinds are known, the stored status stays.
 func TestUnknownController(t *testing.T) {
 	owned, yes := pod("a", corev1.ConditionTrue), true
 	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Herd", Name: "h", UID: "h",
@@ -193,7 +194,7 @@ func TestUnknownController(t *testing.T) {
 	})
 }
 
-// A pod that several budgets select is reported once, until that changes.
+// W10.11: a pod that several budgets select is reported once, until that changes.
 func TestSeveralBudgets(t *testing.T) {
 	second := budget("1")
 	second.Name, second.UID = "a", "a"
@@ -274,4 +275,49 @@ func TestStaleDisruptionTargetIsCleared(t *testing.T) {
 		time.Sleep(time.Hour)
 		controllertest.Equal(t, "writes", api.Log(), "patch pods/status evicted")
 	})
+}
+
+// Pods without a controller do not count for a share: no disruption is allowed, and an event gives the reason (W10.16,
+// W12.37). An integer minAvailable counts them; the condition has no message (W10.19). The selector {} selects all
+// pods, none selects no pod, which is an event (W10.20, W10.22).
+func TestUnmanagedPods(t *testing.T) {
+	share, least, all, none := budget("50%"), budget("1"), budget("1"), budget("1")
+	all.Spec.Selector, none.Spec.Selector = &metav1.LabelSelector{}, nil
+	for name, c := range map[string]struct {
+		budget                              *policyv1.PodDisruptionBudget
+		expected, healthy, desired, allowed int32
+		condition, events                   string
+	}{
+		"share": {share, 0, 2, 0, 0, "False InsufficientPods ", "Warning UnmanagedPods Pods selected by this " +
+			"PodDisruptionBudget (selector: &LabelSelector{MatchLabels:map[string]string{app: web,},MatchExpressions:" +
+			"[]LabelSelectorRequirement{},}) were found to be unmanaged. As a result, the status of the PDB cannot " +
+			"be calculated correctly, which may result in undefined behavior. To account for these pods please set " +
+			"\".spec.minAvailable\" field of the PDB to an integer value."},
+		"least": {least, 2, 2, 1, 1, "True SufficientPods ", ""},
+		"all":   {all, 3, 3, 1, 2, "True SufficientPods ", ""},
+		"none":  {none, 0, 0, 1, 0, "False InsufficientPods ", "Normal NoPods No matching pods found"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			other := pod("c", corev1.ConditionTrue)
+			other.Labels = nil
+			inWorld(t, []runtime.Object{c.budget, pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionTrue),
+				other},
+				func(w *world) {
+					time.Sleep(10 * time.Second)
+					w.expect("the status", c.expected, c.healthy, c.desired, c.allowed)
+					stored, err := w.PolicyV1().PodDisruptionBudgets("ns").Get(t.Context(), "b", metav1.GetOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					got := stored.Status.Conditions
+					if len(got) != 1 || string(got[0].Status)+" "+got[0].Reason+" "+got[0].Message != c.condition ||
+						got[0].ObservedGeneration != 1 {
+						t.Errorf("conditions %+v, want %s", got, c.condition)
+					}
+					if events := strings.Join(controllertest.Events(w.events), "\n"); events != c.events {
+						t.Errorf("events %s\nwant %s", events, c.events)
+					}
+				})
+		})
+	}
 }

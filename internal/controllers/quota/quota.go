@@ -2,6 +2,11 @@
 // charges new objects; this controller releases what deleted objects used, and corrects the charge
 // for an object that was rejected after admission. The controller manager runs it; it must never
 // change anything except the status.
+//
+// A count lacks an object that admission has charged and that is not stored yet. If the quota was read after the
+// charge, the status loses the charge, and more objects may be admitted than the quota allows, until the next count, a
+// fifth of a second after the object is stored. Upstream's controller has the same race. A charge after the quota was
+// read is kept: the write conflicts, and the objects are counted again.
 package quota
 
 import (

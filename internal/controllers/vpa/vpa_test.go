@@ -239,7 +239,7 @@ func TestResizeWithUnknownResult(t *testing.T) {
 }
 
 // A pod that differs from the recommendation is resized in place; if that is rejected, it is
-// evicted.
+// evicted (W9.8, W9.57).
 func TestEvictionAfterRejectedResize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate))
@@ -268,7 +268,7 @@ func TestEvictionAfterRejectedResize(t *testing.T) {
 	})
 }
 
-// W9.71: the older of two autoscalers sizes new pods; one with mode Off sizes none.
+// W9.5, W9.6, W9.71: the older of two autoscalers sizes new pods; one with mode Off sizes none.
 func TestAdmitPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recommended := func(name string, mode vpa.UpdateMode, cpu string) *unstructured.Unstructured {

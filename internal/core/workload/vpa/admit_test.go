@@ -40,7 +40,7 @@ func shown(p *corev1.Pod) string {
 	return strings.Join(append(out, p.Annotations[UpdatesAnnotation]), "\n")
 }
 
-// W9.71–W9.73.
+// W9.11, W9.71–W9.73: the requests and limits of a new pod, by the policy, limit ranges, and what it has.
 func TestAdmit(t *testing.T) {
 	policy := func(p ContainerPolicy) func(*VerticalPodAutoscaler) {
 		return func(v *VerticalPodAutoscaler) {

@@ -63,7 +63,7 @@ func condition(kind corev1.PodConditionType, reason string) func(*corev1.Pod) {
 
 func wants(n int) func(Owner) (int, bool) { return func(Owner) (int, bool) { return n, true } }
 
-// W9.54–W9.56: which pods are changed, and in which order.
+// W9.51, W9.54–W9.56: which pods are changed, and in which order; with one replica none (W12.34).
 func TestCandidates(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -130,7 +130,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// W9.58, W9.59: the action for a pod in mode InPlaceOrRecreate, by the state of a resize in flight.
+// W9.8, W9.58, W9.59: the action for a pod in mode InPlaceOrRecreate, by the state of a resize in flight.
 func TestSteps(t *testing.T) {
 	names := map[Step]string{Wait: "wait", Resize: "resize", Evict: "evict"}
 	for _, c := range []struct {
