@@ -21,6 +21,7 @@ import (
 
 	"carob/internal/apiserver/admission"
 	"carob/internal/kinds/pods"
+	"carob/internal/kinds/scheme"
 )
 
 var (
@@ -68,7 +69,7 @@ func (*evictionREST) GroupVersionKind(schema.GroupVersion) schema.GroupVersionKi
 
 // AcceptsGroupVersion reports which versions the body may have.
 func (*evictionREST) AcceptsGroupVersion(gv schema.GroupVersion) bool {
-	return gv == policyv1.SchemeGroupVersion
+	return gv == policyv1.SchemeGroupVersion || gv == scheme.EvictionBeta.GroupVersion()
 }
 
 // retryPause waits half a second plus a random time, so that concurrent requests do not conflict

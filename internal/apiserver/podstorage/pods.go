@@ -109,7 +109,7 @@ func New(c Config) (*Storage, error) {
 
 	s := &Storage{Pods: &Store{store}}
 	bind := &bindingREST{store: store}
-	status := subresource(store, pods.StatusStrategy{Strategy: main})
+	status := &statusREST{subresource(store, pods.StatusStrategy{Strategy: main})}
 	agents := newAgents(c.Agents, c.Reader)
 	create := creator{c.Authorizer}
 	connect := connecter{finder{store: store, agents: agents}, create}
@@ -121,7 +121,7 @@ func New(c Config) (*Storage, error) {
 		"pods/resize":              subresource(store, pods.ResizeStrategy{Strategy: main}),
 		"pods/binding":             bind,
 		"bindings":                 &legacyBindingREST{bind},
-		"pods/eviction": &evictionREST{store: store, status: status, reader: c.Reader, storages: c.Storages,
+		"pods/eviction": &evictionREST{store: store, status: status.updateREST, reader: c.Reader, storages: c.Storages,
 			pause: retryPause},
 		"pods/log":         &logREST{connect.finder},
 		"pods/exec":        &execREST{connect},
@@ -157,17 +157,23 @@ func (*Store) ShortNames() []string { return []string{"po"} }
 func (*Store) Categories() []string { return []string{"all"} }
 
 // updateREST serves a subresource that gets, updates, and patches the pod itself with a strategy of
-// its own.
+// its own. As in upstream's server, ephemeralcontainers and resize do not declare which fields they never
+// change: server-side apply records an owner of whatever a request contains.
 type updateREST struct{ store *genericregistry.Store }
 
 // subresource uses the pods of store with another strategy.
-func subresource(store *genericregistry.Store, s interface {
-	rest.RESTUpdateStrategy
-	rest.ResetFieldsStrategy
-}) *updateREST {
+func subresource(store *genericregistry.Store, s rest.RESTUpdateStrategy) *updateREST {
 	copied := *store
-	copied.UpdateStrategy, copied.ResetFieldsStrategy = s, s
+	copied.UpdateStrategy = s
 	return &updateREST{&copied}
+}
+
+// statusREST is the status subresource.
+type statusREST struct{ *updateREST }
+
+// GetResetFields are the fields this subresource never changes, for server-side apply.
+func (*statusREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return pods.StatusStrategy{}.GetResetFields()
 }
 
 func (r *updateREST) New() runtime.Object { return &corev1.Pod{} }
@@ -187,11 +193,6 @@ func (r *updateREST) Update(ctx context.Context, name string, info rest.UpdatedO
 
 // UpdateStrategy returns the strategy by which the subresource changes the pod.
 func (r *updateREST) UpdateStrategy() rest.RESTUpdateStrategy { return r.store.UpdateStrategy }
-
-// GetResetFields are the fields this subresource never changes, for server-side apply.
-func (r *updateREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return r.store.GetResetFields()
-}
 
 func (r *updateREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	return r.store.ConvertToTable(ctx, obj, options)

@@ -183,14 +183,8 @@ func logOptions(o *corev1.PodLogOptions) field.ErrorList {
 	case o.SinceSeconds != nil && *o.SinceSeconds < 1:
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be greater than 0"))
 	}
-	if o.Stream != nil {
-		known := []string{corev1.LogStreamAll, corev1.LogStreamStdout, corev1.LogStreamStderr}
-		if !slices.Contains(known, *o.Stream) {
-			errs = append(errs, field.NotSupported(field.NewPath("stream"), *o.Stream, known))
-		} else if *o.Stream != corev1.LogStreamAll && o.TailLines != nil {
-			errs = append(errs,
-				field.Forbidden(field.NewPath(""), "`tailLines` and specific `stream` are mutually exclusive for now"))
-		}
+	if o.Stream != nil { // behind the feature gate PodLogsQuerySplitStreams, which is off
+		errs = append(errs, field.Forbidden(field.NewPath("stream"), "may not be specified"))
 	}
 	return errs
 }
@@ -210,9 +204,6 @@ func logParams(o *corev1.PodLogOptions) url.Values {
 	}
 	if o.SinceTime != nil {
 		v.Set("sinceTime", o.SinceTime.UTC().Format(time.RFC3339))
-	}
-	if o.Stream != nil && *o.Stream != "" && *o.Stream != corev1.LogStreamAll {
-		v.Set("stream", *o.Stream)
 	}
 	return v
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"carob/internal/kinds/rules"
 	"carob/internal/kinds/unchanged"
 )
 
@@ -311,8 +312,12 @@ func ValidateBinding(b *corev1.Binding) field.ErrorList {
 	if b.Target.Kind != "" && b.Target.Kind != "Node" {
 		errs = append(errs, field.NotSupported(target.Child("kind"), b.Target.Kind, []string{"Node", "<empty>"}))
 	}
-	if b.Target.Name == "" {
+	switch {
+	case b.Target.Name == "":
 		errs = append(errs, field.Required(target.Child("name"), ""))
+	case len(errs) == 0:
+		errs = rules.Messages(target.Child("name"), b.Target.Name,
+			apivalidation.NameIsDNSSubdomain(b.Target.Name, false))
 	}
 	return errs
 }

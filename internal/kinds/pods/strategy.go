@@ -138,7 +138,7 @@ type StatusStrategy struct{ Strategy }
 func (StatusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, o := obj.(*corev1.Pod), old.(*corev1.Pod)
 	p.Spec = o.Spec
-	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = o.DeletionTimestamp, o.DeletionGracePeriodSeconds
+	p.DeletionTimestamp = o.DeletionTimestamp
 	p.OwnerReferences = o.OwnerReferences
 	if p.Status.QOSClass == "" {
 		p.Status.QOSClass = o.Status.QOSClass
@@ -225,11 +225,6 @@ func (EphemeralStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Obje
 	return ValidateEphemeralContainersUpdate(obj.(*corev1.Pod), old.(*corev1.Pod))
 }
 
-// GetResetFields implements rest.ResetFieldsStrategy.
-func (EphemeralStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return resetFields(fieldpath.MakePathOrDie("status"))
-}
-
 // ResizeStrategy is the resize subresource: only resources and resize policies may change (L1.116).
 type ResizeStrategy struct{ Strategy }
 
@@ -269,11 +264,6 @@ func resized(wanted, stored []corev1.Container) []corev1.Container {
 // ValidateUpdate implements rest.RESTUpdateStrategy.
 func (ResizeStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
 	return ValidatePodResize(obj.(*corev1.Pod), old.(*corev1.Pod))
-}
-
-// GetResetFields implements rest.ResetFieldsStrategy.
-func (ResizeStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return resetFields(fieldpath.MakePathOrDie("status"))
 }
 
 // adoptAppArmor copies the deprecated annotations of containers without a profile to the field, and

@@ -250,20 +250,12 @@ func (s *Strategy) ForStatus() *StatusStrategy {
 // AllowCreateOnUpdate implements rest.RESTUpdateStrategy.
 func (s *StatusStrategy) AllowCreateOnUpdate(context.Context) bool { return false }
 
-// PrepareForUpdate keeps everything of old except the status, the resource version, and the field
-// owners; with StatusMetadata, metadata is also the client's.
+// PrepareForUpdate keeps everything of old except the status, the field owners, and the metadata that no update may
+// change (validation refuses another UID); with StatusMetadata, metadata is also the client's.
 func (s *StatusStrategy) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
 	o, p := reflect.ValueOf(obj).Elem(), reflect.ValueOf(old).Elem()
-	m, om := objectMeta(obj), objectMeta(old)
-	if s.Resource.StatusMetadata {
-		m.SetDeletionTimestamp(om.GetDeletionTimestamp())
-		m.SetDeletionGracePeriodSeconds(om.GetDeletionGracePeriodSeconds())
-		m.SetGeneration(om.GetGeneration())
-	} else {
-		managed, version := m.GetManagedFields(), m.GetResourceVersion()
-		o.Field(s.meta).Set(p.Field(s.meta))
-		m.SetManagedFields(managed)
-		m.SetResourceVersion(version)
+	if !s.Resource.StatusMetadata {
+		metav1.ResetObjectMetaForStatus(objectMeta(obj), objectMeta(old))
 	}
 	for i := range o.NumField() {
 		// Field 0 is TypeMeta in every kind; the rest is in spec and other fields.

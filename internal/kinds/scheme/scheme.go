@@ -74,6 +74,9 @@ func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 			return nil, fmt.Errorf("build the API scheme: %w", err)
 		}
 	}
+	// Clients of older releases send evictions of pods in the previous version, whose fields are the same; nothing
+	// else of it is served (L1.F).
+	s.Scheme.AddKnownTypeWithName(EvictionBeta, &policyv1.Eviction{})
 	for _, r := range register {
 		if err := r(s.Scheme); err != nil {
 			return nil, fmt.Errorf("build the API scheme: %w", err)
@@ -84,6 +87,9 @@ func New(register ...func(*runtime.Scheme) error) (*Set, error) {
 	s.ParameterCodec = runtime.NewParameterCodec(s.Scheme)
 	return s, nil
 }
+
+// EvictionBeta is the kind of an eviction in the version before v1.
+var EvictionBeta = schema.GroupVersionKind{Group: policyv1.GroupName, Version: "v1beta1", Kind: "Eviction"}
 
 // Hub returns the hub version of a group.
 func Hub(group string) schema.GroupVersion {
