@@ -23,6 +23,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
@@ -204,13 +205,13 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 		return nil, fmt.Errorf("get the information of a plugin: %w", err)
 	}
 	unregister, err = w.hand(ctx, path, info)
-	status := &registration.RegistrationStatus{PluginRegistered: err == nil}
+	result := &registration.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
-		status.Error = err.Error()
+		result.Error = err.Error()
 	}
 	call, cancel = context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	if _, told := client.NotifyRegistrationStatus(call, status); told != nil {
+	if _, told := client.NotifyRegistrationStatus(call, result); told != nil {
 		if err == nil {
 			unregister()
 		}
@@ -220,17 +221,34 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 }
 
 // Dial returns a connection to the socket of a plugin, which is established when it is used. The
-// path is used unchanged.
+// path is used unchanged. The message of an error that a call returns is valid UTF-8 and has at most 4 KiB: it becomes
+// part of events and of the log.
 func Dial(path string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///plugin", append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithNoProxy(), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		grpc.WithNoProxy(), grpc.WithChainUnaryInterceptor(boundErrors), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		})}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}
 	return conn, nil
+}
+
+// boundErrors cuts the messages of errors that a plugin returns.
+func boundErrors(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
+	err := call(ctx, method, req, reply, conn, opts...)
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	message := s.Message()
+	if len(message) <= maxText { // gRPC has made it valid UTF-8
+		return err
+	}
+	short := strings.ToValidUTF8(message[:maxText], "?")
+	return status.Errorf(s.Code(), "%s... (%d bytes)", short, len(message)) //nolint:wrapcheck // it is the plugin's error
 }
 
 // hand passes a plugin to the handler of its type.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
@@ -215,6 +217,50 @@ func TestHostileInfos(t *testing.T) {
 		}
 		if c.info.Endpoint == "" && err == nil && p.Endpoint != "/plugins/reg.sock" {
 			t.Errorf("%s: endpoint %q", name, p.Endpoint)
+		}
+	}
+}
+
+// failing answers each call with an error.
+type failing struct {
+	registration.UnimplementedRegistrationServer
+	message string
+}
+
+func (f *failing) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return nil, status.Error(codes.OutOfRange, f.message)
+}
+
+// An error of a plugin keeps its code, and its message becomes short enough for an event, and valid.
+func TestHostileErrors(t *testing.T) {
+	long := strings.Repeat("é", 1<<19)
+	for message, want := range map[string]string{
+		"out of order": "out of order",
+		"a\xffb":       "a\ufffdb",
+		long:           strings.Repeat("é", maxText/2) + "... (1048576 bytes)",
+		"x" + long:     "x" + strings.Repeat("é", maxText/2-1) + "?... (1048577 bytes)",
+	} {
+		dir, err := os.MkdirTemp("", "plugins")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		ln, err := net.Listen("unix", filepath.Join(dir, "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer()
+		registration.RegisterRegistrationServer(s, &failing{message: message})
+		go func() { _ = s.Serve(ln) }()
+		t.Cleanup(s.Stop)
+		conn, err := Dial(filepath.Join(dir, "s"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = registration.NewRegistrationClient(conn).GetInfo(t.Context(), &registration.InfoRequest{})
+		if status.Code(err) != codes.OutOfRange || status.Convert(err).Message() != want {
+			t.Errorf("%.20q: code %s, message %.5000q", message, status.Code(err), status.Convert(err).Message())
 		}
 	}
 }
