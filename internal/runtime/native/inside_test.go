@@ -247,6 +247,37 @@ func TestMountPropagation(t *testing.T) {
 	unix.Unmount(filepath.Join(dir, "frompod"), unix.MNT_DETACH)
 }
 
+// A privileged container may have the host's /dev, a directory of it, or one device as a volume, as pods of CSI drivers
+// do: it starts, and makes no device there.
+func TestDevicesAsVolumes(t *testing.T) {
+	w := newWorld(t)
+	dev := filepath.Join(w.dir, "dev")
+	bus := filepath.Join(w.dir, "bus")
+	for _, err := range []error{os.Mkdir(dev, 0o755), os.Mkdir(bus, 0o755),
+		unix.Mknod(filepath.Join(dev, "null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))),
+		unix.Mknod(filepath.Join(dev, "loop-control"), unix.S_IFCHR|0o600, int(unix.Mkdev(10, 237)))} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb, sbc := w.sandbox("dev", func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	for name, mounts := range map[string][]*cri.Mount{
+		"all":       {{ContainerPath: "/dev", HostPath: dev}},
+		"unclean":   {{ContainerPath: "/dev/.", HostPath: dev}},
+		"directory": {{ContainerPath: "/dev/net", HostPath: bus}},
+		"device":    {{ContainerPath: "/dev/loop-control", HostPath: "/dev/loop-control"}},
+	} {
+		w.run(sb, sbc, name, shell("sleep 1000"), func(c *cri.ContainerConfig) {
+			c.Linux.SecurityContext.Privileged, c.Mounts = true, mounts
+		})
+	}
+	for dir, want := range map[string]int{dev: 2, bus: 0} {
+		if list, err := os.ReadDir(dir); err != nil || len(list) != want {
+			t.Errorf("%s has %v, %v", dir, list, err)
+		}
+	}
+}
+
 // A mount that cannot propagate as requested is rejected, as in containerd: otherwise a pod would
 // wait for mounts that never appear, without an error.
 func TestMountPropagationRefused(t *testing.T) {

@@ -326,6 +326,17 @@ func mountsAt(list []*cri.Mount, target string) bool {
 	return false
 }
 
+// mountedOver reports whether a path in /dev is in a volume of the container: the host's /dev, one of its directories,
+// or a device. Its devices are there already, and it is not the container's to change.
+func mountedOver(list []*cri.Mount, device string) bool {
+	for p := device; p != "/" && (p == "/dev" || strings.HasPrefix(p, "/dev/")); p = path.Dir(p) {
+		if mountsAt(list, p) {
+			return true
+		}
+	}
+	return false
+}
+
 // openCgroupView opens the container's own cgroups (version 1).
 func (pl *Container) openCgroupView(p *Program) map[string]int {
 	views := map[string]int{}

@@ -235,7 +235,7 @@ func (pl *Container) Program() (*Program, error) {
 		made[d.Path] = true
 	}
 	for _, d := range pl.Devices {
-		if !made[d.Path] {
+		if !made[d.Path] && !mountedOver(c.Mounts, d.Path) {
 			made[d.Path] = true
 			p.mknod(d.Path, d.Mode, d.Major, d.Minor, d.UID, d.GID)
 		}
