@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -157,6 +158,12 @@ func New(cfg Config) (*Manager, error) {
 		stats: figures{known: map[targetKey]Stats{}}}
 	if err := m.load(); err != nil {
 		return nil, fmt.Errorf("find volumes of CSI drivers on disk: %w", err)
+	}
+	// Pods of drivers mount both, often as host paths of type Directory, before there is a volume.
+	for _, dir := range []string{"pods", "plugins"} {
+		if err := os.MkdirAll(filepath.Join(cfg.Root, dir), permDir); err != nil {
+			cfg.Logger.Error(err, "The pods of CSI drivers may not start")
+		}
 	}
 	return m, nil
 }

@@ -20,6 +20,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"carob/internal/core/volume"
 	"carob/internal/node/plugins"
@@ -72,6 +73,27 @@ func TestRegistration(t *testing.T) {
 		_, annotated := node.Annotations[nodeIDs]
 		return err == nil && !annotated && node.Labels[csidriver.TopologyKey] == "n1"
 	})
+}
+
+// The directories that pods of drivers mount as host paths of type Directory are there before any driver. Where they
+// cannot be made, the manager works without them.
+func TestDirectories(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "kubelet")
+	if _, err := New(Config{Root: root, Node: "n1", Client: fake.NewClientset()}); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"pods", "plugins"} {
+		if info, err := os.Stat(filepath.Join(root, dir)); err != nil || !info.IsDir() {
+			t.Errorf("%s: %v, %v", dir, info, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(Config{Root: file, Node: "n1", Client: fake.NewClientset()}); err != nil {
+		t.Error(err)
+	}
 }
 
 // The node information of a driver is validated before it becomes labels.
