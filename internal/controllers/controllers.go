@@ -55,6 +55,7 @@ import (
 	"carob/internal/controllers/statefulset"
 	"carob/internal/controllers/tainteviction"
 	"carob/internal/controllers/ttlafterfinished"
+	"carob/internal/controllers/unused"
 	"carob/internal/controllers/volumes"
 	"carob/internal/controllers/vpa"
 	"carob/internal/core/volume"
@@ -289,6 +290,9 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
 			return protection.Claims(c.Kubernetes, m.inventory, pods)
+		}},
+		{"pvc-protection-controller", func(c Clients) (controller, error) {
+			return unused.New(c.Kubernetes, pods, claims)
 		}},
 		{"pv-protection-controller", func(c Clients) (controller, error) {
 			return protection.Volumes(c.Kubernetes, m.inventory), nil
