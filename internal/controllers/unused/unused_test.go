@@ -70,8 +70,8 @@ const (
 	none     = "  "
 )
 
-// Bound claims show whether a pod uses them, also one that is not scheduled; a pod that has ended does not, nor one that
-// is being deleted and runs nothing (S7.10). Other claims show nothing. Other conditions stay.
+// Bound claims show whether a pod uses them, also one that is not scheduled; a pod that has ended does not, nor one
+// that is being deleted and runs nothing (S7.10). Other claims show nothing. Other conditions stay.
 func TestCondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pending, going, kept := claim("pending"), claim("going"), claim("free")
@@ -81,8 +81,8 @@ func TestCondition(t *testing.T) {
 		kept.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimResizing}}
 		ended := pod("ended", "done")
 		ended.Status.Phase = corev1.PodSucceeded
-		api := controllertest.New(pending, going, kept, claim("used"), claim("done"), pod("p", "used", "pending", "going"),
-			ended)
+		api := controllertest.New(pending, going, kept, claim("used"), claim("done"),
+			pod("p", "used", "pending", "going"), ended)
 		run(t, api)
 		time.Sleep(10 * time.Second)
 		for name, want := range map[string]string{"free": isUnused, "used": isUsed, "done": isUnused, "pending": none,

@@ -15,8 +15,9 @@ func WantsUnused(c *corev1.PersistentVolumeClaim) bool {
 // Unused returns a claim whose condition Unused shows at a time whether a pod uses the claim; nil if it does already
 // (S7.10).
 func Unused(c *corev1.PersistentVolumeClaim, used bool, now metav1.Time) *corev1.PersistentVolumeClaim {
-	want := corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionTrue,
-		LastTransitionTime: now, Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
+	want := corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimUnused,
+		Status: corev1.ConditionTrue, LastTransitionTime: now,
+		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
 	if used {
 		want.Status, want.Reason = corev1.ConditionFalse, "PodUsingPVC"
 		want.Message = "A pod is currently referencing this PVC"

@@ -226,7 +226,8 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 func Dial(path string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///plugin", append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithNoProxy(), grpc.WithChainUnaryInterceptor(boundErrors), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		grpc.WithNoProxy(), grpc.WithChainUnaryInterceptor(boundErrors),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", path)
 		})}, more...)...)
 	if err != nil {
@@ -248,7 +249,7 @@ func boundErrors(ctx context.Context, method string, req, reply any, conn *grpc.
 		return err
 	}
 	short := strings.ToValidUTF8(message[:maxText], "?")
-	return status.Errorf(s.Code(), "%s... (%d bytes)", short, len(message)) //nolint:wrapcheck // it is the plugin's error
+	return status.Errorf(s.Code(), "%s... (%d bytes)", short, len(message)) //nolint:wrapcheck // the plugin's error
 }
 
 // hand passes a plugin to the handler of its type.
