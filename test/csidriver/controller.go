@@ -3,8 +3,8 @@ package csidriver
 import (
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -21,7 +21,8 @@ func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
-		csi.ControllerServiceCapability_RPC_CLONE_VOLUME, csi.ControllerServiceCapability_RPC_GET_CAPACITY} {
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME, csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}}})
 	}
@@ -63,8 +64,8 @@ func (d *Driver) CreateVolume(_ context.Context, req *csi.CreateVolumeRequest) (
 		source = v.VolumeId
 	}
 	if source != "" {
-		if out, err := exec.Command("cp", "-a", d.Path(source)+"/.", d.Path(id)).CombinedOutput(); err != nil {
-			return nil, status.Errorf(codes.Internal, "cp: %v: %s", err, out)
+		if err := copyVolume(d.Path(source), d.Path(id)); err != nil {
+			return nil, status.Errorf(codes.Internal, "copy %s: %v", source, err)
 		}
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: id, CapacityBytes: size,
@@ -116,6 +117,17 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerEx
 		NodeExpansionRequired: true}, nil
 }
 
+// ControllerModifyVolume implements csi.ControllerServer: only the parameters of the driver's configuration are known.
+func (d *Driver) ControllerModifyVolume(_ context.Context, req *csi.ControllerModifyVolumeRequest) (
+	*csi.ControllerModifyVolumeResponse, error) {
+	for name := range req.MutableParameters { // any order: each by itself
+		if !slices.Contains(d.cfg.Mutable, name) {
+			return nil, status.Errorf(codes.InvalidArgument, "parameter %q cannot be changed", name)
+		}
+	}
+	return &csi.ControllerModifyVolumeResponse{}, d.exists(req.VolumeId)
+}
+
 // GetCapacity implements csi.ControllerServer.
 func (d *Driver) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	return &csi.GetCapacityResponse{AvailableCapacity: 1 << 40}, nil
@@ -128,8 +140,8 @@ func (d *Driver) CreateSnapshot(_ context.Context, req *csi.CreateSnapshotReques
 	if err := d.made(id, req.SourceVolumeId); err != nil {
 		return nil, err
 	}
-	if out, err := exec.Command("cp", "-a", "-T", d.Path(req.SourceVolumeId), d.Path(id)).CombinedOutput(); err != nil {
-		return nil, status.Errorf(codes.Internal, "cp: %v: %s", err, out)
+	if err := copyVolume(d.Path(req.SourceVolumeId), d.Path(id)); err != nil {
+		return nil, status.Errorf(codes.Internal, "copy %s: %v", req.SourceVolumeId, err)
 	}
 	return &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: id, SourceVolumeId: req.SourceVolumeId,
 		CreationTime: timestamppb.Now(), ReadyToUse: true}}, nil

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -37,6 +36,7 @@ type Config struct {
 	// Without takes capabilities of the node service away.
 	Without []csi.NodeServiceCapability_RPC_Type
 	With    []csi.NodeServiceCapability_RPC_Type
+	Mutable []string // parameters of volume attributes classes
 }
 
 // Driver is a running driver.
@@ -66,25 +66,42 @@ type Call struct {
 	Err     error
 }
 
-// Start serves the driver and registers it with the node.
-func Start(cfg Config) (*Driver, error) {
+func newDriver(cfg Config, socket string) *Driver {
 	if cfg.Versions == nil {
 		cfg.Versions = []string{"1.0.0"}
 	}
-	d := &Driver{cfg: cfg, staged: map[string]bool{}, attached: map[string]bool{}, as: map[string]any{},
-		status: make(chan *registration.RegistrationStatus, 16)}
+	return &Driver{cfg: cfg, socket: socket, staged: map[string]bool{}, attached: map[string]bool{},
+		as: map[string]any{}, status: make(chan *registration.RegistrationStatus, 16)}
+}
+
+// Serve serves the driver's services on a socket; others register it.
+func Serve(cfg Config, socket string) (*Driver, error) {
+	d := newDriver(cfg, socket)
+	if err := os.MkdirAll(cfg.Data, 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of volumes: %w", err)
+	}
+	if err := d.serve(socket, d.services); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Driver) services(s *grpc.Server) {
+	csi.RegisterIdentityServer(s, d)
+	csi.RegisterControllerServer(s, d)
+	csi.RegisterNodeServer(s, d)
+}
+
+// Start serves the driver and registers it with the node.
+func Start(cfg Config) (*Driver, error) {
 	dir := filepath.Join(cfg.KubeletDir, "plugins", cfg.Name)
+	d := newDriver(cfg, filepath.Join(dir, "csi.sock"))
 	registry := filepath.Join(cfg.KubeletDir, "plugins_registry")
 	if err := errors.Join(os.MkdirAll(dir, 0o750), os.MkdirAll(registry, 0o755), os.MkdirAll(cfg.Data,
 		0o755)); err != nil {
 		return nil, fmt.Errorf("make the directories of the driver: %w", err)
 	}
-	d.socket = filepath.Join(dir, "csi.sock")
-	err := d.serve(d.socket, func(s *grpc.Server) {
-		csi.RegisterIdentityServer(s, d)
-		csi.RegisterControllerServer(s, d)
-		csi.RegisterNodeServer(s, d)
-	})
+	err := d.serve(d.socket, d.services)
 	if err == nil {
 		err = d.serve(filepath.Join(registry, cfg.Name+"-reg.sock"), func(s *grpc.Server) {
 			registration.RegisterRegistrationServer(s, d)
@@ -330,12 +347,9 @@ func (d *Driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	}
 	var err error
 	if req.VolumeCapability.GetBlock() != nil {
-		var out []byte
-		if out, err = exec.Command("losetup", "--find", "--show", source).CombinedOutput(); err != nil {
-			return nil, status.Errorf(codes.Internal, "losetup: %v: %s", err, out)
+		if source, err = attachLoop(source); err == nil {
+			err = os.WriteFile(req.TargetPath, nil, 0o600)
 		}
-		source = strings.TrimSpace(string(out))
-		err = os.WriteFile(req.TargetPath, nil, 0o600)
 	} else if err = os.Mkdir(req.TargetPath, 0o750); errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
@@ -363,10 +377,9 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csi.NodeUnpublishVo
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	source := d.Path(req.VolumeId)
-	if out, err := exec.Command("losetup", "--noheadings", "--output", "NAME", "--associated",
-		source).Output(); err == nil {
-		for device := range strings.FieldsSeq(string(out)) {
-			_ = exec.Command("losetup", "--detach", device).Run()
+	if info, err := os.Stat(source); err == nil && info.Mode().IsRegular() {
+		if err := eachLoop(source, unix.LOOP_CLR_FD); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
 		}
 	}
 	if strings.HasPrefix(req.VolumeId, "csi-") && strings.Contains(req.TargetPath, "/pods/") &&
@@ -389,10 +402,17 @@ func (d *Driver) isStaged(volume string) bool {
 	return false
 }
 
-// NodeExpandVolume implements csi.NodeServer.
+// NodeExpandVolume implements csi.NodeServer: a block device gets its new size.
 func (d *Driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse,
 	error) {
-	return &csi.NodeExpandVolumeResponse{CapacityBytes: req.CapacityRange.GetRequiredBytes()}, nil
+	size := req.CapacityRange.GetRequiredBytes()
+	file := d.Path(req.VolumeId)
+	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Size() < size {
+		if err := errors.Join(os.Truncate(file, size), eachLoop(file, unix.LOOP_SET_CAPACITY)); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }
 
 // NodeGetVolumeStats implements csi.NodeServer.

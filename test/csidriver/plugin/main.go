@@ -1,0 +1,65 @@
+// plugin is what a CSI driver's pod has beside upstream's sidecars, for upstream's end-to-end tests: a stand-in for
+// node-driver-registrar, livenessprobe, and hostpathplugin, whose modules the Go module proxy does not have.
+//
+//	plugin registrar|liveness|hostpath FLAGS
+//
+// The flags are those of the programs that upstream's manifests use; others are accepted without effect.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	log.SetFlags(log.Lmicroseconds)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		log.Print(err)
+		os.Exit(1) //nolint:gocritic // the signals' handler ends with the process
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("usage: plugin registrar|liveness|hostpath FLAGS")
+	}
+	flags, err := parse(args[1:])
+	if err != nil {
+		return err
+	}
+	switch args[0] {
+	case "registrar":
+		return register(ctx, flags)
+	case "liveness":
+		return liveness(ctx, flags)
+	case "hostpath":
+		if flags["proxy-endpoint"] != "" {
+			return proxy(ctx, flags["endpoint"], flags["proxy-endpoint"])
+		}
+		return hostpath(ctx, flags)
+	}
+	return fmt.Errorf("unknown program %q", args[0])
+}
+
+// parse returns the flags by their names. Each has its value behind an equals sign; without one it is "true".
+func parse(args []string) (map[string]string, error) {
+	flags := map[string]string{}
+	for _, a := range args {
+		name, value, ok := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		if !strings.HasPrefix(a, "-") || name == "" {
+			return nil, fmt.Errorf("unexpected argument %q", a)
+		}
+		if !ok {
+			value = "true"
+		}
+		flags[name] = value
+	}
+	return flags, nil
+}
