@@ -220,6 +220,26 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// A follower sees what is written after others have truncated the log.
+func TestFollowATruncatedLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	write(t, path, lines(0, 5)+"2026-11-21T00:00:00Z stdout F a part of a li")
+	out := newSyncBuffer()
+	ended := make(chan struct{})
+	done := make(chan error, 1)
+	go func() { done <- read(t.Context(), path, Options{Follow: true}, ended, out, out) }()
+	out.waitFor(t, numbers(0, 5))
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, path, lines(5, 7))
+	out.waitFor(t, numbers(0, 7))
+	close(ended)
+	if err := <-done; err != nil || out.String() != numbers(0, 7) {
+		t.Errorf("%q %v", out.String(), err)
+	}
+}
+
 // A limit that the log has reached ends the reading, although no further line comes.
 func TestFollowEndsAtItsLimit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")

@@ -282,13 +282,36 @@ func (r *reader) drain(ctx context.Context, rest []byte) ([]byte, error) {
 			data = data[i+1:]
 		}
 		rest = append(rest, data...)
-		if err == io.EOF {
-			return rest, nil
-		} else if err != nil {
+		switch {
+		case err == io.EOF:
+			again, err := r.rewind()
+			if !again || err != nil {
+				return rest, err
+			}
+			rest = nil // it was a part of what is gone
+		case err != nil:
 			return nil, err
 		}
 	}
 	return nil, ctx.Err()
+}
+
+// rewind goes to the start of a file that others have truncated, such as logrotate with copytruncate: its writer
+// appends, so new content is there. It reports whether it did.
+func (r *reader) rewind() (bool, error) {
+	if r.left >= 0 {
+		return false, nil // up to a mark in content that is gone
+	}
+	at, err := r.file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return false, err
+	}
+	info, err := r.file.Stat()
+	if err != nil || info.Size() >= at {
+		return false, err
+	}
+	_, err = r.file.Seek(0, io.SeekStart)
+	return err == nil, err
 }
 
 func isClosed(c <-chan struct{}) bool {
