@@ -81,8 +81,12 @@ func Open(cfg Config) (*Network, error) {
 			return nil, fmt.Errorf("create directory of the pod network: %w", err)
 		}
 	}
-	n.cni = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), nil)
+	n.cni = newCNI(cfg, &programs{timeout: runTimeout})
 	return n, nil
+}
+
+func newCNI(cfg Config, run *programs) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(cfg.StateDir, "cache"), run)
 }
 
 // load reads the configuration in use.
