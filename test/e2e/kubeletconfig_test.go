@@ -227,6 +227,7 @@ func (w *configWorld) refused(values map[string]string) {
 		{"evictionHard", "{nothing.available: 1%}", `"nothing.available" is not a signal`},
 		{"readOnlyPort", "10255", "readOnlyPort 10255 is not supported"},
 		{"reservedSystemCPUs", `"1-a"`, "reservedSystemCPUs"},
+		{"reservedSystemCPUs", `"4096"`, "reserved-cpus: 4096 is not a subset of online-cpus"},
 		{"systemReserved", "{memory: 4Pi}", `Resource "memory" has a reservation of`},
 		{"cgroupDriver", "systemd", "--cgroup-driver: it was"},
 		{"clusterDomain", "another.domain", "--cluster-domain: it was"},

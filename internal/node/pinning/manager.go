@@ -82,10 +82,13 @@ func Open(cfg Config) (*Manager, error) {
 		p.MemoryPolicy = pinning.NameNoneMemory
 	}
 	var core *pinning.Manager
+	if cfg.Sys == "" {
+		cfg.Sys = "/sys"
+	}
+	if err := checkReserved(cfg.Sys, p.ReservedCPUs); err != nil {
+		return nil, err
+	}
 	if p.Pins() {
-		if cfg.Sys == "" {
-			cfg.Sys = "/sys"
-		}
 		topology, err := Discover(cfg.Sys, cfg.Memory)
 		if err != nil {
 			return nil, err

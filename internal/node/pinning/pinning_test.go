@@ -304,6 +304,24 @@ func TestInvalidStateFiles(t *testing.T) {
 	}
 }
 
+// CPUs that the machine does not have cannot be reserved, whatever the policies (S11.68).
+func TestReservedCPUsAreOnline(t *testing.T) {
+	sys := sysfs(t, server())
+	for list, want := range map[string]string{"": "", "0-6": "", "7": "reserved-cpus: 7 is not a subset of online-cpus: 0-6",
+		"3-4096": "reserved-cpus: 3-4096 is not a subset of online-cpus: 0-6"} {
+		cpus, err := pinning.ParseCPUs(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = Open(Config{Dir: t.TempDir(), Sys: sys, Policies: pinning.Config{ReservedCPUs: cpus}}); err == nil {
+			err = errors.New("")
+		}
+		if err.Error() != want {
+			t.Errorf("reserved %q: %v, want %s", list, err, want)
+		}
+	}
+}
+
 // Containers that share CPUs leave those that become exclusive, and return later; failures are retried; a container
 // that starts meanwhile is included (S10.8).
 func TestReconcile(t *testing.T) {

@@ -55,6 +55,21 @@ func Discover(sys string, memory uint64) (*pinning.Topology, error) {
 	return t, nil
 }
 
+// checkReserved returns an error if the machine lacks a CPU that is reserved, whatever the policies (S11.68).
+func checkReserved(sys string, reserved cpuset.CPUSet) error {
+	if reserved.IsEmpty() {
+		return nil
+	}
+	online, err := discovery{}.list(filepath.Join(sys, "devices/system/cpu"), "online")
+	if err != nil {
+		return fmt.Errorf("discover the CPUs of the machine: %w", err)
+	}
+	if !reserved.IsSubsetOf(online) {
+		return fmt.Errorf("reserved-cpus: %s is not a subset of online-cpus: %s", reserved, online)
+	}
+	return nil
+}
+
 type discovery struct{ cpus, nodes string }
 
 // text is the content of a file, without surrounding white space.
