@@ -144,6 +144,17 @@ func TestHandlerEvent(t *testing.T) {
 	}
 }
 
+// A share of swap that containers would not get is an error at the start (S15.4).
+func TestSwapNeedsVersion2(t *testing.T) {
+	for _, c := range []struct{ limited, v2, fails bool }{
+		{true, false, true}, {true, true, false}, {false, false, false},
+	} {
+		if err := checkSwap(c.limited, c.v2); (err != nil) != c.fails {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 // L10.70, L10.75, L10.77: the events about the node at the start of an agent.
 func TestStartEvents(t *testing.T) {
 	say := func(h host) string {

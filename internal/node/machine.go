@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -100,6 +101,9 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	})
 	m.facts.base.SwapController, m.facts.base.PageSizes = m.cgroups.SwapController(), m.cgroups.PageSizes()
 	m.health.features(&m.facts.base)
+	if err := checkSwap(cfg.LimitedSwap, m.cgroups.V2()); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
 	if swap := m.hardware.Info.Swap; cfg.LimitedSwap && swap != nil {
 		m.facts.base.Swap = *swap.Capacity
 	}
@@ -149,6 +153,14 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		})
 	}
 	return m, nil
+}
+
+// checkSwap returns an error if containers cannot get the share of swap that the configuration gives them (S15.4).
+func checkSwap(limited, v2 bool) error {
+	if limited && !v2 {
+		return errors.New("swap feature is enabled and LimitedSwap but it is only supported with cgroupv2")
+	}
+	return nil
 }
 
 // connect makes the client of the API server, and returns it; nil: there is no API server.

@@ -60,7 +60,8 @@ func newAccess(node string, client kubernetes.Interface) (*access, error) {
 // errUnknown is the error of a client without valid credentials.
 var errUnknown = errors.New("no client certificate and no token")
 
-// the client. An unverified certificate is ignored.
+// who is the user of a request: that of the verified certificate, otherwise of the token. An unverified certificate is
+// ignored.
 func (a *access) who(req *http.Request) (user.Info, error) {
 	if req.TLS != nil && len(req.TLS.VerifiedChains) > 0 {
 		subject := req.TLS.VerifiedChains[0][0].Subject

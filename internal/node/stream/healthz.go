@@ -28,7 +28,9 @@ func (s *Server) healthz(w http.ResponseWriter, req *http.Request) {
 			fmt.Fprintf(&text, "[+]%s excluded: ok\n", c.Name)
 			continue
 		}
-		if err := c.Check(); err != nil {
+		err := c.Check()
+		s.slis.add(c.Name, err)
+		if err != nil {
 			failed = true
 			s.cfg.Logger.Error(err, "The node agent is not healthy", "check", c.Name)
 			fmt.Fprintf(&text, "[-]%s failed: reason withheld\n", c.Name)

@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -27,4 +28,35 @@ func TestHealthz(t *testing.T) {
 	ask("/healthz/ping", "ok", http.StatusOK)
 	ask("/healthz/syncloop", "internal server error: sync Loop took longer than expected\n",
 		http.StatusInternalServerError)
+}
+
+// S12.7: /metrics/slis counts the results of each check of /healthz, also when its text is not printed.
+func TestSLIs(t *testing.T) {
+	w := newWorld(t)
+	health := func(code int) {
+		t.Helper()
+		if status, got := w.get("api", "/healthz"); status != code {
+			t.Fatalf("%d: %s", status, got)
+		}
+	}
+	shows := func(lines ...string) {
+		t.Helper()
+		status, page := w.get("api", "/metrics/slis")
+		for _, line := range lines {
+			if status != http.StatusOK || !strings.Contains(page, line+"\n") {
+				t.Errorf("%d: no %s in\n%s", status, line, page)
+			}
+		}
+	}
+	health(http.StatusOK)
+	health(http.StatusOK)
+	w.change(func() { w.sick = errors.New("no") })
+	health(http.StatusInternalServerError)
+	shows(`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`,
+		`kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 3`,
+		`kubernetes_healthchecks_total{name="syncloop",status="success",type="healthz"} 2`,
+		`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`)
+	w.change(func() { w.sick = nil })
+	health(http.StatusOK)
+	shows(`kubernetes_healthcheck{name="syncloop",type="healthz"} 1`)
 }

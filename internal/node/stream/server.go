@@ -97,6 +97,7 @@ type Server struct {
 	shown  shownLogs
 	// started is when the server was made.
 	started time.Time
+	slis    *slis // made with the routes
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over
@@ -209,6 +210,7 @@ func (s *Server) closeAll() {
 }
 
 func (s *Server) routes() http.Handler {
+	s.slis = newSLIs()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", s.containerLogs)
 	for _, method := range []string{"GET", "POST"} {
@@ -226,6 +228,8 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /stats/summary", s.summary)
 	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
 	mux.HandleFunc("GET /metrics/cadvisor", s.cadvisorMetrics)
+	mux.Handle("GET /metrics/slis", s.slis.handler())
+	mux.Handle("DELETE /metrics/slis", s.slis.handler())
 	if s.cfg.Meter != nil {
 		mux.Handle("GET /metrics", s.cfg.Meter.Handler(legacyregistry.DefaultGatherer))
 		mux.Handle("GET /metrics/probes", s.cfg.Meter.Probes())
