@@ -25,6 +25,9 @@ const (
 	// In a burst, the heap may grow by this many bytes before the next collection. Otherwise, with
 	// the small heap of an idle cluster, the collector takes a fifth of the CPU time.
 	burstRoom = 192 << 20
+	// At the beginning of a burst it is less, and doubles with each collection: the objects that a burst leaves are
+	// spread over all pages that the heap had.
+	firstRoom = 32 << 20
 	// Smaller changes of the percentage are not applied, because a change stops the process for a moment.
 	percentStep = 50
 )
@@ -64,7 +67,7 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			before = use
 			if need.check(use, quiet, burst, len(next) > 1) {
 				burst = false
-				p.percent = settledPercent
+				p.percent, p.grown = settledPercent, 0
 				if err := Settle(); err != nil {
 					return err
 				}
@@ -94,7 +97,8 @@ func (n *need) check(now use, quiet, burst, starting bool) bool {
 
 // tuner decides how much the heap may grow between two collections.
 type tuner struct {
-	room    uint64    // bytes that the heap may grow in a burst
+	room    uint64    // bytes that the heap may grow in a long burst
+	grown   uint64    // how much of it since the last Settle
 	last    time.Time // collection
 	percent int
 }
@@ -104,7 +108,8 @@ func (p *tuner) collected(now time.Time, live uint64) (burst bool) {
 	burst = now.Sub(p.last) < burstGap
 	p.last = now
 	if burst {
-		percent := int(p.room * 100 / max(live, 1))
+		p.grown = min(max(2*p.grown, firstRoom), p.room)
+		percent := int(p.grown * 100 / max(live, 1))
 		p.percent = min(max(percent-percent%percentStep, settledPercent), startPercent)
 	}
 	return burst

@@ -17,12 +17,16 @@ func TestPaceOfABurst(t *testing.T) {
 	}{
 		{"the first", []time.Duration{0}, 30, settledPercent},
 		{"far apart", []time.Duration{0, burstGap, 3 * burstGap}, 30, settledPercent},
-		{"a burst on a small heap", []time.Duration{0, burstGap - 1}, 60, 300},
-		{"on a very small one", []time.Duration{0, 1}, 3, startPercent},
-		{"none", []time.Duration{0, 1}, 0, startPercent},
-		{"on a large one", []time.Duration{0, 1}, 500, settledPercent},
-		{"in between", []time.Duration{0, 1}, 100, 150},
-		{"goes on though it slows down", []time.Duration{0, 1, 3 * burstGap}, 60, 300},
+		{"a burst begins", []time.Duration{0, burstGap - 1}, 20, 150},
+		{"on a larger heap", []time.Duration{0, 1}, 60, settledPercent},
+		{"it goes on", []time.Duration{0, 1, 2}, 20, 300},
+		{"for longer", []time.Duration{0, 1, 2, 3}, 60, 200},
+		{"a long one", []time.Duration{0, 1, 2, 3, 4, 5, 6}, 60, 300},
+		{"on a very small heap", []time.Duration{0, 1}, 3, startPercent},
+		{"on none", []time.Duration{0, 1}, 0, startPercent},
+		{"a long one on a large heap", []time.Duration{0, 1, 2, 3, 4, 5}, 500, settledPercent},
+		{"in between", []time.Duration{0, 1, 2, 3, 4, 5}, 100, 150},
+		{"goes on though it slows down", []time.Duration{0, 1, 2, 3 * burstGap}, 20, 300},
 	} {
 		p := tuner{room: burstRoom, percent: settledPercent}
 		for _, at := range tc.at {
