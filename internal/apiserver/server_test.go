@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -348,6 +349,13 @@ func testScale(t *testing.T, r *running) {
 	stranger := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "scaled", UID: "another"}}
 	if _, err = c.UpdateScale(ctx, "scaled", stranger, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Errorf("the scale of another deployment by this name: %v", err)
+	}
+	status, text, _ := r.raw(t, "GET", "/apis/apps/v1/namespaces/default/deployments/scaled/scale",
+		map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}, nil)
+	var printed metav1.Table // kubectl get --subresource=scale
+	if err := json.Unmarshal([]byte(text), &printed); err != nil || status != http.StatusOK ||
+		len(printed.ColumnDefinitions) != 4 || fmt.Sprint(printed.Rows[0].Cells[:3]) != "[scaled 4 0]" {
+		t.Errorf("the table of a scale: %d %s, %v", status, text, err)
 	}
 }
 

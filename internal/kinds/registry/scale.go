@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"time"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"carob/internal/kinds/table"
 )
 
 // Scale gives access to the replica counts of a workload.
@@ -36,7 +39,24 @@ var replicasPath = fieldpath.MakePathOrDie("spec", "replicas")
 var (
 	_ rest.Patcher                  = (*scaleStorage)(nil)
 	_ rest.GroupVersionKindProvider = (*scaleStorage)(nil)
+	_ rest.TableConvertor           = (*scaleStorage)(nil)
 )
+
+// scaleTable is what kubectl get --subresource=scale prints.
+var scaleTable = table.NewConvertor(table.Kind{
+	Columns: []table.Column{table.NameColumn,
+		{Name: "Desired", Type: "integer", Description: "Number of pods that are wanted"},
+		{Name: "Available", Type: "integer", Description: "Number of pods that exist"}, table.AgeColumn},
+	Row: func(obj runtime.Object, now time.Time) []any {
+		s := obj.(*autoscalingv1.Scale)
+		return []any{s.Name, int64(s.Spec.Replicas), int64(s.Status.Replicas), table.Age(s.CreationTimestamp, now)}
+	},
+})
+
+// ConvertToTable implements rest.TableConvertor.
+func (s *scaleStorage) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	return scaleTable.ConvertToTable(ctx, obj, options)
+}
 
 func (s *scaleStorage) New() runtime.Object { return &autoscalingv1.Scale{} }
 
