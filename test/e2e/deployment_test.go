@@ -34,7 +34,7 @@ func (r rollouts) do(args ...string) string {
 	return r.kubectl(r.T, append([]string{"-n", r.namespace}, args...)...)
 }
 
-// rolledOut waits with kubectl's own words for it.
+// rolledOut waits with kubectl's own text for it (W2.124).
 func (r rollouts) rolledOut() {
 	r.Helper()
 	contains(r.T, "rollout status", r.do("rollout", "status", "deployment/web", "--timeout="+patience.String()),
@@ -63,7 +63,8 @@ func (r rollouts) images() []string {
 	return slices.Compact(out)
 }
 
-// TestDeployment: what kubectl does with a deployment, with containers that run.
+// TestDeployment: what kubectl does with a deployment, with containers that run; a rollback (W2.103) and a restart
+// (W2.102) as kubectl requests them.
 func TestDeployment(t *testing.T) {
 	r := newRollouts(t, shared, "rollouts", 3)
 	defer func() { shared.kubectl(t, "delete", "namespace", "rollouts") }()

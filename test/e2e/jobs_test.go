@@ -76,6 +76,7 @@ spec:
         resources: {requests: {cpu: 10m}}
 `, "apply", "-f", "-")
 	c.wait(t, "deployment/busy", "condition=Available")
+	// W8.11, W8.12: by container, those that use most first.
 	testwait.For(t, "kubectl top pod shows what is used", func() bool {
 		out, err := c.tryKubectl("", "top", "pod", "-l", "app=busy", "--containers", "--sort-by=cpu", "--no-headers")
 		lines := strings.Split(strings.TrimSpace(out), "\n")

@@ -91,7 +91,7 @@ func TestStatefulSet(t *testing.T) {
 		"jsonpath={.status.currentRevision} {.status.updateRevision}"); now != first+" "+first {
 		t.Errorf("revisions after the rollback: %s, want %s", now, first)
 	}
-	// By carob's own kubectl: older ones write templates in another way than they are stored.
+	// W3.101, by carob's own kubectl: older ones write templates in another way than they are stored.
 	contains(t, "undo to where it is", c.carob(t, "kubectl", "rollout", "undo", "sts/web", "--to-revision=3"),
 		"skipped rollback (current template already matches revision 3)")
 
@@ -118,8 +118,8 @@ func TestStatefulSet(t *testing.T) {
 	}
 }
 
-// A DaemonSet through kubectl: its pod, an update, the way back, and a node that does not fit any more (W13.31,
-// W13.33).
+// A DaemonSet through kubectl (W4.69: the text at the end, W10.33: the history): its pod, an update, the way back, and
+// a node that does not fit any more (W13.31, W13.33).
 func TestDaemonSet(t *testing.T) {
 	b, err := os.ReadFile(manifest("sets"))
 	if err != nil {

@@ -30,7 +30,7 @@ type twin struct {
 	mu        sync.Mutex
 	size      int32
 	value     int64 // of each external metric
-	asked     []time.Time
+	reads     []time.Time
 	conflicts int
 	err       error
 	synced    chan struct{}
@@ -67,7 +67,7 @@ func (w *twin) sample(context.Context, *autoscalingv2.HorizontalPodAutoscaler, *
 	labels.Selector) autoscaler.Sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked = append(w.asked, time.Now())
+	w.reads = append(w.reads, time.Now())
 	return autoscaler.Sample{Values: []int64{w.value}}
 }
 
@@ -115,14 +115,14 @@ func TestPasses(t *testing.T) {
 		api := controllertest.New(newHPA("h"))
 		events := run(t, api, w)
 		time.Sleep(10 * time.Second)
-		if len(w.asked) != 0 {
+		if len(w.reads) != 0 {
 			t.Fatal("a pass before the kinds are known")
 		}
 		close(w.synced)
 		time.Sleep(62 * time.Second)
 		// W7.10: every 15 s, although each pass writes a status.
-		if n := len(w.asked); n != 5 {
-			t.Errorf("%d passes in a minute: %v", n, w.asked)
+		if n := len(w.reads); n != 5 {
+			t.Errorf("%d passes in a minute: %v", n, w.reads)
 		}
 		w.value = 3000
 		time.Sleep(15 * time.Second)
@@ -135,11 +135,11 @@ func TestPasses(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		// A change of the spec is processed at once.
-		n := len(w.asked)
+		n := len(w.reads)
 		controllertest.Change(api, "ns", "h", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 2 })
 		time.Sleep(time.Second)
-		if w.size != 2 || len(w.asked) != n {
-			t.Errorf("size %d, %d more reads", w.size, len(w.asked)-n)
+		if w.size != 2 || len(w.reads) != n {
+			t.Errorf("size %d, %d more reads", w.size, len(w.reads)-n)
 		}
 		// Conflicts are tried again, at most five times (W7.12).
 		controllertest.Change(api, "ns", "h", func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 5 })

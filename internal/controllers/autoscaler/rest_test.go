@@ -29,10 +29,10 @@ import (
 
 // server answers requests, by "METHOD PATH?QUERY", with texts as adapters and API servers send them.
 type server struct {
-	mu      sync.Mutex
-	answers map[string]string
-	asked   []string
-	bodies  []string
+	mu       sync.Mutex
+	answers  map[string]string
+	received []string
+	bodies   []string
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if q := r.URL.Query().Encode(); q != "" {
 		what += "?" + q
 	}
-	s.asked = append(s.asked, what)
+	s.received = append(s.received, what)
 	if body, err := io.ReadAll(r.Body); err == nil && len(body) > 0 {
 		s.bodies = append(s.bodies, r.Header.Get("Content-Type")+" "+string(body))
 	}
@@ -60,8 +60,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *server) seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := s.asked
-	s.asked = nil
+	out := s.received
+	s.received = nil
 	return out
 }
 

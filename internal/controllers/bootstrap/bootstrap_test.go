@@ -37,7 +37,7 @@ func clusterInfo(data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "cluster-info"}, Data: data}
 }
 
-func told(c *Controller, resource string, o metav1.Object) {
+func deliver(c *Controller, resource string, o metav1.Object) {
 	c.Changed(inventory.Kind{GroupVersionResource: schema.GroupVersionResource{Version: "v1", Resource: resource}},
 		&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}})
 }
@@ -58,7 +58,7 @@ func TestTokensExpire(t *testing.T) {
 		defer func() { cancel(); synctest.Wait() }()
 		go c.Run(ctx)
 		for _, s := range []*corev1.Secret{day, forever, broken, other} {
-			told(c, "secrets", s)
+			deliver(c, "secrets", s)
 		}
 		there := func(s *corev1.Secret) bool {
 			_, err := client.CoreV1().Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
@@ -105,7 +105,7 @@ func TestClusterInfoIsSigned(t *testing.T) {
 			info = m
 			return slices.Sorted(maps.Keys(m.Data))
 		}
-		told(c, "configmaps", info)
+		deliver(c, "configmaps", info)
 		if got := keys(); !slices.Equal(got,
 			[]string{"jws-kubeconfig-aaaaaa", "jws-kubeconfig-bbbbbb", "kubeconfig", "note"}) {
 			t.Fatalf("%v", got)
@@ -125,7 +125,7 @@ func TestClusterInfoIsSigned(t *testing.T) {
 			t.Errorf("header %s %v", h, err)
 		}
 		writes := len(client.Actions())
-		told(c, "configmaps", info)
+		deliver(c, "configmaps", info)
 		keys()
 		if slices.ContainsFunc(client.Actions()[writes:],
 			func(a ktesting.Action) bool { return a.GetVerb() == "update" }) {
@@ -138,7 +138,7 @@ func TestClusterInfoIsSigned(t *testing.T) {
 		if err := client.CoreV1().Secrets(long.Namespace).Delete(ctx, long.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		told(c, "secrets", long)
+		deliver(c, "secrets", long)
 		if got := keys(); !slices.Equal(got, []string{"kubeconfig", "note"}) {
 			t.Errorf("after the last token: %v", got)
 		}

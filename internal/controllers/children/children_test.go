@@ -98,17 +98,17 @@ func (w *world) said() (out []string) {
 // W0.41: batches of 1, 2, 4 …; a batch with an error is the last. W0.34, W0.35: events.
 func TestCreatePodsInWaves(t *testing.T) {
 	w := newWorld(t)
-	asked := 0
+	requests := 0
 	w.on("create", func(clienttesting.Action) (runtime.Object, error) {
-		if asked++; asked == 5 {
+		if requests++; requests == 5 {
 			return nil, apierrors.NewForbidden(podResource, "p", errors.New("quota"))
 		}
-		return pod("p"+strconv.Itoa(asked), 100+asked, nil), nil
+		return pod("p"+strconv.Itoa(requests), 100+requests, nil), nil
 	})
 	made, err := w.CreatePods(t.Context(), w.owner, 20,
 		func(int) (*corev1.Pod, error) { return pod("new", 0, nil), nil })
-	if made != 6 || asked != 7 || !apierrors.IsForbidden(err) {
-		t.Errorf("%d of %d requests made a pod: %v", made, asked, err)
+	if made != 6 || requests != 7 || !apierrors.IsForbidden(err) {
+		t.Errorf("%d of %d requests made a pod: %v", made, requests, err)
 	}
 	said := w.said()
 	if n := len(slices.DeleteFunc(slices.Clone(said),
@@ -126,11 +126,11 @@ func TestCreatePodsInWaves(t *testing.T) {
 	if !w.Fresh.Fresh("ns/rs") || !slices.Contains(w.woken, "ns/rs") {
 		t.Errorf("woken %q", w.woken)
 	}
-	asked = 10
+	requests = 10
 	if made, err = w.CreatePods(t.Context(), w.owner, 3,
 		func(i int) (*corev1.Pod, error) { return nil, errors.New("no pod " + strconv.Itoa(i)) }); made != 0 ||
-		err == nil || err.Error() != "no pod 0" || asked != 10 {
-		t.Errorf("%d pods, %d requests: %v", made, asked, err)
+		err == nil || err.Error() != "no pod 0" || requests != 10 {
+		t.Errorf("%d pods, %d requests: %v", made, requests, err)
 	}
 }
 

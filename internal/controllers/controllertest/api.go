@@ -459,11 +459,11 @@ func (a *API) watch(gvr schema.GroupVersionResource, o metav1.ListOptions) (watc
 		since = v
 	}
 	w := &stream{out: make(chan watch.Event), stopped: make(chan struct{})}
-	go a.tell(w, gvr, since)
+	go a.deliver(w, gvr, since)
 	return w, nil
 }
 
-func (a *API) tell(w *stream, gvr schema.GroupVersionResource, since uint64) {
+func (a *API) deliver(w *stream, gvr schema.GroupVersionResource, since uint64) {
 	defer close(w.out)
 	for {
 		a.mu.Lock()

@@ -337,16 +337,16 @@ func TestConvergesUnderFaults(t *testing.T) {
 	}
 }
 
-// told returns the events so far.
-func (w *world) told() []string {
-	var told []string
+// recorded returns the events so far.
+func (w *world) recorded() []string {
+	var recorded []string
 	for {
 		select {
 		case e := <-w.events.Events:
-			told = append(told, e)
+			recorded = append(recorded, e)
 		default:
-			slices.Sort(told)
-			return slices.Compact(told)
+			slices.Sort(recorded)
+			return slices.Compact(recorded)
 		}
 	}
 }
@@ -356,7 +356,7 @@ func (w *world) told() []string {
 func TestNodes(t *testing.T) {
 	inWorld(t, 1, nil, nil, func(w *world) {
 		w.settle()
-		w.told()
+		w.recorded()
 		synctest.Wait()
 		w.api.Log()
 		time.Sleep(24 * time.Hour)
@@ -416,9 +416,9 @@ func TestFailures(t *testing.T) {
 					w.api.Remove(p)
 				case p.Status.Phase != corev1.PodFailed:
 					if replaced, last = replaced+1, p.Name; replaced == 1 {
-						if told := w.told(); !slices.Equal(told,
+						if recorded := w.recorded(); !slices.Equal(recorded,
 							[]string{"Normal SuccessfulCreate Created pod: " + p.Name}) {
-							t.Errorf("events %q", told)
+							t.Errorf("events %q", recorded)
 						}
 					}
 					controllertest.Change(w.api, "ns", p.Name,
@@ -429,12 +429,12 @@ func TestFailures(t *testing.T) {
 		if replaced < 10 || replaced > 15 { // 1 s, 2 s … 15 min
 			t.Errorf("%d pods in an hour, the last was %s", replaced, last)
 		}
-		if told := w.told(); !slices.ContainsFunc(told, func(e string) bool {
+		if recorded := w.recorded(); !slices.ContainsFunc(recorded, func(e string) bool {
 			return strings.HasPrefix(e, "Warning FailedDaemonPod Found failed daemon pod ns/d-") &&
 				strings.HasSuffix(e, " on node a, will try to kill it")
-		}) || !slices.ContainsFunc(told,
+		}) || !slices.ContainsFunc(recorded,
 			func(e string) bool { return strings.HasPrefix(e, "Normal SuccessfulDelete Deleted pod: d-") }) {
-			t.Errorf("events %q", told)
+			t.Errorf("events %q", recorded)
 		}
 	})
 }
@@ -476,8 +476,8 @@ func TestErrors(t *testing.T) {
 				if tries > c.most || tries == 0 && c.most > 0 {
 					t.Errorf("%d tries in ten minutes, at most %d", tries, c.most)
 				}
-				if told := w.told(); !slices.Equal(told, c.events) {
-					t.Errorf("events %q, want %q", told, c.events)
+				if recorded := w.recorded(); !slices.Equal(recorded, c.events) {
+					t.Errorf("events %q, want %q", recorded, c.events)
 				}
 				if log := w.api.Log(); c.most == 0 && len(log) > 0 {
 					t.Errorf("it writes %v", log)

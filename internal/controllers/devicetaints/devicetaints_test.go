@@ -28,7 +28,7 @@ type readers struct{ list []inventory.Reader }
 
 func (r *readers) AddReader(one inventory.Reader) { r.list = append(r.list, one) }
 
-func (r *readers) tell(resource string) {
+func (r *readers) notify(resource string) {
 	for _, one := range r.list {
 		one.Changed(inventory.Kind{GroupVersionResource: resourcev1.SchemeGroupVersion.WithResource(resource)}, nil)
 	}
@@ -52,7 +52,7 @@ func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, *reader
 func run(t *testing.T, api *controllertest.API) *record.FakeRecorder {
 	t.Helper()
 	events, inv := start(t, api)
-	inv.tell("resourceslices")
+	inv.notify("resourceslices")
 	synctest.Wait()
 	return events
 }
@@ -185,15 +185,15 @@ func TestStartsWithFirstSliceOrRule(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			api := world([][]runtime.Object{pod("p", 0)}, slice(taint()))
 			_, inv := start(t, api)
-			inv.tell("deviceclasses")
+			inv.notify("deviceclasses")
 			wait(time.Hour)
 			for _, a := range api.Actions() {
 				if r := a.GetResource().Resource; r != "pods" || left(api) != "p" {
 					t.Errorf("%s %s before the first slice", a.GetVerb(), r)
 				}
 			}
-			inv.tell(resource)
-			inv.tell(resource)
+			inv.notify(resource)
+			inv.notify(resource)
 			wait(0)
 			if got := left(api); got != "" {
 				t.Errorf("%s: left %q", resource, got)

@@ -38,13 +38,13 @@ type Controller struct {
 	Watches
 	keeper *children.Keeper
 
-	mu   sync.Mutex
-	told map[string]string // by key, the version with an event about skipped addresses
+	mu       sync.Mutex
+	reported map[string]string // by key, the version with an event about skipped addresses
 }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
-	c := &Controller{Watches: w, told: map[string]string{}}
+	c := &Controller{Watches: w, reported: map[string]string{}}
 	c.Loop = loop.New("endpoint_slice_mirroring", 5, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Slices)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		c.recordSkipped(key, endpoints, &p)
 	} else {
 		c.mu.Lock()
-		delete(c.told, key)
+		delete(c.reported, key)
 		c.mu.Unlock()
 	}
 	if err := slicewriter.Write(ctx, c.keeper, c.Slices, key, plan, func(string) {}); err != nil {
@@ -111,10 +111,10 @@ func (c *Controller) recordSkipped(key string, e *corev1.Endpoints, p *mirror.Pl
 		return
 	}
 	c.mu.Lock()
-	told := c.told[key] == e.ResourceVersion
-	c.told[key] = e.ResourceVersion
+	reported := c.reported[key] == e.ResourceVersion
+	c.reported[key] = e.ResourceVersion
 	c.mu.Unlock()
-	if told {
+	if reported {
 		return
 	}
 	if p.Invalid > 0 {

@@ -58,8 +58,8 @@ func object(ips ...string) *corev1.Endpoints {
 	return e
 }
 
-// says formats the content of the Service's slices.
-func says(api *controllertest.API) string {
+// content formats the content of the Service's slices.
+func content(api *controllertest.API) string {
 	var out []string
 	for _, s := range controllertest.All[*discoveryv1.EndpointSlice](api) {
 		if s.Labels[discoveryv1.LabelManagedBy] != "endpointslicemirroring-controller.k8s.io" {
@@ -86,7 +86,7 @@ func TestLife(t *testing.T) {
 		is := func(what, want string) {
 			t.Helper()
 			synctest.Wait()
-			if got := says(api); got != want {
+			if got := content(api); got != want {
 				t.Errorf("%s: %q, want %q", what, got, want)
 			}
 		}
@@ -179,7 +179,7 @@ func TestConvergesUnderFaults(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
-			if got := says(api); got != last {
+			if got := content(api); got != last {
 				t.Errorf("seed %d: %q, want %q", seed, got, last)
 			}
 			stop()

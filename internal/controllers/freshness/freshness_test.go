@@ -171,7 +171,7 @@ func TestRandomHistories(t *testing.T) {
 		server := map[string]*corev1.Pod{} // what is stored
 		version := 10                      // of the server
 		var events []*corev1.Pod           // not delivered yet; a deletion has no UID
-		told := func(p *corev1.Pod) {
+		delivered := func(p *corev1.Pod) {
 			if p.UID == "" {
 				p = p.DeepCopy()
 				p.UID = types.UID("uid-" + p.Name)
@@ -190,8 +190,8 @@ func TestRandomHistories(t *testing.T) {
 				p := pod("p"+strconv.Itoa(i), version)
 				server[p.Name] = p
 				events = append(events, p)
-				for rapid.Bool().Draw(t, "told before the answer") && len(events) > 0 {
-					told(events[0])
+				for rapid.Bool().Draw(t, "delivered before the answer") && len(events) > 0 {
+					delivered(events[0])
 					events = events[1:]
 				}
 				w.Wrote("k", w.pods, p)
@@ -212,9 +212,9 @@ func TestRandomHistories(t *testing.T) {
 				}
 			case 3, 4: // deliver an event
 				if len(events) > 0 {
-					told(events[0])
+					delivered(events[0])
 					if rapid.Bool().Draw(t, "twice") {
-						told(events[0])
+						delivered(events[0])
 					}
 					events = events[1:]
 				}

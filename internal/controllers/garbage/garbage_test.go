@@ -153,18 +153,18 @@ func TestOwnerInAnotherNamespace(t *testing.T) {
 		w.has("other", "forlorn", false)
 		w.has("other", "of-nobody", false)
 		w.has("ns", "of-a", true)
-		told := map[string]bool{}
+		recorded := map[string]bool{}
 		for len(w.events.Events) > 0 {
-			told[<-w.events.Events] = true
+			recorded[<-w.events.Events] = true
 		}
 		for _, owner := range []string{"a", "free"} {
 			if e := fmt.Sprintf(
-				"Warning OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: other, name: %s, uid: ns/%s] does not exist in namespace %q", owner, owner, "other"); !told[e] {
+				"Warning OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: other, name: %s, uid: ns/%s] does not exist in namespace %q", owner, owner, "other"); !recorded[e] {
 				w.Errorf("%q is missing", e)
 			}
 		}
-		if len(told) != 2 {
-			w.Errorf("events %v", told)
+		if len(recorded) != 2 {
+			w.Errorf("events %v", recorded)
 		}
 	})
 }

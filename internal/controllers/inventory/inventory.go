@@ -317,7 +317,7 @@ type feed struct {
 
 var _ cache.ReflectorStore = (*feed)(nil)
 
-func (f *feed) tell(obj any, how func(Reader, *metav1.PartialObjectMetadata)) error {
+func (f *feed) deliver(obj any, how func(Reader, *metav1.PartialObjectMetadata)) error {
 	o, err := metadataOf(obj)
 	if err != nil {
 		return fmt.Errorf("in the watch of %s: %w", f.w.kind.GroupVersionResource, err)
@@ -347,7 +347,7 @@ func metadataOf(obj any) (*metav1.PartialObjectMetadata, error) {
 
 // Add implements cache.ReflectorStore.
 func (f *feed) Add(obj any) error {
-	return f.tell(obj, func(r Reader, o *metav1.PartialObjectMetadata) { r.Changed(f.w.kind, o) })
+	return f.deliver(obj, func(r Reader, o *metav1.PartialObjectMetadata) { r.Changed(f.w.kind, o) })
 }
 
 // Update implements cache.ReflectorStore.
@@ -355,7 +355,7 @@ func (f *feed) Update(obj any) error { return f.Add(obj) }
 
 // Delete implements cache.ReflectorStore.
 func (f *feed) Delete(obj any) error {
-	return f.tell(obj, func(r Reader, o *metav1.PartialObjectMetadata) { r.Gone(f.w.kind, o) })
+	return f.deliver(obj, func(r Reader, o *metav1.PartialObjectMetadata) { r.Gone(f.w.kind, o) })
 }
 
 // Replace implements cache.ReflectorStore.

@@ -57,8 +57,8 @@ func pod(name, template string, entries ...string) *corev1.Pod {
 
 func wait() { time.Sleep(time.Minute); synctest.Wait() }
 
-// told formats the pods' statuses: "POD ENTRY OWNER" for each entry whose claim exists.
-func told(t *testing.T, api *controllertest.API) []string {
+// statuses formats the pods' statuses: "POD ENTRY OWNER" for each entry whose claim exists.
+func statuses(t *testing.T, api *controllertest.API) []string {
 	t.Helper()
 	claims := map[string]*resourcev1.ResourceClaim{}
 	for _, c := range controllertest.All[*resourcev1.ResourceClaim](api) {
@@ -95,14 +95,14 @@ func TestFromTemplate(t *testing.T) {
 		}
 		api.Put(template("gpu"))
 		wait()
-		controllertest.Equal(t, "told", told(t, api), "p a", "p b")
+		controllertest.Equal(t, "statuses", statuses(t, api), "p a", "p b")
 		for _, c := range controllertest.All[*resourcev1.ResourceClaim](api) {
 			if strings.HasPrefix(c.Name, "p-a-") {
 				api.Remove(c)
 			}
 		}
 		wait()
-		controllertest.Equal(t, "told again", told(t, api), "p a", "p b")
+		controllertest.Equal(t, "statuses again", statuses(t, api), "p a", "p b")
 		if n := len(controllertest.All[*resourcev1.ResourceClaim](api)); n != 2 {
 			t.Errorf("%d claims", n)
 		}
@@ -148,8 +148,8 @@ func TestOneClaimForEachEntry(t *testing.T) {
 			time.Sleep(time.Hour)
 			want := []string{"p0 a", "p0 b", "p1 a", "p1 b", "p2 a", "p2 b", "p3 a", "p3 b"}
 			claims := len(controllertest.All[*resourcev1.ResourceClaim](api))
-			if got := told(t, api); !slices.Equal(got, want) || claims != len(want) {
-				t.Errorf("seed %d: %d claims, told %q", seed, claims, got)
+			if got := statuses(t, api); !slices.Equal(got, want) || claims != len(want) {
+				t.Errorf("seed %d: %d claims, statuses %q", seed, claims, got)
 			}
 		})
 	}

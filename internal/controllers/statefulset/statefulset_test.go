@@ -418,23 +418,23 @@ func (w *world) claimsFit() {
 	}
 }
 
-// told returns the events so far, with their counts.
-func (w *world) told() map[string]int {
-	told := map[string]int{}
+// recorded returns the events so far, with their counts.
+func (w *world) recorded() map[string]int {
+	recorded := map[string]int{}
 	for {
 		select {
 		case e := <-w.events.Events:
-			told[e]++
+			recorded[e]++
 		default:
-			return told
+			return recorded
 		}
 	}
 }
 
 func (w *world) wantEvents(want ...string) {
 	w.Helper()
-	told := w.told()
-	if got := slices.Sorted(maps.Keys(told)); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+	recorded := w.recorded()
+	if got := slices.Sorted(maps.Keys(recorded)); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
 		w.Errorf("events %q, want %q", got, want)
 	}
 }
@@ -502,9 +502,9 @@ func TestErrors(t *testing.T) {
 				if want := 60; tries > want || tries == 0 {
 					t.Errorf("%d tries in ten minutes, want some, at most %d", tries, want)
 				}
-				told := w.told()
-				delete(told, "Normal SuccessfulCreate Create Claim data-web-0 Pod web-0 in StatefulSet web success")
-				if got := slices.Sorted(maps.Keys(told)); !slices.Equal(got, c.events) {
+				recorded := w.recorded()
+				delete(recorded, "Normal SuccessfulCreate Create Claim data-web-0 Pod web-0 in StatefulSet web success")
+				if got := slices.Sorted(maps.Keys(recorded)); !slices.Equal(got, c.events) {
 					t.Errorf("events %q, want %q", got, c.events)
 				}
 				broken = false

@@ -47,7 +47,7 @@ type world struct {
 	writes  int // number of writes until the process ends
 	broken  error
 	cpu     int64
-	asked   int
+	reads   int
 	listed  int // number of lists of checkpoints
 	did     []string
 }
@@ -123,7 +123,7 @@ func (w *world) remove(_ context.Context, c *vpa.Checkpoint) error {
 func (w *world) usage(context.Context, string) ([]vpa.Sample, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked++
+	w.reads++
 	return []vpa.Sample{{Pod: vpa.Name{Namespace: "ns", Name: "p"}, Container: "c", At: time.Now(), CPU: w.cpu,
 		Memory: 600 << 20}}, nil
 }
@@ -357,28 +357,28 @@ func TestIdle(t *testing.T) {
 		w := newWorld(t)
 		_, stop := w.run()
 		time.Sleep(time.Hour)
-		if w.asked != 0 {
-			t.Errorf("%d reads without an autoscaler", w.asked)
+		if w.reads != 0 {
+			t.Errorf("%d reads without an autoscaler", w.reads)
 		}
 		api := w.custom.Resource(Resource()).Namespace("ns")
 		if _, err := api.Create(t.Context(), autoscaler("v", vpa.ModeOff), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if w.asked != 1 || len(w.stored) != 1 {
-			t.Errorf("%d reads, %d checkpoints for a new autoscaler", w.asked, len(w.stored))
+		if w.reads != 1 || len(w.stored) != 1 {
+			t.Errorf("%d reads, %d checkpoints for a new autoscaler", w.reads, len(w.stored))
 		}
 		if err := api.Delete(t.Context(), "v", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * orphansEvery)
-		asked, listed := len(w.client.Actions()), w.listed
+		reads, listed := len(w.client.Actions()), w.listed
 		if len(w.stored) != 0 {
 			t.Errorf("checkpoints that are left: %v", w.stored)
 		}
 		time.Sleep(time.Hour)
-		if n := len(w.client.Actions()); n != asked || w.asked != 1 || w.listed != listed {
-			t.Errorf("%d requests, %d reads, %d lists while nothing is to do", n-asked, w.asked-1, w.listed-listed)
+		if n := len(w.client.Actions()); n != reads || w.reads != 1 || w.listed != listed {
+			t.Errorf("%d requests, %d reads, %d lists while nothing is to do", n-reads, w.reads-1, w.listed-listed)
 		}
 		stop()
 	})

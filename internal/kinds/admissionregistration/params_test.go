@@ -36,7 +36,7 @@ func TestParametersMustBeReadable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policies bool // otherwise bindings
 		obj, old runtime.Object
-		asked    string // the required read permission, "" for none
+		requests string // the required read permission, "" for none
 	}{
 		"policy without parameters": {true, policy(nil), nil, ""},
 		"new policy":                {true, policy(secrets), nil, "/v1, Kind=Secret */*"},
@@ -57,10 +57,10 @@ func TestParametersMustBeReadable(t *testing.T) {
 		"binding to a policy to be made": {false, bindingTo("later", "ns", "s"), nil, "/, Kind= ns/s"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var asked []string
+			var requests []string
 			h := Hooks{
 				MayRead: func(_ context.Context, kind schema.GroupVersionKind, namespace, name string) error {
-					asked = append(asked, kind.String()+" "+namespace+"/"+name)
+					requests = append(requests, kind.String()+" "+namespace+"/"+name)
 					return errors.New("may not")
 				},
 				ParamKind: func(_ context.Context, mutating bool, policy string) *admissionregistrationv1.ParamKind {
@@ -78,15 +78,15 @@ func TestParametersMustBeReadable(t *testing.T) {
 			}
 			errs := v.Create(t.Context(), tc.obj)
 			if tc.old != nil {
-				asked = nil
+				requests = nil
 				errs = v.Update(t.Context(), tc.obj, tc.old)
 			}
 			var want []string
-			if tc.asked != "" {
-				want = []string{tc.asked}
+			if tc.requests != "" {
+				want = []string{tc.requests}
 			}
-			if !slices.Equal(asked, want) || (len(errs) > 0) != (tc.asked != "") {
-				t.Errorf("required %q, want %q; %v", asked, want, errs)
+			if !slices.Equal(requests, want) || (len(errs) > 0) != (tc.requests != "") {
+				t.Errorf("required %q, want %q; %v", requests, want, errs)
 			}
 		})
 	}
@@ -95,7 +95,7 @@ func TestParametersMustBeReadable(t *testing.T) {
 // An invalid object is rejected as invalid; the error does not reveal what may be read.
 func TestInvalidObjectsNeedNoPermission(t *testing.T) {
 	h := Hooks{MayRead: func(context.Context, schema.GroupVersionKind, string, string) error {
-		t.Error("asked")
+		t.Error("requests")
 		return nil
 	}}
 	wrong := field.ErrorList{field.Required(field.NewPath("spec"), "")}

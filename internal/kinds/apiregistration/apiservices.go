@@ -60,15 +60,15 @@ func Kind(written func(name string, s *apiregistrationv1.APIService)) *registry.
 	})
 	if written != nil {
 		r.Customize = func(s *genericregistry.Store, _ *registry.Strategy) {
-			s.AfterCreate = func(o runtime.Object, _ *metav1.CreateOptions) { tell(written, o, true) }
-			s.AfterUpdate = func(o runtime.Object, _ *metav1.UpdateOptions) { tell(written, o, true) }
-			s.AfterDelete = func(o runtime.Object, _ *metav1.DeleteOptions) { tell(written, o, false) }
+			s.AfterCreate = func(o runtime.Object, _ *metav1.CreateOptions) { notify(written, o, true) }
+			s.AfterUpdate = func(o runtime.Object, _ *metav1.UpdateOptions) { notify(written, o, true) }
+			s.AfterDelete = func(o runtime.Object, _ *metav1.DeleteOptions) { notify(written, o, false) }
 		}
 	}
 	return r
 }
 
-func tell(written func(string, *apiregistrationv1.APIService), o runtime.Object, exists bool) {
+func notify(written func(string, *apiregistrationv1.APIService), o runtime.Object, exists bool) {
 	s, ok := o.(*apiregistrationv1.APIService)
 	switch {
 	case !ok:

@@ -129,8 +129,8 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 	h.Set("Content-Type", media)
 	h.Set("Vary", "Accept, Accept-Encoding")
 	h.Set("Etag", tag)
-	if asked := r.URL.Query().Get("hash"); asked != "" {
-		if asked != hash {
+	if requested := r.URL.Query().Get("hash"); requested != "" {
+		if requested != hash {
 			u := *r.URL
 			u.RawQuery = "hash=" + hash
 			http.Redirect(w, r, u.String(), http.StatusMovedPermanently)

@@ -143,10 +143,10 @@ func TestStatusUpdateChangesOnlyStatus(t *testing.T) {
 // L1.90
 func TestGracePeriod(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		change func(*corev1.Pod)
-		asked  *int64
-		want   int64
+		name      string
+		change    func(*corev1.Pod)
+		requested *int64
+		want      int64
 	}{
 		{"from the spec", nil, nil, 30},
 		{"from the options", nil, ptr.To[int64](5), 5},
@@ -157,7 +157,7 @@ func TestGracePeriod(t *testing.T) {
 		{"succeeded", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, nil, 0},
 		{"failed", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, nil, 0},
 	} {
-		o := &metav1.DeleteOptions{GracePeriodSeconds: c.asked}
+		o := &metav1.DeleteOptions{GracePeriodSeconds: c.requested}
 		if !(Strategy{}).CheckGracefulDelete(context.Background(), pod(c.change), o) ||
 			*o.GracePeriodSeconds != c.want {
 			t.Errorf("%s: %v, want %d", c.name, o.GracePeriodSeconds, c.want)

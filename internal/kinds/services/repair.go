@@ -132,7 +132,7 @@ type holding struct {
 // addresses compares the services with the records, which should correspond one to one.
 func (p picture) addresses() remedy {
 	var out remedy
-	tell := func(about runtime.Object, reason, action, message string, args ...any) {
+	report := func(about runtime.Object, reason, action, message string, args ...any) {
 		out.findings = append(out.findings,
 			Finding{about, AddressReporter, reason, action, fmt.Sprintf(message, args...)})
 	}
@@ -148,13 +148,13 @@ func (p picture) addresses() remedy {
 		for _, text := range svc.Spec.ClusterIPs {
 			ip, err := parseIP(text)
 			if err != nil {
-				tell(svc, "ClusterIPNotValid", "ClusterIPValidation",
+				report(svc, "ClusterIPNotValid", "ClusterIPValidation",
 					"Cluster IP %s is not a valid IP; please recreate Service", text)
 				continue
 			}
 			family, name := familyOf(ip), ip.String()
 			if !slices.ContainsFunc(p.ranges, func(r netip.Prefix) bool { return rangeOf(r).has(ip) }) {
-				tell(svc, "ClusterIPOutOfRange", "ClusterIPAllocation",
+				report(svc, "ClusterIPOutOfRange", "ClusterIPAllocation",
 					"Cluster IP [%v]: %s is not within any configured Service CIDR; please recreate service", family,
 					ip)
 				seen[name] = seen[name] || recorded[name] != nil && refersTo(recorded[name], svc)
@@ -163,7 +163,7 @@ func (p picture) addresses() remedy {
 			r := recorded[name]
 			switch {
 			case r == nil && !seen[name]:
-				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation",
+				report(svc, "ClusterIPNotAllocated", "ClusterIPAllocation",
 					"Cluster IP [%v]: %s is not allocated; repairing", family, ip)
 				out.write = append(out.write, holding{ip, svc})
 			case r != nil && refersTo(r, svc) && !seen[name]:
@@ -172,11 +172,11 @@ func (p picture) addresses() remedy {
 					out.erase, out.write = append(out.erase, r), append(out.write, holding{ip, svc})
 				}
 			case seen[name] || p.held(r):
-				tell(svc, "ClusterIPAlreadyAllocated", "ClusterIPAllocation",
+				report(svc, "ClusterIPAlreadyAllocated", "ClusterIPAllocation",
 					"Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family, ip)
 				continue
 			default:
-				tell(svc, "ClusterIPNotAllocated", "ClusterIPAllocation",
+				report(svc, "ClusterIPNotAllocated", "ClusterIPAllocation",
 					"the ClusterIP [%v]: %s for Service %s/%s has a wrong reference; repairing", family, ip,
 					svc.Namespace, svc.Name)
 				out.erase, out.write = append(out.erase, r), append(out.write, holding{ip, svc})
@@ -191,15 +191,15 @@ func (p picture) addresses() remedy {
 		young := p.now.Sub(r.CreationTimestamp.Time) < p.young
 		switch ref := r.Spec.ParentRef; {
 		case ref == nil || ref.Group != "" || ref.Resource != "services":
-			tell(r, "IPAddressNotAllocated", "IPAddressAllocation",
+			report(r, "IPAddressNotAllocated", "IPAddressAllocation",
 				"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", r.Name, ref)
 		case young, slices.Contains(p.unread, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}):
 			continue
 		case p.services[types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}] == nil:
-			tell(r, "IPAddressNotAllocated", "IPAddressAllocation",
+			report(r, "IPAddressNotAllocated", "IPAddressAllocation",
 				"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", r.Name, ref.Namespace, ref.Name)
 		default:
-			tell(r, "IPAddressWrongReference", "IPAddressAllocation",
+			report(r, "IPAddressWrongReference", "IPAddressAllocation",
 				"IPAddress: %s for Service %s/%s has a wrong reference; cleaning up", r.Name, ref.Namespace, ref.Name)
 		}
 		out.erase = append(out.erase, r)
@@ -231,20 +231,20 @@ func (p picture) nodePorts(stands func(*corev1.Service) bool) (map[int]struct{},
 	served := map[int]struct{}{}
 	var out []Finding
 	for _, svc := range p.order {
-		tell := func(reason, message string, args ...any) {
+		report := func(reason, message string, args ...any) {
 			out = append(out, Finding{svc, PortReporter, reason, "PortAllocation", fmt.Sprintf(message, args...)})
 		}
 		for _, n := range portsOnce(svc) {
 			switch _, twice := served[n]; {
 			case !p.ports.has(n):
-				tell("PortOutOfRange", "Port %d is not within the port range %v; please recreate service", n, p.ports)
+				report("PortOutOfRange", "Port %d is not within the port range %v; please recreate service", n, p.ports)
 			case twice:
-				tell("PortAlreadyAllocated", "Port %d was assigned to multiple services; please recreate service", n)
+				report("PortAlreadyAllocated", "Port %d was assigned to multiple services; please recreate service", n)
 			case p.ports.taken(n):
 				served[n] = struct{}{}
 			case stands(svc):
 				served[n] = struct{}{}
-				tell("PortNotAllocated", "Port %d is not allocated; repairing", n)
+				report("PortNotAllocated", "Port %d is not allocated; repairing", n)
 			}
 		}
 	}

@@ -97,7 +97,7 @@ func TestRepairAddresses(t *testing.T) {
 		}
 		if e, w, r := strings.Join(erase, " "), strings.Join(write, " "),
 			strings.Join(reasons, " "); e != c.erase || w != c.write || r != c.reasons {
-			t.Errorf("%s: erases %q, writes %q, tells %q; want %q, %q, %q", name, e, w, r, c.erase, c.write, c.reasons)
+			t.Errorf("%s: erases %q, writes %q, reports %q; want %q, %q, %q", name, e, w, r, c.erase, c.write, c.reasons)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestRepairPorts(t *testing.T) {
 			want = append([]string{"PortNotAllocated"}, want...)
 		}
 		if !slices.Equal(reasons, want) {
-			t.Errorf("tells %v, want %v", reasons, want)
+			t.Errorf("reports %v, want %v", reasons, want)
 		}
 	}
 	if ports.taken(30099) {

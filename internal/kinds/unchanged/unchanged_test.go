@@ -82,7 +82,7 @@ func TestEachFieldIsCompared(t *testing.T) {
 }
 
 // change changes each scalar, one after the other, and makes each list and map absent.
-func change(v reflect.Value, tell func(path string), path string) {
+func change(v reflect.Value, visit func(path string), path string) {
 	if !v.CanSet() {
 		return
 	}
@@ -90,7 +90,7 @@ func change(v reflect.Value, tell func(path string), path string) {
 		old := reflect.New(v.Type()).Elem()
 		old.Set(v)
 		v.Set(other)
-		tell(path)
+		visit(path)
 		v.Set(old)
 	}
 	switch v.Kind() {
@@ -106,7 +106,7 @@ func change(v reflect.Value, tell func(path string), path string) {
 			return
 		}
 		with(reflect.Zero(v.Type()))
-		change(v.Elem(), tell, path)
+		change(v.Elem(), visit, path)
 	case reflect.Slice:
 		if v.IsNil() {
 			with(reflect.MakeSlice(v.Type(), 0, 0))
@@ -114,7 +114,7 @@ func change(v reflect.Value, tell func(path string), path string) {
 		}
 		with(reflect.Zero(v.Type()))
 		for i := range v.Len() {
-			change(v.Index(i), tell, path+"[]")
+			change(v.Index(i), visit, path+"[]")
 		}
 	case reflect.Map:
 		if v.IsNil() {
@@ -124,7 +124,7 @@ func change(v reflect.Value, tell func(path string), path string) {
 		with(reflect.Zero(v.Type()))
 	case reflect.Struct:
 		for i := range v.NumField() {
-			change(v.Field(i), tell, path+"."+v.Type().Field(i).Name)
+			change(v.Field(i), visit, path+"."+v.Type().Field(i).Name)
 		}
 	default:
 	}
@@ -141,7 +141,7 @@ func TestValues(t *testing.T) {
 		t.Error("maps")
 	}
 	if Values(&rbacv1.Role{}, &rbacv1.Role{Rules: []rbacv1.PolicyRule{}}) {
-		t.Error("an empty list is told as one, an absent one is null")
+		t.Error("an empty list is shown as one, an absent one is null")
 	}
 	if Values[int](nil, new(int)) || !Values[int](nil, nil) {
 		t.Error("nothing")

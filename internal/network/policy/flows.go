@@ -56,13 +56,13 @@ func (e *Enforcer) forgetFlows(ips []netip.Addr) error {
 	for _, a := range ips {
 		has[a] = true
 	}
-	return e.forget(func(f *flow) bool { return has[f.Src] || has[f.Dst] || has[f.asked] })
+	return e.forget(func(f *flow) bool { return has[f.Src] || has[f.Dst] || has[f.original] })
 }
 
 // flow is a tracked connection.
 type flow struct {
 	policies.Packet            // as it is forwarded
-	asked           netip.Addr // the destination before it was translated
+	original        netip.Addr // the destination before it was translated
 	ofNode          bool       // this node has one end of it
 }
 
@@ -106,13 +106,13 @@ type filter struct {
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (f filter) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 	src, ok1 := netip.AddrFromSlice(c.Forward.SrcIP)
-	asked, ok2 := netip.AddrFromSlice(c.Forward.DstIP)
+	original, ok2 := netip.AddrFromSlice(c.Forward.DstIP)
 	dst, ok3 := netip.AddrFromSlice(c.Reverse.SrcIP)
 	if !ok1 || !ok2 || !ok3 {
 		return false
 	}
 	fl := flow{Packet: policies.Packet{Src: src.Unmap(), Dst: dst.Unmap(), Protocol: c.Forward.Protocol,
-		Port: c.Reverse.SrcPort}, asked: asked.Unmap()}
+		Port: c.Reverse.SrcPort}, original: original.Unmap()}
 	fl.ofNode = f.own[fl.Src] || f.own[fl.Dst]
 	return f.which(&fl)
 }

@@ -54,7 +54,7 @@ type Enforcer struct {
 	synced     map[kind]bool                       // lists that are complete
 	settled    chan struct{}                       // closed and replaced when settledNow may have changed
 	namespaces map[string]bool                     // that the plan has
-	asked      uint64                              // counts the changes of the plan
+	planned    uint64                              // counts the changes of the plan
 	written    uint64                              // the last change that is in the kernel
 	tried      uint64                              // the last change that was to be written
 	failed     error                               // why the write failed; nil: it succeeded
@@ -186,11 +186,11 @@ func (e *Enforcer) settledNow() bool {
 // change.
 func (e *Enforcer) changed() uint64 {
 	if !e.settledNow() {
-		return e.asked
+		return e.planned
 	}
-	e.asked++
+	e.planned++
 	poke(e.wake)
-	return e.asked
+	return e.planned
 }
 
 // settle wakes those that wait for settledNow: its answer may have changed.

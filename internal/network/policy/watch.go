@@ -192,7 +192,7 @@ func (e *Enforcer) watchPods(ctx context.Context, api API) {
 	})
 }
 
-// runtimeUID is the UID by which the pod network knows a pod: a static pod has a mirror with
+// runtimeUID is the UID of a pod in the pod network: a static pod has a mirror with
 // another one in the API.
 func runtimeUID(pod *corev1.Pod) string {
 	if uid := pod.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {

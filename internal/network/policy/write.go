@@ -91,7 +91,7 @@ func (e *Enforcer) put(ctx context.Context, both []*half) error {
 			e.mu.Unlock()
 			return nil
 		}
-		at, change := e.asked, e.plan.Take()
+		at, change := e.planned, e.plan.Take()
 		both[0].empty, both[1].empty = e.plan.Empty()
 		compare := slices.ContainsFunc(both, func(h *half) bool { return h.mustCompare(&change) })
 		var whole policies.Table

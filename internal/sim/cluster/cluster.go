@@ -87,7 +87,7 @@ type API struct {
 	// Ended reports whether an object that is being deleted and has no finalizer is removed.
 	Ended func(Object) bool
 	// Grace returns the grace period in seconds of a deletion, given the requested one.
-	Grace func(o Object, asked int64) int64
+	Grace func(o Object, requested int64) int64
 	// Stored is called for each change; before is nil for a new object.
 	Stored func(before Object, after Entry)
 
@@ -102,7 +102,7 @@ func New(seed uint64, now time.Time) *API {
 	return &API{Rand: source, Now: now, objects: map[types.UID]Entry{}, Admit: func(Object) {},
 		Charge: func(Object) error { return nil },
 		Ended:  func(Object) bool { return true },
-		Grace:  func(_ Object, asked int64) int64 { return asked }, Stored: func(Object, Entry) {}}
+		Grace:  func(_ Object, requested int64) int64 { return requested }, Stored: func(Object, Entry) {}}
 }
 
 // Writes returns the number of stored changes.

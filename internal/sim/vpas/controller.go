@@ -183,14 +183,14 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 		case vpa.Evict:
 			evict = append(evict, p)
 		case vpa.Resize:
-			asked, err := c.resize(j, round, p)
+			requested, err := c.resize(j, round, p)
 			switch {
 			case errors.Is(err, cluster.ErrCrash):
 				return err
 			case err != nil && !errors.Is(err, cluster.ErrLost):
 				j.refused[p.UID] = true
 				evict = append(evict, p)
-			case (asked || err != nil) && !c.w.sabotage.Uncounted: // it may have been stored without a response
+			case (requested || err != nil) && !c.w.sabotage.Uncounted: // it may have been stored without a response
 				round.Resized(p)
 			}
 		case vpa.Wait:
@@ -213,7 +213,7 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 
 var errInvalid = errors.New("the resize is not possible")
 
-func (c *controller) resize(j *checker, round *vpa.Round, p *corev1.Pod) (asked bool, err error) {
+func (c *controller) resize(j *checker, round *vpa.Round, p *corev1.Pod) (requested bool, err error) {
 	patch, err := round.Patch(p)
 	if err != nil || patch == nil {
 		return false, err
@@ -229,7 +229,7 @@ func (c *controller) resize(j *checker, round *vpa.Round, p *corev1.Pod) (asked 
 	_, err = c.client.Patch(p.UID, func(o cluster.Object) {
 		if stored, ok := o.(*corev1.Pod); ok {
 			stored.Spec.Containers[0].Resources.Requests = wanted
-			c.w.asked(stored)
+			c.w.accepted(stored)
 		}
 	})
 	c.client.Done = func(cluster.Entry, bool) {}

@@ -40,8 +40,8 @@ func (w *world) evictable(uid types.UID) bool {
 	return !there || p.Status.Phase == corev1.PodPending || w.healthy(uid) >= w.budget
 }
 
-// asked passes a resize to a kubelet.
-func (w *world) asked(p *corev1.Pod) {
+// accepted passes a resize to a kubelet.
+func (w *world) accepted(p *corev1.Pod) {
 	// A second resize that comes while the first is in flight, which the controller has not seen, is the same to it.
 	f := fate{until: w.Now.Add(time.Second), since: w.resizes[p.UID].since}
 	if !w.Calm {
@@ -126,16 +126,16 @@ func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err er
 		for name, had := range old.UncappedTarget { // any order: each is checked
 			has := now.UncappedTarget[name]
 			ratio := has.AsApproximateFloat64() / had.AsApproximateFloat64()
-			if (ratio < 0.94 || ratio > 1.06) && !w.knows(m) {
+			if (ratio < 0.94 || ratio > 1.06) && !w.holds(m) {
 				cluster.Break(Restart, "%s was %s, and is %s", name, had.String(), has.String())
 			}
 		}
 	}
 }
 
-// knows reports whether a model has the stored samples, apart from rounding: at the exact limit of a percentile,
+// holds reports whether a model has the stored samples, apart from rounding: at the exact limit of a percentile,
 // rounding moves it to the next bucket with samples.
-func (w *world) knows(m *vpa.Model) bool {
+func (w *world) holds(m *vpa.Model) bool {
 	all := cluster.All[*checkpoint](w.API)
 	for _, p := range m.Checkpoints(vpa.Name{Namespace: "n", Name: "web"}, w.Now) {
 		i := slices.IndexFunc(all, func(c *checkpoint) bool { return c.Spec == p.Spec })

@@ -30,7 +30,7 @@ const (
 	Half    cluster.Invariant = "a pass disturbs no more than half of a group (W9.53)"
 	Budget  cluster.Invariant = "pods go only as their disruption budget allows (W9.57)"
 	InPlace cluster.Invariant = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
-	Single  cluster.Invariant = "while a resize is in flight no other is asked for (W9.59)"
+	Single  cluster.Invariant = "while a resize is in flight no other is requested (W9.59)"
 	Restart cluster.Invariant = "a restart changes no recommendation (W9.37)"
 	Ends    cluster.Invariant = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
 )
@@ -93,7 +93,7 @@ type world struct {
 	load     load
 	resizes  map[types.UID]fate
 	policies map[int64]*vpa.ResourcePolicy // by generation
-	told     []vpa.Sample                  // the last samples
+	scraped  []vpa.Sample                  // the last samples
 	before   *known                        // of the process that ended
 }
 
@@ -326,9 +326,9 @@ func (w *world) samples() []vpa.Sample {
 	case w.One(15):
 		return nil
 	case w.One(10):
-		return w.told
+		return w.scraped
 	}
-	w.told = nil
+	w.scraped = nil
 	for _, p := range cluster.All[*corev1.Pod](w.API) {
 		if p.Status.Phase != corev1.PodRunning || w.One(10) {
 			continue
@@ -338,10 +338,10 @@ func (w *world) samples() []vpa.Sample {
 			used.milli += int64(w.IntN(10))
 			used.bytes += int64(w.IntN(1 << 20))
 		}
-		w.told = append(w.told, vpa.Sample{Pod: vpa.Name{Namespace: "n", Name: p.Name}, Container: "c", At: w.Now,
+		w.scraped = append(w.scraped, vpa.Sample{Pod: vpa.Name{Namespace: "n", Name: p.Name}, Container: "c", At: w.Now,
 			CPU: used.milli, Memory: used.bytes})
 	}
-	return w.told
+	return w.scraped
 }
 
 // rest ends all faults: the usage of containers stays constant. It checks the result after days.

@@ -19,7 +19,7 @@ func TestSeeds(t *testing.T) {
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	says := func(f func(p *vpa.UpdatePolicy)) func(v *vpa.VerticalPodAutoscaler, _ []*corev1.Pod) {
+	policy := func(f func(p *vpa.UpdatePolicy)) func(v *vpa.VerticalPodAutoscaler, _ []*corev1.Pod) {
 		return func(v *vpa.VerticalPodAutoscaler, _ []*corev1.Pod) {
 			p := *v.Spec.UpdatePolicy
 			f(&p)
@@ -28,11 +28,11 @@ func TestChecksNoticeSabotage(t *testing.T) {
 	}
 	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
 		Bounds: {Recommended: func(v *vpa.VerticalPodAutoscaler) { v.Spec.ResourcePolicy = nil }},
-		Quiet:  {Round: says(func(p *vpa.UpdatePolicy) { p.UpdateMode = new(vpa.ModeRecreate) })},
-		Least:  {Round: says(func(p *vpa.UpdatePolicy) { p.MinReplicas = new(int32(1)) })},
+		Quiet:  {Round: policy(func(p *vpa.UpdatePolicy) { p.UpdateMode = new(vpa.ModeRecreate) })},
+		Least:  {Round: policy(func(p *vpa.UpdatePolicy) { p.MinReplicas = new(int32(1)) })},
 		Half:   {Uncounted: true},
 		Budget: {Deletes: true},
-		InPlace: {Round: says(func(p *vpa.UpdatePolicy) {
+		InPlace: {Round: policy(func(p *vpa.UpdatePolicy) {
 			if *p.UpdateMode == vpa.ModeInPlaceOrRecreate {
 				p.UpdateMode = new(vpa.ModeRecreate)
 			}

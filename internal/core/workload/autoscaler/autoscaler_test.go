@@ -89,8 +89,8 @@ func world(h *autoscalingv2.HorizontalPodAutoscaler, usages ...int64) Input {
 	return in
 }
 
-// told formats a decision.
-func told(in Input, out Output) string {
+// format prints a decision.
+func format(in Input, out Output) string {
 	if out.Rescale != nil {
 		out = Rescaled(in, out, nil)
 	}
@@ -155,7 +155,7 @@ func TestDecisions(t *testing.T) {
 		{"W7.40 pods metric", world(hpa(1, 10, perPod("500m")), 900, 700),
 			"4 " + usual + "\nNormal SuccessfulRescale: New size: 4; reason: pods metric rps above target"},
 	} {
-		if got := told(c.in, Plan(c.in)); got != c.want {
+		if got := format(c.in, Plan(c.in)); got != c.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.clause, got, c.want)
 		}
 	}
@@ -203,13 +203,13 @@ func TestMetricsOfOthers(t *testing.T) {
 				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 2), first error is: failed to get queue external metric value: " +
 				"failed to get external metric queue: unable to get external metric ns/queue/nil: away"},
 	} {
-		if got := told(c.in, Plan(c.in)); got != c.want {
+		if got := format(c.in, Plan(c.in)); got != c.want {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.clause, got, c.want)
 		}
 	}
 	ambiguous := world(hpa(1, 3, cpu(50)), 900)
 	ambiguous.Rivals = []string{"ns/a", "ns/h", "ns/z"}
-	if got := told(ambiguous, Plan(ambiguous)); !strings.Contains(got, "ScalingActive=False(AmbiguousSelector)") ||
+	if got := format(ambiguous, Plan(ambiguous)); !strings.Contains(got, "ScalingActive=False(AmbiguousSelector)") ||
 		!strings.Contains(got,
 			"Warning AmbiguousSelector: pods by selector a=b are controlled by more than one HPA (e.g. [ns/a ns/h])") {
 		t.Errorf("W7.27: %s", got)
@@ -224,8 +224,8 @@ func TestToZeroAndBack(t *testing.T) {
 	in.History = History{proposed: []at{{noon.Add(-time.Hour), 1}}}
 	in.Samples = []Sample{{Values: []int64{0}}}
 	out := Rescaled(in, Plan(in), nil)
-	if *out.Rescale != 0 || !strings.Contains(told(in, Plan(in)), "ScaledToZero=True(ScaledToZero)") {
-		t.Fatalf("not to zero: %s", told(in, Plan(in)))
+	if *out.Rescale != 0 || !strings.Contains(format(in, Plan(in)), "ScaledToZero=True(ScaledToZero)") {
+		t.Fatalf("not to zero: %s", format(in, Plan(in)))
 	}
 	h.Status = out.Status
 	in = world(h)
@@ -234,7 +234,7 @@ func TestToZeroAndBack(t *testing.T) {
 		t.Fatal("it is not checked whether it may grow again")
 	}
 	if got := Plan(in); got.Rescale == nil || *got.Rescale != 3 {
-		t.Errorf("not back: %s", told(in, got))
+		t.Errorf("not back: %s", format(in, got))
 	}
 	h.Status.Conditions = nil // scaled by a user
 	if NeedsMetrics(h, in.Scale) || Plan(in).Rescale != nil {

@@ -329,7 +329,7 @@ type utilization struct {
 
 	requested map[string]int64
 	raw       int64 // the mean usage, of the first ratio
-	asked     bool
+	computed  bool
 }
 
 func (u *utilization) ratio(values map[string]int64) (float64, int64, error) {
@@ -349,8 +349,8 @@ func (u *utilization) ratio(values map[string]int64) (float64, int64, error) {
 		return 0, 0, errors.New("no metrics returned matched known pods")
 	}
 	percent := used * 100 / requested
-	if !u.asked {
-		u.asked, u.raw = true, used/n
+	if !u.computed {
+		u.computed, u.raw = true, used/n
 	}
 	return float64(percent) / float64(u.target), percent, nil
 }

@@ -115,7 +115,7 @@ func (s *sync) available(pod *corev1.Pod) bool {
 	return ok
 }
 
-func (s *sync) tell(kind, reason, format string, pod *corev1.Pod, node string) {
+func (s *sync) record(kind, reason, format string, pod *corev1.Pod, node string) {
 	s.plan.Events = append(s.plan.Events, Event{kind, reason, fmt.Sprintf(format, pod.Namespace, pod.Name, node)})
 }
 
@@ -194,12 +194,12 @@ func (s *sync) manageNode(node string, pods []*corev1.Pod, run bool) {
 		case p.DeletionTimestamp != nil:
 		case p.Status.Phase == corev1.PodFailed:
 			if s.mayDeleteFailed(node) {
-				s.tell(corev1.EventTypeWarning, "FailedDaemonPod",
+				s.record(corev1.EventTypeWarning, "FailedDaemonPod",
 					"Found failed daemon pod %s/%s on node %s, will try to kill it", p, node)
 				s.delete(p)
 			}
 		case p.Status.Phase == corev1.PodSucceeded:
-			s.tell(corev1.EventTypeNormal, "SucceededDaemonPod",
+			s.record(corev1.EventTypeNormal, "SucceededDaemonPod",
 				"Found succeeded daemon pod %s/%s on node %s, will try to delete it", p, node)
 			s.delete(p)
 		default:

@@ -93,17 +93,17 @@ func selectsAll(d *appsv1.Deployment) bool {
 
 // run makes the decisions about replica sets (W2.24 to W2.27).
 func (p *pass) run() {
-	rollback, asked := rollbackTo(p.d)
+	rollback, requested := rollbackTo(p.d)
 	switch {
 	case p.d.Spec.Paused:
 		p.syncNew()
 		p.scale()
-		if !asked {
+		if !requested {
 			p.cleanUp()
 		}
 		p.status()
 		return
-	case asked:
+	case requested:
 		p.syncNew()
 		p.rollback(rollback)
 		return

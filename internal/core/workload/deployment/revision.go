@@ -201,7 +201,7 @@ func NotCreated(in Input, set string, failure error) (Event, *appsv1.Deployment)
 }
 
 // rollbackTo returns the revision in the annotation that requests a rollback (W2.9).
-func rollbackTo(d *appsv1.Deployment) (n int64, asked bool) {
+func rollbackTo(d *appsv1.Deployment) (n int64, requested bool) {
 	text := d.Annotations[appsv1.DeprecatedRollbackTo]
 	if text == "" {
 		return 0, false

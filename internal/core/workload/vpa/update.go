@@ -238,7 +238,7 @@ func (r *Round) Candidates() []*corev1.Pod {
 		}
 		recommended, _ := Fit(r.vpa, pod, r.ranges)
 		n := r.need(pod, recommended)
-		if r.wants(n) && r.admits(pod, recommended) {
+		if r.exceeds(n) && r.admits(pod, recommended) {
 			all = append(all, n)
 		}
 	}
@@ -292,8 +292,8 @@ func (r *Round) need(pod *corev1.Pod, recommended *Recommendation) need {
 	return n
 }
 
-// wants reports whether the difference of a pod is large enough.
-func (r *Round) wants(n need) bool {
+// exceeds reports whether the difference of a pod is large enough.
+func (r *Round) exceeds(n need) bool {
 	killed := r.killedEarly(n.pod)
 	if killed && n.difference == 0 {
 		return false

@@ -61,7 +61,7 @@ func condition(kind corev1.PodConditionType, reason string) func(*corev1.Pod) {
 	}
 }
 
-func wants(n int) func(Owner) (int, bool) { return func(Owner) (int, bool) { return n, true } }
+func scaleOf(n int) func(Owner) (int, bool) { return func(Owner) (int, bool) { return n, true } }
 
 // W9.51, W9.54–W9.56: which pods are changed, and in which order; with one replica none (W12.34).
 func TestCandidates(t *testing.T) {
@@ -118,7 +118,7 @@ func TestCandidates(t *testing.T) {
 		if c.change != nil {
 			c.change(v)
 		}
-		r := NewRound(v, c.pods, wants(len(c.pods)), Ranges{}, Resizes{}, traceStart.Add(c.after))
+		r := NewRound(v, c.pods, scaleOf(len(c.pods)), Ranges{}, Resizes{}, traceStart.Add(c.after))
 		// All pods of a group may be candidates, although only some may change at a time.
 		var got []string
 		for _, p := range r.Candidates() {
@@ -158,8 +158,8 @@ func TestSteps(t *testing.T) {
 		v := autoscaler(mode(ModeInPlaceOrRecreate, 1), recommends("100m", "200m", "500m"))
 		p := owned("a", "10m", "100Mi", c.change...)
 		since := Resizes{}
-		NewRound(v, []*corev1.Pod{p}, wants(1), Ranges{}, since, traceStart)
-		r := NewRound(v, []*corev1.Pod{p}, wants(1), Ranges{}, since, traceStart.Add(c.after))
+		NewRound(v, []*corev1.Pod{p}, scaleOf(1), Ranges{}, since, traceStart)
+		r := NewRound(v, []*corev1.Pod{p}, scaleOf(1), Ranges{}, since, traceStart.Add(c.after))
 		if got := r.Step(p); got != c.want {
 			t.Errorf("%s: %s, want %s", c.what, names[got], names[c.want])
 		}
@@ -168,7 +168,7 @@ func TestSteps(t *testing.T) {
 	v, since := autoscaler(mode(ModeInPlaceOrRecreate, 1), recommends("100m", "200m", "500m")), Resizes{}
 	flight := owned("a", "10m", "100Mi", condition(corev1.PodResizePending, corev1.PodReasonDeferred))
 	for i, p := range []*corev1.Pod{flight, owned("a", "10m", "100Mi"), flight} {
-		r := NewRound(v, []*corev1.Pod{p}, wants(1), Ranges{}, since, traceStart.Add(time.Duration(i)*time.Hour))
+		r := NewRound(v, []*corev1.Pod{p}, scaleOf(1), Ranges{}, since, traceStart.Add(time.Duration(i)*time.Hour))
 		if got := r.Step(p); got == Evict {
 			t.Error("the second resize is as old as the first")
 		}
@@ -187,7 +187,7 @@ func TestPatch(t *testing.T) {
 		p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
 	})
 	before := p.DeepCopy()
-	r := NewRound(v, []*corev1.Pod{p}, wants(1), Ranges{}, Resizes{}, traceStart)
+	r := NewRound(v, []*corev1.Pod{p}, scaleOf(1), Ranges{}, Resizes{}, traceStart)
 	text, err := r.Patch(p)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestTolerance(t *testing.T) {
 			}
 			pods = append(pods, p)
 		}
-		r := NewRound(v, pods, wants(configured), Ranges{}, Resizes{}, traceStart.Add(24*time.Hour))
+		r := NewRound(v, pods, scaleOf(configured), Ranges{}, Resizes{}, traceStart.Add(24*time.Hour))
 		disturbed, touched := 0, map[string]bool{}
 		evict := func(p *corev1.Pod) {
 			if !r.MayEvict(p) || rapid.Bool().Draw(t, "refused") {
