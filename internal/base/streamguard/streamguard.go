@@ -12,7 +12,10 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/streaming/pkg/httpstream"
 )
@@ -28,6 +31,8 @@ type Guard struct {
 
 	mu   sync.Mutex
 	conn net.Conn
+	in   *conn
+	seen int64 // bytes read at the last call of Left
 }
 
 // New returns a ResponseWriter for w. streams returns how many streams a client may open with the protocol that was
@@ -70,13 +75,47 @@ func (g *Guard) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	guarded := &conn{Conn: c, in: rw.Reader, left: most}
 	g.mu.Lock()
-	g.conn = c
+	g.conn, g.in = c, guarded
 	g.mu.Unlock()
 	return guarded, bufio.NewReadWriter(bufio.NewReader(guarded), rw.Writer), nil
 }
 
 // Unwrap returns the ResponseWriter of New, for parts that need no guard, such as WebSockets.
 func (g *Guard) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+
+// Left reports whether the client has closed a TCP connection, and nothing was read from it since the last call. The
+// library reads no end of a connection while a stream that nobody reads holds it up.
+func (g *Guard) Left() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in == nil {
+		return false
+	}
+	before := g.seen
+	g.seen = g.in.read.Load()
+	return g.seen == before && closedByPeer(g.conn)
+}
+
+// closedByPeer reports whether the peer of a TCP connection sends nothing more.
+func closedByPeer(c net.Conn) bool {
+	s, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return false
+	}
+	closed := false
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		closed = err == nil && info.State != tcpEstablished
+	})
+	return err == nil && closed
+}
+
+// tcpEstablished is the kernel's state of a connection that both sides may use (TCP_ESTABLISHED).
+const tcpEstablished = 1
 
 // Close closes the connection if it was hijacked through g. The handler that served it has ended.
 func (g *Guard) Close() {
@@ -100,7 +139,8 @@ type conn struct {
 	net.Conn
 
 	in   io.Reader
-	left int // streams that the client may still open
+	read atomic.Int64 // bytes
+	left int          // streams that the client may still open
 
 	header [headerSize]byte
 	got    int // bytes of header that have arrived
@@ -110,6 +150,7 @@ type conn struct {
 // Read returns what has arrived. It has no bytes of a frame that opens one stream too many.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.in.Read(b)
+	c.read.Add(int64(n))
 	if !c.allows(b[:n]) {
 		return 0, ErrTooMany
 	}

@@ -48,8 +48,11 @@ type pair struct {
 	timer        *time.Timer
 }
 
-// serveForward serves a connection with SPDY until the client leaves, or ctx ends.
-func serveForward(w http.ResponseWriter, req *http.Request, rt Runtime, pod string, idle time.Duration) {
+// lookEvery is how often a connection is checked for a client that has left while a port does not read.
+const lookEvery = 10 * time.Second
+
+// serveForward serves a connection with SPDY until the client leaves, which it checks from time to time, or ctx ends.
+func serveForward(w http.ResponseWriter, req *http.Request, rt Runtime, pod string, idle, every time.Duration) {
 	if _, err := httpstream.Handshake(req, w, portforward.SupportedProtocols); err != nil {
 		return // it has answered
 	}
@@ -74,9 +77,19 @@ func serveForward(w http.ResponseWriter, req *http.Request, rt Runtime, pod stri
 	defer func() { _ = f.conn.Close() }() // resets what is open: whatever waits for one of its streams goes on
 	close(ready)
 	f.conn.SetIdleTimeout(idle)
-	select {
-	case <-f.conn.CloseChan():
-	case <-ctx.Done():
+	look := time.NewTicker(every)
+	defer look.Stop()
+	for {
+		select {
+		case <-f.conn.CloseChan():
+			return
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			if guard.Left() {
+				return
+			}
+		}
 	}
 }
 

@@ -51,6 +51,9 @@ func (ports) Attach(context.Context, string, io.Reader, io.WriteCloser, io.Write
 func client(t *testing.T, address, protocol string) (*spdystream.Connection, net.Conn) {
 	t.Helper()
 	c := upgraded(t, address, "Upgrade: SPDY/3.1", "X-Stream-Protocol-Version: "+protocol)
+	if err := c.SetDeadline(time.Time{}); err != nil { // a busy machine may take long
+		t.Fatal(err)
+	}
 	s, err := spdystream.NewConnection(c, false)
 	if err != nil {
 		t.Fatal(err)
@@ -96,6 +99,7 @@ func openPair(t *testing.T, s *spdystream.Connection, port, id string) (data, er
 
 func TestPortForward(t *testing.T) {
 	server := startWith(t, ports{})
+	server.every = time.Millisecond // no look ends a connection whose client is there
 	s, _ := client(t, forwardURL(t, server), "portforward.k8s.io")
 	for _, id := range []string{"1", ""} { // old clients send no ID
 		data, errs := openPair(t, s, "7", id)
@@ -158,6 +162,28 @@ func TestForwardEndsWithItsClient(t *testing.T) {
 	}
 	// Those of the test's own 20 clients end, too, but for one that waits for its closed connection's timeout.
 	testwait.For(t, "the end of all goroutines", func() bool { return runtime.NumGoroutine() < before+20 })
+}
+
+// A port that does not read holds up the frames that follow, also the end of the connection: it is noticed otherwise.
+func TestForwardEndsBehindManyFrames(t *testing.T) {
+	p := ports{ended: make(chan error, 1)}
+	server := startWith(t, p)
+	server.every = 10 * time.Millisecond
+	s, c := client(t, forwardURL(t, server), "portforward.k8s.io")
+	data, _ := openPair(t, s, "9", "1")
+	for range 500 { // more than the library queues
+		if _, err := data.Write([]byte("nobody reads it")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(testwait.Limit):
+		t.Fatal("the forwarded connection goes on")
+	}
 }
 
 // A client that opens streams without end is disconnected, and the server takes the next one.

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -40,6 +41,7 @@ type Server struct {
 	rt       Runtime
 	base     *url.URL
 	requests requests
+	every    time.Duration // lookEvery, but in tests
 }
 
 var _ native.Streaming = (*Server)(nil)
@@ -59,7 +61,7 @@ func New(rt Runtime) (*Server, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("make streaming server: %w", err)
 	}
-	return &Server{listener: l, server: s, rt: rt, base: base}, nil
+	return &Server{listener: l, server: s, rt: rt, base: base, every: lookEvery}, nil
 }
 
 // Run serves until ctx ends; open streams are then closed.
@@ -91,7 +93,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		portforward.ServePortForward(w, req, forwarder{s.rt}, r.pod, "", &portforward.V4Options{Ports: r.ports},
 			streaming.DefaultConfig.StreamIdleTimeout, portforwardCreation, portforward.SupportedProtocols)
 	default:
-		serveForward(w, req, s.rt, r.pod, streaming.DefaultConfig.StreamIdleTimeout)
+		serveForward(w, req, s.rt, r.pod, streaming.DefaultConfig.StreamIdleTimeout, s.every)
 	}
 }
 
