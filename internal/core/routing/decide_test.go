@@ -395,6 +395,43 @@ func TestTiesTakeTurns(t *testing.T) {
 	}
 }
 
+// Requests of this gateway are never taken for requests of others, whatever happened to them between the scrape and its
+// result, or since: their tokens are known. Those of others are.
+func TestRequestsOfOthers(t *testing.T) {
+	p := pool(DefaultConfig(), 1)
+	ref := p.Refs()[0]
+	var own []Flight
+	send := func(n int) {
+		for range n {
+			own = append(own, p.Sent(ref, &Request{PromptTokens: 10}, begin))
+		}
+	}
+	send(10)
+	p.Scraping(ref, begin.Add(1))
+	send(2)
+	for i := range 3 { // after the server has counted them
+		p.Ended(&own[i], Answered, 1, begin.Add(2))
+	}
+	p.Observe(ref, Stats{At: begin.Add(1), Waiting: 8, Running: 4})
+	send(5)
+	for i := range own[3:9] {
+		p.FirstToken(&own[3+i], begin.Add(3))
+	}
+	if n := p.loads[ref.slot].foreign; n != 0 {
+		t.Errorf("%d of its own requests count as those of others", n)
+	}
+	p.Scraping(ref, begin.Add(4))
+	p.Observe(ref, Stats{At: begin.Add(4), Waiting: 9, Running: 9}) // 14 of them are its own
+	if n := p.loads[ref.slot].foreign; n != 4 {
+		t.Errorf("%d of others wait, not 4", n)
+	}
+	p.Scraping(ref, begin.Add(5))
+	p.Observe(ref, Stats{At: begin.Add(5), Waiting: 1, Running: 99})
+	if n := p.loads[ref.slot].foreign; n != 1 {
+		t.Errorf("%d of others wait, not 1", n)
+	}
+}
+
 // A small difference in work does not count in full: a server that has the adapter is preferred to one with a little
 // less work, but not to one with much less.
 func TestSmallDifferences(t *testing.T) {

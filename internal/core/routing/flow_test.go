@@ -2,6 +2,7 @@ package routing
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -54,6 +55,38 @@ func TestPriorityAndRoundRobin(t *testing.T) {
 	want := "critical noisy0 quiet0 noisy1 quiet1 noisy2 noisy3 shed"
 	if strings.Join(got, " ") != want {
 		t.Errorf("%v\nwant %s", got, want)
+	}
+}
+
+// The priorities of InferenceObjectives are any int32: those at its ends are first and last, and have bands of their
+// own.
+func TestPrioritiesAtTheEnds(t *testing.T) {
+	p := full(t, `"maxRequests": "9"`)
+	_, busy := serve(t, p, &Request{}, begin)
+	priorities := map[Ticket]int{}
+	for _, n := range []int{0, math.MinInt32, math.MaxInt32, -1, 1} {
+		r := &Request{Priority: n}
+		if d := p.Decide(r, begin); d.Verdict != Hold {
+			t.Fatalf("%d: %s %s", n, d.Verdict, d.Reason)
+		}
+		priorities[p.Enqueue(r, begin)] = n
+	}
+	var got []int
+	for p.Held() > 0 {
+		p.Ended(&busy, Answered, 0, begin)
+		ticket, d := p.Next(begin)
+		got = append(got, priorities[ticket])
+		busy = p.Sent(d.Chosen[0], &Request{}, begin)
+	}
+	if want := []int{math.MaxInt32, 1, 0, -1, math.MinInt32}; !slices.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+	for n, shed := range map[int]bool{math.MinInt32: true, math.MaxInt32: false} { // without flow control
+		q := pool(DefaultConfig(), 1)
+		say(q, 0, begin, Stats{Waiting: 100})
+		if d := q.Decide(&Request{Priority: n}, begin); (d.Reason == Saturated) != shed {
+			t.Errorf("%d: %s %s", n, d.Verdict, d.Reason)
+		}
 	}
 }
 

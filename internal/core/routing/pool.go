@@ -55,6 +55,7 @@ type end struct {
 	cold    int64 // sequence number of its last prompt that no server had cached
 	begun   int64 // when the current scrape began
 	sinceIt int32 // unfinished requests sent since then
+	ownIt   int32 // requests of this gateway that the scrape may include
 }
 
 // load is the part of an endpoint that each decision reads: one cache line.
@@ -68,6 +69,7 @@ type load struct {
 	fits    int32 // number of running requests when others waited: its maximum; 0: not known
 	slots   int32 // adapters that it can load
 	loaded  int32 // adapters running or waiting
+	foreign int32 // waiting requests that this gateway has not sent: at least
 	serves  bool  // ready, and not draining
 	cache   float64
 	tokens  int64 // of prompts without a response yet, without the cached part
@@ -249,7 +251,7 @@ func (p *Pool) SetPace(every time.Duration) { p.pace = every }
 // Scraping records that a scrape of an endpoint begins.
 func (p *Pool) Scraping(ref Ref, now time.Time) {
 	if e := p.at(ref); e != nil {
-		e.begun, e.sinceIt = now.UnixNano(), 0
+		e.begun, e.sinceIt, e.ownIt = now.UnixNano(), 0, p.loads[ref.slot].flying
 	}
 }
 
@@ -269,6 +271,9 @@ func (p *Pool) Observe(ref Ref, s Stats) {
 	}
 	l.scraped = at
 	l.waiting, l.running = small(s.Waiting), small(s.Running)
+	if e.begun == at {
+		l.foreign = min(l.waiting, max(l.waiting+l.running-e.ownIt, 0))
+	}
 	l.cache = min(max(s.CacheUse, 0), 1)
 	l.slots = small(s.MaxAdapters)
 	if l.waiting > 0 {
@@ -336,6 +341,7 @@ func (p *Pool) Sent(ref Ref, r *Request, now time.Time) Flight {
 	l.unbegun++
 	l.since++
 	e.sinceIt++
+	e.ownIt++
 	p.turn++
 	p.turns[ref.slot] = p.turn
 	return f

@@ -204,9 +204,11 @@ func (s workScorer) score(v *view, out []float64) {
 	least := math.Inf(1)
 	for i, slot := range v.at {
 		l := &v.p.loads[slot]
-		unbegun := float64(l.unbegun)
-		work := promptOverhead*(1+unbegun) + float64(l.tokens) + foreign*max(v.queue(slot)-unbegun, 0) +
-			s.RunningTokens*v.running(slot) + s.UncachedWeight*own*(1-v.hit(slot))
+		work := promptOverhead*float64(1+l.unbegun) + float64(l.tokens) + s.RunningTokens*v.running(slot) +
+			s.UncachedWeight*own*(1-v.hit(slot))
+		if v.fresh(l) {
+			work += foreign * float64(l.foreign)
+		}
 		out[i], least = work, min(least, work)
 	}
 	for i, work := range out {

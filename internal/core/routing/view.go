@@ -69,13 +69,18 @@ func (v *view) hit(slot int32) float64 {
 	return float64(v.lengths[slot]) / float64(len(v.r.Prefix))
 }
 
+// fresh reports whether an endpoint has metrics that are not stale.
+func (v *view) fresh(l *load) bool {
+	return l.scraped != 0 && v.now-l.scraped <= int64(staleLoad+v.p.pace)
+}
+
 // queue returns the number of requests that wait at an endpoint: those in its metrics, and those sent since; at
 // least those of this gateway whose response has not begun, because a server that runs many at once counts an
 // uncomputed prompt as running. A report of an empty queue is ignored while the server has more requests of this
 // gateway than it reports as running.
 func (v *view) queue(slot int32) float64 {
 	l := &v.p.loads[slot]
-	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
+	if !v.fresh(l) {
 		return float64(l.flying)
 	}
 	return float64(max(l.waiting+l.since, l.unbegun, l.flying-l.running))
@@ -84,7 +89,7 @@ func (v *view) queue(slot int32) float64 {
 // running returns the number of requests that an endpoint runs.
 func (v *view) running(slot int32) float64 {
 	l := &v.p.loads[slot]
-	if l.scraped == 0 || v.now-l.scraped > int64(staleLoad+v.p.pace) {
+	if !v.fresh(l) {
 		return float64(l.flying)
 	}
 	return float64(l.running + l.since)

@@ -126,6 +126,9 @@ func TestLoads(t *testing.T) {
 		{"shared prefixes, by llm-d's weights", func(l *Load) { l.Config = upstream(t) }, 0.1, 0.1, false},
 		{"shared prefixes, by affinity", func(l *Load) { l.Config = affinity(t) }, 0.1, 0.1, false},
 		{"shared prefixes, by KV events", func(l *Load) { l.Config = byEvents(t) }, 0.1, 0.1, false},
+		{"shared prefixes, fast servers", func(l *Load) { // many requests begin and end between two scrapes
+			l.Fast, l.Most, l.PerSecond, l.Warm, l.Long = 10, 4, 50, 10*time.Second, 20*time.Second
+		}, 0.135, 0.12, true},
 		{"few requests", func(l *Load) { l.PerSecond = 1.5 }, 0.35, 1, false},
 		{"large", func(l *Load) {
 			l.Servers, l.Tenants, l.PerSecond, l.Long = 8, 150, 10, 3*time.Minute

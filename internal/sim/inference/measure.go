@@ -26,6 +26,8 @@ type Load struct {
 	// Spread: questions have Question tokens times or divided by up to this, at random; 0: all have Question.
 	Spread     int
 	RoundRobin bool
+	Most       int             // requests that run at once; 0: 64
+	Fast       int             // how many times faster the servers are; 0: once
 	Config     *routing.Config // nil: the default
 }
 
@@ -54,6 +56,12 @@ func Measure(seed uint64, l Load) Report {
 	for i := range l.Servers {
 		s := w.server()
 		s.most, s.capacity, s.blocks, s.slots = 64, 1<<20, l.Blocks, 2
+		if n := time.Duration(max(l.Fast, 1)); n > 1 {
+			s.overhead, s.perToken, s.each = s.overhead/n, s.perToken/n, s.each/n
+		}
+		if l.Most > 0 {
+			s.most = l.Most
+		}
 		if l.Capacity > 0 {
 			s.capacity = l.Capacity
 		}

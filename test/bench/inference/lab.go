@@ -28,6 +28,9 @@ const gatewayAt = "127.93.16.1:8080"
 //go:embed objects.yaml
 var objects string
 
+//go:embed simulator.yaml
+var simulator string
+
 // lab is a carob with a gateway. Its pools are made by the first measurement that needs them.
 type lab struct {
 	options
@@ -38,6 +41,9 @@ type lab struct {
 }
 
 const patience = 3 * time.Minute
+
+// simulated begins the last part of the objects: the servers that a simulator replaces.
+const simulated = "# A tenth of the times"
 
 // begin starts a carob. What it returns is to be ended also after an error.
 func begin(ctx context.Context, o options) (*lab, error) {
@@ -130,7 +136,16 @@ func (l *lab) pools(ctx context.Context) error {
 	if err := l.carob(ctx, "addon", "enable", "inference"); err != nil {
 		return err
 	}
-	if _, err := l.kubectl(ctx, objects, "apply", "-f", "-"); err != nil {
+	all := objects
+	if l.simulator != "" {
+		at, err := filepath.Abs(l.simulator)
+		if err != nil {
+			return err
+		}
+		first, _, _ := strings.Cut(objects, simulated)
+		all = first + strings.ReplaceAll(simulator, "DIRECTORY", at)
+	}
+	if _, err := l.kubectl(ctx, all, "apply", "-f", "-"); err != nil {
 		return err
 	}
 	for _, d := range []string{"fast", "slow"} {

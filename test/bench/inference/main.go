@@ -3,6 +3,7 @@
 // which is removed at the end.
 //
 //	go run ./test/bench/inference -carob bin/carob -images .cache/images [-only latency,rate] [-llmd DIR]
+//	    [-simulator DIR]
 package main
 
 import (
@@ -22,6 +23,7 @@ import (
 type options struct {
 	carob, images string
 	llmd          string
+	simulator     string
 	scale         float64
 }
 
@@ -52,6 +54,8 @@ func run(ctx context.Context) (err error) {
 	flag.StringVar(&o.carob, "carob", "bin/carob", "carob to measure")
 	flag.StringVar(&o.images, "images", ".cache/images", "directory with the test images")
 	flag.StringVar(&o.llmd, "llmd", "", "directory with llm-d's endpoint picker (hack/reference-inference), to compare")
+	flag.StringVar(&o.simulator, "simulator", "", "directory with llm-d-inference-sim (hack/reference-inference): the "+
+		"model servers of the pickers")
 	flag.Float64Var(&o.scale, "scale", 1, "how much longer each measurement takes")
 	only := flag.String("only", "", "what to measure, by comma (default: all)")
 	flag.Parse()
