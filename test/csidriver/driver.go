@@ -37,6 +37,8 @@ type Config struct {
 	Without []csi.NodeServiceCapability_RPC_Type
 	With    []csi.NodeServiceCapability_RPC_Type
 	Mutable []string // parameters of volume attributes classes
+	// Called, unless nil, is called after each call, by several goroutines.
+	Called func(Call)
 }
 
 // Driver is a running driver.
@@ -222,6 +224,9 @@ func (d *Driver) intercept(
 	d.mu.Lock()
 	d.calls = append(d.calls, Call{method, req, err})
 	d.mu.Unlock()
+	if d.cfg.Called != nil {
+		d.cfg.Called(Call{method, req, err})
+	}
 	return resp, err
 }
 

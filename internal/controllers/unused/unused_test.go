@@ -21,7 +21,7 @@ import (
 func claim(name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)},
-		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}
 }
 
 // pod is one that has claims as volumes; it is not scheduled.

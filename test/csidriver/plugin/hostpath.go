@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"log"
 	"strconv"
 	"strings"
 
@@ -23,11 +25,29 @@ func hostpath(ctx context.Context, flags map[string]string) error {
 		}
 	}
 	d, err := csidriver.Serve(csidriver.Config{Name: flags["drivername"], Node: flags["nodeid"], Data: data,
-		Limit: limit, Mutable: strings.Split(flags["accepted-mutable-parameter-names"], ",")}, path(flags["endpoint"]))
+		Limit: limit, Mutable: strings.Split(flags["accepted-mutable-parameter-names"], ","), Called: logged}, path(flags["endpoint"]))
 	if err != nil {
 		return err
 	}
 	<-ctx.Done()
 	d.Stop()
 	return nil
+}
+
+// logged writes a call to the log, where upstream's tests look for it.
+func logged(c csidriver.Call) {
+	line := struct {
+		Method  string
+		Request any
+		Error   string
+	}{Method: "/" + c.Method, Request: c.Request}
+	if c.Err != nil {
+		line.Error = c.Err.Error()
+	}
+	text, err := json.Marshal(line)
+	if err != nil {
+		log.Printf("a call of %s: %v", c.Method, err)
+		return
+	}
+	log.Printf("gRPCCall: %s", text)
 }
