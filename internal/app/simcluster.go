@@ -15,12 +15,12 @@ import (
 	"carob/internal/sim"
 	"carob/internal/sim/autoscalers"
 	"carob/internal/sim/cluster"
-	"carob/internal/sim/together"
+	"carob/internal/sim/fakeapi"
 )
 
-// simulateClusters runs package together.
+// simulateClusters runs the simulator of a cluster.
 func simulateClusters(ctx context.Context, s cli.Simulation, out, progress io.Writer) (bool, error) {
-	invariants := together.Invariants()
+	invariants := cluster.Invariants()
 	if s.List {
 		for _, p := range invariants {
 			if err := printInvariant(out, p.Name, p.Invariant); err != nil {
@@ -29,20 +29,20 @@ func simulateClusters(ctx context.Context, s cli.Simulation, out, progress io.Wr
 		}
 		return true, nil
 	}
-	var total together.Result
+	var total cluster.Result
 	run := func(seed uint64, add func(func())) error {
-		o := together.Options{Seed: seed, Hours: s.Hours}
+		o := cluster.Options{Seed: seed, Hours: s.Hours}
 		if s.Log {
 			o.Log = out
 		}
 		if s.Break != "" { // each run has its own: a way to break something may count its calls
-			for _, p := range together.Invariants() {
+			for _, p := range cluster.Invariants() {
 				if p.Name == s.Break {
 					o.Sabotage = p.Sabotage
 				}
 			}
 		}
-		r, err := together.Run(o)
+		r, err := cluster.Run(o)
 		add(func() {
 			total.Pods, total.Starts, total.Writes = total.Pods+r.Pods, total.Starts+r.Starts, total.Writes+r.Writes
 			total.Crashes, total.Virtual = total.Crashes+r.Crashes, total.Virtual+r.Virtual
@@ -105,7 +105,7 @@ func simulateAutoscalers(ctx context.Context, s cli.Simulation, out, progress io
 	return true, err
 }
 
-func printInvariant(out io.Writer, name string, p cluster.Invariant) error {
+func printInvariant(out io.Writer, name string, p fakeapi.Invariant) error {
 	_, err := fmt.Fprintf(out, "%-18s %s\n", name, p)
 	return err
 }
@@ -165,7 +165,7 @@ func simulateSeeds(ctx context.Context, s cli.Simulation, names []string, out, p
 	if bad == nil {
 		return ctx.Err() == nil, ctx.Err()
 	}
-	if _, ok := errors.AsType[*cluster.Broken](bad); !ok {
+	if _, ok := errors.AsType[*fakeapi.Broken](bad); !ok {
 		return false, bad
 	}
 	line := fmt.Sprintf("carob sim --of %s --seed %d --hours %g", s.Of, badAt, s.Hours)

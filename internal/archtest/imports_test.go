@@ -134,7 +134,7 @@ func TestImports(t *testing.T) {
 var testOnly = []string{"carob/internal/base/testwait", "carob/internal/runtime/runtimetest",
 	"carob/internal/network/nettest", "carob/internal/controllers/controllertest",
 	"carob/internal/base/netns/netnstest", "carob/internal/base/transcript",
-	"carob/internal/sim/cluster/clustertest", "carob/internal/archtest"}
+	"carob/internal/sim/simtest", "carob/internal/archtest"}
 
 // testHelper reports whether a package may import packages of testOnly without being a test itself.
 func testHelper(pkg string) bool {

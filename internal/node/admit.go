@@ -13,7 +13,7 @@ import (
 	"carob/internal/core/podclaims"
 	"carob/internal/core/podlife"
 	"carob/internal/node/devices"
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 	"carob/internal/node/pods"
 	"carob/internal/node/spec"
 )
@@ -86,7 +86,7 @@ func (m *machine) pin(pod *corev1.Pod) *podlife.Rejection {
 }
 
 func needs(pod *corev1.Pod) placement.Needs {
-	missing, err := object.MissingFeatures(pod)
+	missing, err := nodeobject.MissingFeatures(pod)
 	return placement.Needs{AppArmor: spec.WantsAppArmor(pod), Missing: missing, Unknown: err}
 }
 

@@ -23,7 +23,7 @@ import (
 	corepinning "carob/internal/core/pinning"
 	"carob/internal/core/resources"
 	"carob/internal/node/credentials"
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 	"carob/internal/node/stream"
 	"carob/internal/runtime"
 )
@@ -181,7 +181,7 @@ func (c *Config) setDefaults() {
 }
 
 // limitOfPods is what all pods together may use of the machine; nil: unlimited.
-func (c *Config) limitOfPods(m object.Machine) corev1.ResourceList {
+func (c *Config) limitOfPods(m nodeobject.Machine) corev1.ResourceList {
 	if !c.EnforceReserved {
 		return nil
 	}

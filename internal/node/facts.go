@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 	"carob/internal/node/spec"
 )
 
@@ -44,7 +44,7 @@ type facts struct {
 	told           string
 }
 
-func newFacts(ctx context.Context, cfg *Config, m object.Machine, v2 bool, tell func(message string)) *facts {
+func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, tell func(message string)) *facts {
 	f := &facts{
 		base: spec.Node{
 			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 )
 
 // Pods get the content of the host's files and its addresses at their start: written in place,
@@ -35,7 +35,7 @@ func TestFactsFollowTheHost(t *testing.T) {
 	ips := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	var told []string
 	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return ips }, ClusterDomain: "cluster.local"},
-		object.Machine{Capacity: corev1.ResourceList{}}, false,
+		nodeobject.Machine{Capacity: corev1.ResourceList{}}, false,
 		func(m string) { told = append(told, m) })
 	f.resolv.name, f.behind.name, f.hosts.name, f.log = path("resolv"), path("behind"), path("hosts"), klog.Background()
 
@@ -94,7 +94,7 @@ func TestGivenResolvConf(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return nil }, ResolvConf: name},
-		object.Machine{Capacity: corev1.ResourceList{}}, false, func(string) {})
+		nodeobject.Machine{Capacity: corev1.ResourceList{}}, false, func(string) {})
 	if got := f.node().Resolver.Nameservers; !slices.Equal(got, []string{"127.0.0.53"}) {
 		t.Errorf("servers %v", got)
 	}

@@ -21,7 +21,7 @@ import (
 	"carob/internal/node/eviction"
 	"carob/internal/node/logs"
 	"carob/internal/node/metrics"
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 	"carob/internal/node/pinning"
 	"carob/internal/node/plugins"
 	"carob/internal/node/refs"
@@ -36,14 +36,14 @@ type machine struct {
 	attacher runtime.Attacher       // nil: the runtime has none
 	counter  runtime.Counter        // nil: the runtime has none
 	handlers runtime.HandlerWatcher // nil: no handler has a runtime of its own
-	hardware object.Machine
+	hardware nodeobject.Machine
 	meter    *metrics.Meter
 	cgroups  *cgroup.Manager
 	events   *events.Recorder
 	health   *health
 	facts    *facts
-	known    *object.Known // the Node object
-	reporter *object.Reporter
+	known    *nodeobject.Known // the Node object
+	reporter *nodeobject.Reporter
 	shortage *eviction.Shortage
 	shutdown *shutdown.Manager // nil: no time is configured for it
 	rotator  *logs.Rotator
@@ -56,13 +56,13 @@ type machine struct {
 // newMachine reads the facts of machine and runtime. It completes cfg with them, and counts the
 // runtime's calls.
 func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
-	m := &machine{started: time.Now(), meter: metrics.New(), known: &object.Known{}, shortage: &eviction.Shortage{}}
+	m := &machine{started: time.Now(), meter: metrics.New(), known: &nodeobject.Known{}, shortage: &eviction.Shortage{}}
 	m.attacher, _ = cfg.Runtime.(runtime.Attacher)
 	m.counter, _ = cfg.Runtime.(runtime.Counter)
 	m.handlers, _ = cfg.Runtime.(runtime.HandlerWatcher)
 	cfg.Runtime = m.meter.Runtime(cfg.Runtime)
 	var err error
-	if m.hardware, err = object.ReadMachine(cfg.RootDir); err != nil {
+	if m.hardware, err = nodeobject.ReadMachine(cfg.RootDir); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
 	if err := m.hardware.Reserve(cfg.Reserved, cfg.Eviction.Thresholds); err != nil {
@@ -136,7 +136,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	if err := m.openPinning(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
-	m.reporter = object.New(object.Config{
+	m.reporter = nodeobject.New(nodeobject.Config{
 		Devices: amounts, InUse: inUse,
 		Client: server, Name: cfg.Name, Labels: cfg.Labels, HostIPs: cfg.HostIPs, Machine: m.hardware,
 		Version: cfg.Version,

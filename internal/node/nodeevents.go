@@ -13,7 +13,7 @@ import (
 	"carob/internal/core/explain"
 	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 	"carob/internal/node/oom"
 	"carob/internal/node/spec"
 	"carob/internal/runtime"
@@ -62,7 +62,7 @@ func startEvents(h host) []nodeEvent {
 }
 
 // tellStart records the events about the node when the agent starts.
-func (p *parts) tellStart(machine object.Machine, facts *spec.Node) {
+func (p *parts) tellStart(machine nodeobject.Machine, facts *spec.Node) {
 	h := host{
 		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
 		domain: p.cfg.ClusterDomain,
@@ -144,7 +144,7 @@ func updateEvent(old, pod *corev1.Pod) (podlife.Event, bool) {
 	if old.Generation == pod.Generation {
 		return podlife.Event{}, false
 	}
-	missing, err := object.MissingForUpdate(old, pod)
+	missing, err := nodeobject.MissingForUpdate(old, pod)
 	if err != nil || len(missing) == 0 {
 		return podlife.Event{}, false
 	}

@@ -21,7 +21,7 @@ import (
 	"carob/internal/node/devices"
 	"carob/internal/node/eviction"
 	"carob/internal/node/metrics"
-	"carob/internal/node/object"
+	"carob/internal/node/nodeobject"
 	"carob/internal/node/pinning"
 	"carob/internal/node/spec"
 	"carob/internal/node/stream"
@@ -117,8 +117,8 @@ func (p *parts) runningContainers() []pinning.Running {
 }
 
 // sourcesOfNode are the sources of the node's state for the reporter.
-func (p *parts) sourcesOfNode() object.Sources {
-	return object.Sources{
+func (p *parts) sourcesOfNode() nodeobject.Sources {
+	return nodeobject.Sources{
 		Pressures: func(ctx context.Context, now time.Time) []coreeviction.Pressure {
 			if p.manifest != nil {
 				p.manifest.Wake() // at each renewal of the node's lease, too
@@ -206,7 +206,7 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 	}
 	own := slices.DeleteFunc(slices.Clone(resp.Images),
 		func(im *cri.Image) bool { return im.GetSpec().GetRuntimeHandler() != "" })
-	return object.ImageList(own)
+	return nodeobject.ImageList(own)
 }
 
 // metricsFacts are the values of the metrics that are computed when they are read.

@@ -22,18 +22,18 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/autoscaler"
-	"carob/internal/sim/cluster"
-	"carob/internal/sim/rollout"
+	"carob/internal/sim/deployments"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Bounds  cluster.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
-	Rates   cluster.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
-	Blind   cluster.Invariant = "without any metric the size stays (W7.26)"
-	Careful cluster.Invariant = "pods without a metric count as idle for growth, as busy for shrinking (W7.39, W7.40)"
-	Steady  cluster.Invariant = "no change is undone within the stabilization window of its direction (W7.80)"
-	Settles cluster.Invariant = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
+	Bounds  fakeapi.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
+	Rates   fakeapi.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
+	Blind   fakeapi.Invariant = "without any metric the size stays (W7.26)"
+	Careful fakeapi.Invariant = "pods without a metric count as idle for growth, as busy for shrinking (W7.39, W7.40)"
+	Steady  fakeapi.Invariant = "no change is undone within the stabilization window of its direction (W7.80)"
+	Settles fakeapi.Invariant = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -45,7 +45,7 @@ type Sabotage struct {
 // Named is an invariant with a short name, and a way to break it.
 type Named struct {
 	Name      string
-	Invariant cluster.Invariant
+	Invariant fakeapi.Invariant
 	Sabotage  Sabotage
 }
 
@@ -101,8 +101,8 @@ func fillMissing(in *autoscaler.Input) {
 	}
 }
 
-func broken(format string, args ...any) *cluster.Broken {
-	return &cluster.Broken{Invariant: Settles, How: fmt.Sprintf(format, args...)}
+func broken(format string, args ...any) *fakeapi.Broken {
+	return &fakeapi.Broken{Invariant: Settles, How: fmt.Sprintf(format, args...)}
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -115,13 +115,13 @@ const (
 )
 
 type world struct {
-	*cluster.API
+	*fakeapi.API
 	sabotage    Sabotage
 	hpa         types.UID
 	deployment  types.UID
-	caches      *cluster.Caches
-	deployments *rollout.Deployments
-	sets        *rollout.ReplicaSets
+	caches      *fakeapi.Caches
+	deployments *deployments.Deployments
+	sets        *deployments.ReplicaSets
 	controller  *Controller
 	load        float64 // of all pods together, in thousandths
 	mood        mood
@@ -149,9 +149,9 @@ type Result struct {
 // Run runs the given number of steps of a seed and returns the first broken invariant, nil for
 // none.
 func Run(seed uint64, steps int, sabotage Sabotage) (r Result, err error) {
-	w := &world{API: cluster.New(seed, begin), sabotage: sabotage, load: 3 * Target}
-	err = cluster.Catch(func() {
-		w.Ended = func(o cluster.Object) bool {
+	w := &world{API: fakeapi.New(seed, begin), sabotage: sabotage, load: 3 * Target}
+	err = fakeapi.Catch(func() {
+		w.Ended = func(o fakeapi.Object) bool {
 			p, ok := o.(*corev1.Pod)
 			return !ok || workload.Terminal(p)
 		}
@@ -242,15 +242,15 @@ func (w *world) rules(window int32) *autoscalingv2.HPAScalingRules {
 // restart starts a new process with all controllers.
 func (w *world) restart() {
 	client := w.Client()
-	w.caches = cluster.NewCaches(w.API)
-	w.deployments = rollout.NewDeployments(w.API, client, w.caches, rollout.Hooks{})
-	w.sets = rollout.NewReplicaSets(w.API, client, w.caches, rollout.Hooks{})
+	w.caches = fakeapi.NewCaches(w.API)
+	w.deployments = deployments.NewDeployments(w.API, client, w.caches, deployments.Hooks{})
+	w.sets = deployments.NewReplicaSets(w.API, client, w.caches, deployments.Hooks{})
 	w.controller = NewController(w.API, client, w.caches, Hooks{Sabotage: w.sabotage, Passed: func() { w.passes++ },
 		Load: func(*autoscalingv2.HorizontalPodAutoscaler) float64 { return w.load }})
 }
 
 // stored counts the changes of the size.
-func (w *world) stored(before cluster.Object, after cluster.Entry) {
+func (w *world) stored(before fakeapi.Object, after fakeapi.Entry) {
 	old, ok := before.(*appsv1.Deployment)
 	d, also := after.Object.(*appsv1.Deployment)
 	if ok && also && *old.Spec.Replicas != *d.Spec.Replicas {
@@ -304,7 +304,7 @@ func (w *world) change() {
 // user changes the autoscaler, or scales the target.
 func (w *world) user() {
 	if w.IntN(3) == 0 {
-		w.Change(w.deployment, func(o cluster.Object) {
+		w.Change(w.deployment, func(o fakeapi.Object) {
 			if d, ok := o.(*appsv1.Deployment); ok {
 				d.Spec.Replicas, d.Generation = new(w.number(1, 20)), d.Generation+1
 			}
@@ -313,7 +313,7 @@ func (w *world) user() {
 		w.controller.Forget()
 		return
 	}
-	w.Change(w.hpa, func(o cluster.Object) {
+	w.Change(w.hpa, func(o fakeapi.Object) {
 		if h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler); ok {
 			h.Generation++
 			w.bounds(&h.Spec)
@@ -323,9 +323,9 @@ func (w *world) user() {
 
 // node starts pods, breaks some, and ends those that are being deleted.
 func (w *world) node() {
-	for _, p := range cluster.All[*corev1.Pod](w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](w.API) {
 		change := func(s corev1.PodStatus) {
-			w.Change(p.UID, func(o cluster.Object) {
+			w.Change(p.UID, func(o fakeapi.Object) {
 				if p, ok := o.(*corev1.Pod); ok {
 					p.Status = s
 				}
@@ -355,7 +355,7 @@ const LeastWindow = 60
 // rest ends all faults and keeps the load as it is. The size becomes right, and stays.
 func (w *world) rest() {
 	w.Calm, w.mood = true, steady
-	w.Change(w.hpa, func(o cluster.Object) {
+	w.Change(w.hpa, func(o fakeapi.Object) {
 		if h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler); ok && h.Spec.Behavior != nil {
 			down := h.Spec.Behavior.ScaleDown
 			down.StabilizationWindowSeconds = new(max(*down.StabilizationWindowSeconds, LeastWindow))
@@ -369,7 +369,7 @@ func (w *world) rest() {
 	for end := w.Now.Add(time.Hour); w.Now.Before(end); {
 		w.quietStep()
 		if d, ok := w.Get(w.deployment).(*appsv1.Deployment); !ok || *d.Spec.Replicas != size {
-			cluster.Break(Settles, "the size was %d, and changed with a steady load", size)
+			fakeapi.Break(Settles, "the size was %d, and changed with a steady load", size)
 		}
 	}
 }
@@ -379,7 +379,7 @@ func (w *world) end() int32 {
 	h, ok := w.Get(w.hpa).(*autoscalingv2.HorizontalPodAutoscaler)
 	d, also := w.Get(w.deployment).(*appsv1.Deployment)
 	if !ok || !also {
-		cluster.Break(Settles, "the autoscaler or its target is gone")
+		fakeapi.Break(Settles, "the autoscaler or its target is gone")
 	}
 	if b := Right(h, d, w.load); b != nil {
 		panic(b)

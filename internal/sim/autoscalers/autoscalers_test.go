@@ -3,8 +3,8 @@ package autoscalers
 import (
 	"testing"
 
-	"carob/internal/sim/cluster"
-	"carob/internal/sim/cluster/clustertest"
+	"carob/internal/sim/fakeapi"
+	"carob/internal/sim/simtest"
 )
 
 const steps = 300
@@ -16,16 +16,16 @@ func run(seed uint64, sabotage Sabotage) error {
 
 // AUTOSCALERS_SEEDS=N runs N seeds.
 func TestSeeds(t *testing.T) {
-	clustertest.Seeds(t, "AUTOSCALERS_SEEDS", 10, func(seed uint64) error { return run(seed, Sabotage{}) })
+	simtest.Seeds(t, "AUTOSCALERS_SEEDS", 10, func(seed uint64) error { return run(seed, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	sabotages := map[cluster.Invariant]Sabotage{}
+	sabotages := map[fakeapi.Invariant]Sabotage{}
 	for _, p := range Invariants() {
 		sabotages[p.Invariant] = p.Sabotage
 	}
-	clustertest.Breaks(t, sabotages, run)
+	simtest.Breaks(t, sabotages, run)
 }
 
 // The seeds cover their subject: sizes change often.

@@ -14,7 +14,7 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/autoscaler"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // Hooks connect a controller with its world.
@@ -29,10 +29,10 @@ type Hooks struct {
 // Controller simulates controllers/autoscaler for autoscalers of Deployments: a pass every 15 seconds and at each
 // change of a spec. It checks each decision.
 type Controller struct {
-	api        *cluster.API
-	client     *cluster.Client
+	api        *fakeapi.API
+	client     *fakeapi.Client
 	hooks      Hooks
-	hpas, pods *cluster.Watch
+	hpas, pods *fakeapi.Watch
 	known      map[types.UID]*known
 }
 
@@ -46,10 +46,10 @@ type known struct {
 }
 
 // NewController returns the controller of a new process, which has no history (W7.13).
-func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
+func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Caches, hooks Hooks) *Controller {
 	c := &Controller{api: api, client: client, hooks: hooks, known: map[types.UID]*known{}}
-	c.hpas = cluster.Shared[*autoscalingv2.HorizontalPodAutoscaler](caches, func() {})
-	c.pods = cluster.Shared[*corev1.Pod](caches, func() {})
+	c.hpas = fakeapi.Shared[*autoscalingv2.HorizontalPodAutoscaler](caches, func() {})
+	c.pods = fakeapi.Shared[*corev1.Pod](caches, func() {})
 	return c
 }
 
@@ -63,7 +63,7 @@ func (c *Controller) Forget() {
 
 // Due returns when the next pass is due.
 func (c *Controller) Due() (now bool, at time.Time) {
-	for _, hpa := range cluster.Seen[*autoscalingv2.HorizontalPodAutoscaler](c.hpas) {
+	for _, hpa := range fakeapi.Seen[*autoscalingv2.HorizontalPodAutoscaler](c.hpas) {
 		k := c.known[hpa.UID]
 		if k == nil || hpa.Generation != k.generation {
 			return true, time.Time{}
@@ -75,7 +75,7 @@ func (c *Controller) Due() (now bool, at time.Time) {
 
 // Turn makes the passes that are due; false means that the process has ended.
 func (c *Controller) Turn() bool {
-	for _, hpa := range cluster.Seen[*autoscalingv2.HorizontalPodAutoscaler](c.hpas) {
+	for _, hpa := range fakeapi.Seen[*autoscalingv2.HorizontalPodAutoscaler](c.hpas) {
 		k := c.known[hpa.UID]
 		if k == nil {
 			k = &known{checker: checker{api: c.api}}
@@ -89,7 +89,7 @@ func (c *Controller) Turn() bool {
 			k.history, k.checker.changes, k.behavior = autoscaler.History{}, nil, hpa.Spec.Behavior
 		}
 		k.next, k.generation = c.api.Now.Add(autoscaler.Period), hpa.Generation
-		if errors.Is(c.pass(k, hpa), cluster.ErrCrash) {
+		if errors.Is(c.pass(k, hpa), fakeapi.ErrCrash) {
 			return false
 		}
 	}
@@ -98,7 +98,7 @@ func (c *Controller) Turn() bool {
 
 // target returns the stored Deployment that an autoscaler scales, nil for none.
 func (c *Controller) target(hpa *autoscalingv2.HorizontalPodAutoscaler) *appsv1.Deployment {
-	for _, d := range cluster.All[*appsv1.Deployment](c.api) {
+	for _, d := range fakeapi.All[*appsv1.Deployment](c.api) {
 		if d.Name == hpa.Spec.ScaleTargetRef.Name && d.Namespace == hpa.Namespace {
 			return d
 		}
@@ -109,7 +109,7 @@ func (c *Controller) target(hpa *autoscalingv2.HorizontalPodAutoscaler) *appsv1.
 func (c *Controller) pass(k *known, hpa *autoscalingv2.HorizontalPodAutoscaler) error {
 	d := c.target(hpa)
 	if d == nil || c.api.One(30) {
-		status, _ := autoscaler.Unreadable(hpa, c.api.Now, cluster.ErrRefused)
+		status, _ := autoscaler.Unreadable(hpa, c.api.Now, fakeapi.ErrRefused)
 		return c.store(hpa, status)
 	}
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
@@ -119,7 +119,7 @@ func (c *Controller) pass(k *known, hpa *autoscalingv2.HorizontalPodAutoscaler) 
 	in := autoscaler.Input{HPA: hpa, Now: c.api.Now, History: k.history, Scale: autoscaler.Scale{
 		Wanted: *d.Spec.Replicas, Current: d.Status.Replicas, Selector: selector.String()}}
 	if autoscaler.NeedsMetrics(hpa, in.Scale) {
-		in.Pods = selected(cluster.Seen[*corev1.Pod](c.pods), selector)
+		in.Pods = selected(fakeapi.Seen[*corev1.Pod](c.pods), selector)
 		for i := range hpa.Spec.Metrics {
 			in.Samples = append(in.Samples, c.sample(&hpa.Spec.Metrics[i], c.hooks.Load(hpa), selector))
 		}
@@ -139,7 +139,7 @@ func (c *Controller) pass(k *known, hpa *autoscalingv2.HorizontalPodAutoscaler) 
 	k.checker.pass(in, &out)
 	if out.Rescale != nil {
 		err := c.rescale(d, *out.Rescale)
-		if errors.Is(err, cluster.ErrCrash) {
+		if errors.Is(err, fakeapi.ErrCrash) {
 			return err
 		}
 		if err == nil {
@@ -152,7 +152,7 @@ func (c *Controller) pass(k *known, hpa *autoscalingv2.HorizontalPodAutoscaler) 
 }
 
 func (c *Controller) rescale(d *appsv1.Deployment, size int32) error {
-	_, err := c.client.Patch(d.UID, func(o cluster.Object) {
+	_, err := c.client.Patch(d.UID, func(o fakeapi.Object) {
 		if d, ok := o.(*appsv1.Deployment); ok && *d.Spec.Replicas != size {
 			d.Spec.Replicas, d.Generation = new(size), d.Generation+1
 		}
@@ -166,7 +166,7 @@ func (c *Controller) store(hpa *autoscalingv2.HorizontalPodAutoscaler,
 	if equality.Semantic.DeepEqual(hpa.Status, status) {
 		return nil
 	}
-	_, err := c.client.Update(hpa, func(o cluster.Object) {
+	_, err := c.client.Update(hpa, func(o fakeapi.Object) {
 		if h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler); ok {
 			h.Status = status
 		}
@@ -203,7 +203,7 @@ func (c *Controller) sample(m *autoscalingv2.MetricSpec, load float64, selector 
 	}
 	s := autoscaler.Sample{Pods: map[string]autoscaler.PodValue{}}
 	var ready []*corev1.Pod
-	for _, p := range selected(cluster.All[*corev1.Pod](c.api), selector) {
+	for _, p := range selected(fakeapi.All[*corev1.Pod](c.api), selector) {
 		if workload.Ready(p) && workload.Active(p) {
 			ready = append(ready, p)
 		}

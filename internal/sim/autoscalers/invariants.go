@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/workload/autoscaler"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // change is a change of the size by the autoscaler with a response.
@@ -22,7 +22,7 @@ type change struct {
 
 // checker checks each decision about an autoscaler by rules of its own.
 type checker struct {
-	api     *cluster.API
+	api     *fakeapi.API
 	changes []change // of this process
 }
 
@@ -39,14 +39,14 @@ func (c *checker) pass(in autoscaler.Input, out *autoscaler.Output) {
 	}
 	spec, current, size := &in.HPA.Spec, in.Scale.Wanted, *out.Rescale
 	if size < *spec.MinReplicas || size > spec.MaxReplicas {
-		cluster.Break(Bounds, "from %d to %d, the bounds are %d and %d", current, size, *spec.MinReplicas,
+		fakeapi.Break(Bounds, "from %d to %d, the bounds are %d and %d", current, size, *spec.MinReplicas,
 			spec.MaxReplicas)
 	}
 	if current < *spec.MinReplicas || current > spec.MaxReplicas {
 		return // into the bounds at once
 	}
 	if !slices.ContainsFunc(in.Samples, func(s autoscaler.Sample) bool { return s.Err == nil }) {
-		cluster.Break(Blind, "from %d to %d", current, size)
+		fakeapi.Break(Blind, "from %d to %d", current, size)
 	}
 	least, most := int32(0), max(2*current, 4)
 	if b := spec.Behavior; b != nil {
@@ -54,7 +54,7 @@ func (c *checker) pass(in autoscaler.Input, out *autoscaler.Output) {
 		most = max(current, c.reach(b.ScaleUp, current, true))
 	}
 	if size < least || size > most {
-		cluster.Break(Rates, "from %d to %d, the policies allow %d to %d", current, size, least, most)
+		fakeapi.Break(Rates, "from %d to %d, the policies allow %d to %d", current, size, least, most)
 	}
 	c.careful(in, size)
 	c.steady(spec.Behavior, current, size)
@@ -79,10 +79,10 @@ func (c *checker) careful(in autoscaler.Input, size int32) {
 	// Without a behaviour, an earlier and higher proposal counts as long as the window for shrinking (W7.75).
 	most := int32(sum/Target) + 1 // the ratio is a floating-point number, as upstream's
 	if size > in.Scale.Wanted && size > most && in.HPA.Spec.Behavior != nil {
-		cluster.Break(Careful, "from %d to %d, the known load needs %d", in.Scale.Wanted, size, most)
+		fakeapi.Break(Careful, "from %d to %d, the known load needs %d", in.Scale.Wanted, size, most)
 	}
 	if size < in.Scale.Wanted && size < missing {
-		cluster.Break(Careful, "from %d to %d, %d pods have no metric", in.Scale.Wanted, size, missing)
+		fakeapi.Break(Careful, "from %d to %d, %d pods have no metric", in.Scale.Wanted, size, missing)
 	}
 }
 
@@ -101,7 +101,7 @@ func (c *checker) steady(b *autoscalingv2.HorizontalPodAutoscalerBehavior, curre
 		}
 		if size < current && e.by > 0 && size < e.to && age < down ||
 			size > current && e.by < 0 && size > e.to && age < up {
-			cluster.Break(Steady, "from %d to %d, %v after a change to %d", current, size, age, e.to)
+			fakeapi.Break(Steady, "from %d to %d, %v after a change to %d", current, size, age, e.to)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (c *checker) reach(r *autoscalingv2.HPAScalingRules, current int32, up bool
 }
 
 // Right checks that the size of a target is right for a steady load, in thousandths; nil if it is.
-func Right(h *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, load float64) *cluster.Broken {
+func Right(h *autoscalingv2.HorizontalPodAutoscaler, d *appsv1.Deployment, load float64) *fakeapi.Broken {
 	size, low, high := *d.Spec.Replicas, *h.Spec.MinReplicas, h.Spec.MaxReplicas
 	right := min(max(int32(math.Ceil(load/Target)), low), high)
 	ratio := load / (Target * float64(size))

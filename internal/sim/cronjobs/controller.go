@@ -11,7 +11,7 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/cronjob"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // Hooks are what a simulator adds to the controller; each may be nil.
@@ -19,26 +19,26 @@ type Hooks struct {
 	Sabotage
 	// Created is called for each new Job, even if the response to its creation was lost. read is the version of
 	// the CronJob that the controller acted on.
-	Created func(read *batchv1.CronJob, j cluster.Object, answered bool)
+	Created func(read *batchv1.CronJob, j fakeapi.Object, answered bool)
 }
 
 // Controller simulates controllers/cronjob: the same writes in the same order for the same plan.
 type Controller struct {
-	api            *cluster.API
+	api            *fakeapi.API
 	hooks          Hooks
-	client         *cluster.Client
-	cronJobs, jobs *cluster.Watch
-	fresh          *cluster.Tracker
+	client         *fakeapi.Client
+	cronJobs, jobs *fakeapi.Watch
+	fresh          *fakeapi.Tracker
 	dirty          bool      // a watch has delivered something since the last turn
 	due            time.Time // when to call it again; zero for never
 }
 
 // NewController starts a process: it lists, and has no record of earlier writes.
-func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
-	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
+func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Caches, hooks Hooks) *Controller {
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: fakeapi.NewTracker(), dirty: true}
 	changed := func() { c.dirty = true }
-	c.cronJobs = cluster.Shared[*batchv1.CronJob](caches, changed)
-	c.jobs = cluster.Shared[*batchv1.Job](caches, changed)
+	c.cronJobs = fakeapi.Shared[*batchv1.CronJob](caches, changed)
+	c.jobs = fakeapi.Shared[*batchv1.Job](caches, changed)
 	return c
 }
 
@@ -54,17 +54,17 @@ func (c *Controller) Turn() bool {
 		return true // the watch that is behind starts the next turn
 	}
 	c.due = time.Time{}
-	for _, cj := range cluster.Seen[*batchv1.CronJob](c.cronJobs) {
+	for _, cj := range fakeapi.Seen[*batchv1.CronJob](c.cronJobs) {
 		t := turn{Controller: c, in: cronjob.Input{CronJob: cj, Schedule: schedule(cj),
 			Deleted: map[types.UID]bool{}, Foreign: map[string]bool{}}}
-		for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
+		for _, j := range fakeapi.Seen[*batchv1.Job](c.jobs) {
 			if metav1.IsControlledBy(j, cj) {
 				t.in.Jobs = append(t.in.Jobs, j)
 			}
 		}
 		err := t.all()
 		c.dirty = c.dirty || err != nil
-		if errors.Is(err, cluster.ErrCrash) {
+		if errors.Is(err, fakeapi.ErrCrash) {
 			return false
 		}
 	}
@@ -93,20 +93,20 @@ func (t *turn) all() error {
 			return err
 		}
 	}
-	cluster.Break(Ends, "a turn does not end")
+	fakeapi.Break(Ends, "a turn does not end")
 	return nil
 }
 
 // act executes the plan. over means that the turn has ended.
 func (t *turn) act(out cronjob.Output) (over bool, err error) {
 	if out.Status != nil {
-		e, err := t.client.Update(t.in.CronJob, func(o cluster.Object) {
+		e, err := t.client.Update(t.in.CronJob, func(o fakeapi.Object) {
 			if cj, ok := o.(*batchv1.CronJob); ok {
 				cj.Status = *out.Status.DeepCopy()
 			}
 		})
 		switch {
-		case cluster.Stale(err):
+		case fakeapi.Stale(err):
 			return true, nil // the watch will deliver a newer version
 		case err != nil:
 			return true, err
@@ -118,7 +118,7 @@ func (t *turn) act(out cronjob.Output) (over bool, err error) {
 	}
 	for _, j := range out.History {
 		switch err := t.remove(j.UID); {
-		case errors.Is(err, cluster.ErrCrash):
+		case errors.Is(err, fakeapi.ErrCrash):
 			return true, err
 		case err != nil:
 			t.in.Keep = true
@@ -141,7 +141,7 @@ func (t *turn) act(out cronjob.Output) (over bool, err error) {
 }
 
 func (t *turn) remove(uid types.UID) error {
-	if _, err := t.client.Delete(uid, 0); err != nil && !cluster.Stale(err) {
+	if _, err := t.client.Delete(uid, 0); err != nil && !fakeapi.Stale(err) {
 		return err
 	}
 	t.in.Deleted[uid] = true
@@ -149,22 +149,22 @@ func (t *turn) remove(uid types.UID) error {
 	return nil
 }
 
-func isJob(o cluster.Object) bool {
+func isJob(o fakeapi.Object) bool {
 	_, ok := o.(*batchv1.Job)
 	return ok
 }
 
 func (t *turn) create(j *batchv1.Job) (over bool, err error) {
-	t.client.Done = func(e cluster.Entry, answered bool) {
+	t.client.Done = func(e fakeapi.Entry, answered bool) {
 		if t.hooks.Created != nil {
 			t.hooks.Created(t.in.CronJob, e.Object, answered)
 		}
 	}
 	e, err := t.client.Create(j, isJob)
-	t.client.Done = func(cluster.Entry, bool) {}
+	t.client.Done = func(fakeapi.Entry, bool) {}
 	switch {
-	case errors.Is(err, cluster.ErrExists):
-		all := cluster.All[*batchv1.Job](t.api)
+	case errors.Is(err, fakeapi.ErrExists):
+		all := fakeapi.All[*batchv1.Job](t.api)
 		i := slices.IndexFunc(all, func(o *batchv1.Job) bool { return o.Name == j.Name })
 		if metav1.IsControlledBy(all[i], t.in.CronJob) {
 			t.in.Jobs = append(t.in.Jobs, all[i])

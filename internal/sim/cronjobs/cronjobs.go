@@ -16,17 +16,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/workload/cronjob"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Once      cluster.Invariant = "no two Jobs are made for one time (W6.15, W6.22)"
-	Latest    cluster.Invariant = "a Job is made for a time that has come, not before the last one (W6.12)"
-	Alone     cluster.Invariant = "Forbid and Replace make no Job while another one runs (W6.16, W6.17)"
-	Suspended cluster.Invariant = "a suspended CronJob makes no Job (W6.18)"
-	Forward   cluster.Invariant = "the last schedule and success times never go back (W6.24)"
-	Ends      cluster.Invariant = "after the last fault, status and history are right, and nothing is written between runs (W6.24, W6.26)"
+	Once      fakeapi.Invariant = "no two Jobs are made for one time (W6.15, W6.22)"
+	Latest    fakeapi.Invariant = "a Job is made for a time that has come, not before the last one (W6.12)"
+	Alone     fakeapi.Invariant = "Forbid and Replace make no Job while another one runs (W6.16, W6.17)"
+	Suspended fakeapi.Invariant = "a suspended CronJob makes no Job (W6.18)"
+	Forward   fakeapi.Invariant = "the last schedule and success times never go back (W6.24)"
+	Ends      fakeapi.Invariant = "after the last fault, status and history are right, and nothing is written between runs (W6.24, W6.26)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -54,7 +54,7 @@ func schedule(cj *batchv1.CronJob) every {
 }
 
 type world struct {
-	*cluster.API
+	*fakeapi.API
 	sabotage   Sabotage
 	c          *Controller
 	uid        types.UID
@@ -64,8 +64,8 @@ type world struct {
 
 // Run runs so many steps of a seed and returns the first broken invariant, nil for none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
-	return cluster.Catch(func() {
-		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, made: map[string]types.UID{}}
+	return fakeapi.Catch(func() {
+		w := &world{API: fakeapi.New(seed, begin), sabotage: sabotage, made: map[string]types.UID{}}
 		w.Stored = w.stored
 		w.uid = w.Create(w.cronJob()).GetUID()
 		w.start()
@@ -79,11 +79,11 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 // start starts a process with the controller.
 func (w *world) start() {
 	w.unanswered = map[types.UID]bool{}
-	created := func(read *batchv1.CronJob, j cluster.Object, answered bool) {
+	created := func(read *batchv1.CronJob, j fakeapi.Object, answered bool) {
 		w.unanswered[j.GetUID()] = !answered
 		w.created(read, j)
 	}
-	w.c = NewController(w.API, w.Client(), cluster.NewCaches(w.API), Hooks{Sabotage: w.sabotage, Created: created})
+	w.c = NewController(w.API, w.Client(), fakeapi.NewCaches(w.API), Hooks{Sabotage: w.sabotage, Created: created})
 }
 
 func (w *world) turn() {
@@ -133,7 +133,7 @@ func (w *world) step() {
 }
 
 func (w *world) user() {
-	jobs := cluster.All[*batchv1.Job](w.API)
+	jobs := fakeapi.All[*batchv1.Job](w.API)
 	what := w.IntN(10)
 	if what < 2 {
 		if len(jobs) > 0 {
@@ -141,7 +141,7 @@ func (w *world) user() {
 		}
 		return
 	}
-	w.Change(w.uid, func(o cluster.Object) {
+	w.Change(w.uid, func(o fakeapi.Object) {
 		cj, ok := o.(*batchv1.CronJob)
 		switch {
 		case !ok:
@@ -170,17 +170,17 @@ func (w *world) deleteJob(j *batchv1.Job) {
 }
 
 // scheduled returns the time for which a Job was created.
-func scheduled(j cluster.Object) (time.Time, error) {
+func scheduled(j fakeapi.Object) (time.Time, error) {
 	return time.Parse(time.RFC3339, j.GetAnnotations()[batchv1.CronJobScheduledTimestampAnnotation])
 }
 
 // run lets Jobs start and end.
 func (w *world) run() {
-	for _, j := range cluster.All[*batchv1.Job](w.API) {
+	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
 		if cronjob.FinishedAs(j) != "" || w.One(3) {
 			continue
 		}
-		w.Change(j.UID, func(o cluster.Object) {
+		w.Change(j.UID, func(o fakeapi.Object) {
 			j, ok := o.(*batchv1.Job)
 			if !ok {
 				return
@@ -202,7 +202,7 @@ func (w *world) run() {
 // an event of its watches, and at the time that it returned.
 func (w *world) rest() {
 	w.Calm = true
-	w.Change(w.uid, func(o cluster.Object) {
+	w.Change(w.uid, func(o fakeapi.Object) {
 		if cj, ok := o.(*batchv1.CronJob); ok {
 			cj.Spec.Suspend = nil
 		}
@@ -221,17 +221,17 @@ func (w *world) rest() {
 		w.run()
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "the writes do not end")
+			fakeapi.Break(Ends, "the writes do not end")
 		case w.Writes() > before:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
-			cluster.Break(Ends, "the controller does not wait for the next run")
+			fakeapi.Break(Ends, "the controller does not wait for the next run")
 		case runs == 4:
 			w.checkEnd()
 			return
 		default:
 			if !w.c.due.After(w.Now) {
-				cluster.Break(Ends, "the controller is called again at once, without an end")
+				fakeapi.Break(Ends, "the controller is called again at once, without an end")
 			}
 			runs++
 			w.Now = w.c.due
@@ -243,27 +243,27 @@ func (w *world) rest() {
 func (w *world) checkEnd() {
 	cj, ok := w.Get(w.uid).(*batchv1.CronJob)
 	if !ok {
-		cluster.Break(Ends, "the CronJob does not exist")
+		fakeapi.Break(Ends, "the CronJob does not exist")
 	}
 	of := map[batchv1.JobConditionType]int32{}
-	for _, j := range cluster.All[*batchv1.Job](w.API) {
+	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
 		of[cronjob.FinishedAs(j)]++
 	}
 	switch {
 	case of[""] > 0 || len(cj.Status.Active) > 0:
-		cluster.Break(Ends, "%d run, %d are in the status", of[""], len(cj.Status.Active))
+		fakeapi.Break(Ends, "%d run, %d are in the status", of[""], len(cj.Status.Active))
 	case of[batchv1.JobComplete] > *cj.Spec.SuccessfulJobsHistoryLimit,
 		of[batchv1.JobFailed] > *cj.Spec.FailedJobsHistoryLimit:
-		cluster.Break(Ends, "the history is too long: %v", of)
+		fakeapi.Break(Ends, "the history is too long: %v", of)
 	}
 	last, since := cj.Status.LastScheduleTime, schedule(cj)
 	if last == nil || since.Next(last.Time).Add(time.Duration(since)*time.Minute).Before(w.Now) {
-		cluster.Break(Ends, "it is %v, the last run was at %v", w.Now, last)
+		fakeapi.Break(Ends, "it is %v, the last run was at %v", w.Now, last)
 	}
 }
 
 // stored checks a change of the CronJob's status.
-func (w *world) stored(before cluster.Object, after cluster.Entry) {
+func (w *world) stored(before fakeapi.Object, after fakeapi.Entry) {
 	old, ok := before.(*batchv1.CronJob)
 	now, is := after.Object.(*batchv1.CronJob)
 	if !ok || !is {
@@ -272,15 +272,15 @@ func (w *world) stored(before cluster.Object, after cluster.Entry) {
 	for _, t := range [][2]*metav1.Time{{old.Status.LastScheduleTime, now.Status.LastScheduleTime},
 		{old.Status.LastSuccessfulTime, now.Status.LastSuccessfulTime}} {
 		if t[0] != nil && (t[1] == nil || t[1].Before(t[0])) {
-			cluster.Break(Forward, "%v became %v", t[0], t[1])
+			fakeapi.Break(Forward, "%v became %v", t[0], t[1])
 		}
 	}
 }
 
 // created checks a Job that the controller created for the version of the CronJob that it had read.
-func (w *world) created(read *batchv1.CronJob, j cluster.Object) {
+func (w *world) created(read *batchv1.CronJob, j fakeapi.Object) {
 	if other, ok := w.made[j.GetName()]; ok {
-		cluster.Break(Once, "%s is made again, was %s", j.GetName(), other)
+		fakeapi.Break(Once, "%s is made again, was %s", j.GetName(), other)
 	}
 	w.made[j.GetName()] = j.GetUID()
 	at, err := scheduled(j)
@@ -288,19 +288,19 @@ func (w *world) created(read *batchv1.CronJob, j cluster.Object) {
 	step := schedule(read)
 	named := err == nil && step.Next(at.Add(-time.Second)).Equal(at)
 	if !named || at.After(w.Now) || !step.Next(at).After(w.Now) || last != nil && !at.After(last.Time) {
-		cluster.Break(Latest, "it is %v, a Job for %v, the last was for %v: %v", w.Now, at, last, err)
+		fakeapi.Break(Latest, "it is %v, a Job for %v, the last was for %v: %v", w.Now, at, last, err)
 	}
 	if read.Spec.Suspend != nil && *read.Spec.Suspend {
-		cluster.Break(Suspended, "%s is made", j.GetName())
+		fakeapi.Break(Suspended, "%s is made", j.GetName())
 	}
 	if read.Spec.ConcurrencyPolicy == batchv1.AllowConcurrent {
 		return
 	}
-	others := slices.DeleteFunc(cluster.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
+	others := slices.DeleteFunc(fakeapi.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
 		unseen := w.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller cannot have read it yet
 		return o.UID == j.GetUID() || cronjob.FinishedAs(o) != "" || unseen
 	})
 	if len(others) > 0 {
-		cluster.Break(Alone, "%s runs when %s is made", others[0].Name, j.GetName())
+		fakeapi.Break(Alone, "%s runs when %s is made", others[0].Name, j.GetName())
 	}
 }

@@ -8,15 +8,15 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 
 	"carob/internal/core/workload/cronjob"
-	"carob/internal/sim/cluster"
-	"carob/internal/sim/cluster/clustertest"
+	"carob/internal/sim/fakeapi"
+	"carob/internal/sim/simtest"
 )
 
 const steps = 300
 
 // CRONJOBS_SEEDS=N runs N seeds.
 func TestSeeds(t *testing.T) {
-	clustertest.Seeds(t, "CRONJOBS_SEEDS", 200, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
+	simtest.Seeds(t, "CRONJOBS_SEEDS", 200, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // fast is a schedule whose times come half a minute early.
@@ -28,7 +28,7 @@ func (f fast) Next(t time.Time) time.Time {
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
+	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Once: {In: func(in *cronjob.Input) { // a finished Job does not report its completion time before it is deleted
 			in.Jobs = slices.Clone(in.Jobs)
 			for i, j := range in.Jobs {

@@ -1,5 +1,5 @@
 // Package devices is the part of the simulated cluster that has to do with claims of devices: it drives core/podclaims
-// as the controller of ResourceClaims, and checks claims, their reservations and devices. Package together runs it with
+// as the controller of ResourceClaims, and checks claims, their reservations and devices. Package cluster runs it with
 // the scheduler and nodes; it must never touch a real cluster.
 package devices
 
@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/podclaims"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // Sabotage breaks a part; the zero value breaks nothing.
@@ -64,23 +64,23 @@ func Use(t *corev1.PodTemplateSpec) {
 
 // Controller simulates controllers/resourceclaim.
 type Controller struct {
-	api                     *cluster.API
-	client                  *cluster.Client
+	api                     *fakeapi.API
+	client                  *fakeapi.Client
 	sabotage                Sabotage
-	pods, claims, templates *cluster.Watch
-	fresh                   *cluster.Tracker
+	pods, claims, templates *fakeapi.Watch
+	fresh                   *fakeapi.Tracker
 	unclear                 map[types.UID]bool // pods for which a claim may exist although the request failed
 	dirty                   bool
 }
 
 // NewController returns the controller of a new process.
-func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, sabotage Sabotage) *Controller {
-	c := &Controller{api: api, client: client, sabotage: sabotage, fresh: cluster.NewTracker(),
+func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Caches, sabotage Sabotage) *Controller {
+	c := &Controller{api: api, client: client, sabotage: sabotage, fresh: fakeapi.NewTracker(),
 		unclear: map[types.UID]bool{}, dirty: true}
 	changed := func() { c.dirty = true }
-	c.pods = cluster.Shared[*corev1.Pod](caches, changed)
-	c.claims = cluster.Shared[*resourcev1.ResourceClaim](caches, changed)
-	c.templates = cluster.Shared[*resourcev1.ResourceClaimTemplate](caches, changed)
+	c.pods = fakeapi.Shared[*corev1.Pod](caches, changed)
+	c.claims = fakeapi.Shared[*resourcev1.ResourceClaim](caches, changed)
+	c.templates = fakeapi.Shared[*resourcev1.ResourceClaimTemplate](caches, changed)
 	return c
 }
 
@@ -95,12 +95,12 @@ func (c *Controller) Turn() bool {
 	if c.dirty = false; !c.fresh.Fresh() && !c.sabotage.Twice {
 		return true // called when it is delivered
 	}
-	for _, p := range cluster.Seen[*corev1.Pod](c.pods) {
+	for _, p := range fakeapi.Seen[*corev1.Pod](c.pods) {
 		if len(p.Spec.ResourceClaims) > 0 && c.ended(c.provide(p)) {
 			return false
 		}
 	}
-	for _, claim := range cluster.Seen[*resourcev1.ResourceClaim](c.claims) {
+	for _, claim := range fakeapi.Seen[*resourcev1.ResourceClaim](c.claims) {
 		if c.ended(c.release(claim)) {
 			return false
 		}
@@ -111,24 +111,24 @@ func (c *Controller) Turn() bool {
 // ended reports whether an error means that the process has ended; after another one, there is another turn.
 func (c *Controller) ended(err error) bool {
 	c.dirty = c.dirty || err != nil
-	return errors.Is(err, cluster.ErrCrash)
+	return errors.Is(err, fakeapi.ErrCrash)
 }
 
 // provide creates the claims of a pod, writes their names to its status, and reserves those that are allocated.
 func (c *Controller) provide(p *corev1.Pod) error {
 	in := podclaims.Input{Pod: p, Claims: map[string]*resourcev1.ResourceClaim{},
 		Templates: map[string]*resourcev1.ResourceClaimTemplate{}}
-	for _, claim := range cluster.Seen[*resourcev1.ResourceClaim](c.claims) {
+	for _, claim := range fakeapi.Seen[*resourcev1.ResourceClaim](c.claims) {
 		if podclaims.OwnedBy(p, claim) || slices.Contains(podclaims.Names(p), claim.Name) {
 			in.Claims[claim.Name] = claim
 		}
 	}
-	for _, t := range cluster.Seen[*resourcev1.ResourceClaimTemplate](c.templates) {
+	for _, t := range fakeapi.Seen[*resourcev1.ResourceClaimTemplate](c.templates) {
 		in.Templates[t.Name] = t
 	}
 	plan := podclaims.ForPod(in)
 	if len(plan.Create) > 0 && c.unclear[p.UID] && !c.sabotage.Twice {
-		for _, claim := range cluster.All[*resourcev1.ResourceClaim](c.api) {
+		for _, claim := range fakeapi.All[*resourcev1.ResourceClaim](c.api) {
 			if podclaims.OwnedBy(p, claim) {
 				in.Claims[claim.Name] = claim
 				c.fresh.Unclear(c.claims, claim.UID)
@@ -141,7 +141,7 @@ func (c *Controller) provide(p *corev1.Pod) error {
 	maps.Copy(names, plan.Found)
 	var failed error
 	for _, n := range plan.Create {
-		e, err := c.client.Create(n.Claim, func(cluster.Object) bool { return false })
+		e, err := c.client.Create(n.Claim, func(fakeapi.Object) bool { return false })
 		if failed = err; err != nil {
 			c.unclear[p.UID] = true
 			break
@@ -149,14 +149,14 @@ func (c *Controller) provide(p *corev1.Pod) error {
 		c.fresh.Wrote(c.claims, e)
 		names[n.Entry] = e.Object.GetName()
 	}
-	if len(names) > 0 && !errors.Is(failed, cluster.ErrCrash) {
-		e, err := c.client.Patch(p.UID, func(o cluster.Object) {
+	if len(names) > 0 && !errors.Is(failed, fakeapi.ErrCrash) {
+		e, err := c.client.Patch(p.UID, func(o fakeapi.Object) {
 			if stored, ok := o.(*corev1.Pod); ok {
 				stored.Status.ResourceClaimStatuses = podclaims.Statuses(p, names)
 			}
 		})
 		switch {
-		case errors.Is(err, cluster.ErrMissing):
+		case errors.Is(err, fakeapi.ErrMissing):
 		case err != nil:
 			return err
 		default:
@@ -169,16 +169,16 @@ func (c *Controller) provide(p *corev1.Pod) error {
 // store writes the status or the finalizers of a claim; nil means that a newer version is stored.
 func (c *Controller) store(claim *resourcev1.ResourceClaim, do func(*resourcev1.ResourceClaim)) (
 	*resourcev1.ResourceClaim, error) {
-	e, err := c.client.Update(claim, func(o cluster.Object) {
+	e, err := c.client.Update(claim, func(o fakeapi.Object) {
 		if stored, ok := o.(*resourcev1.ResourceClaim); ok {
 			do(stored)
 		}
 	})
 	switch {
-	case errors.Is(err, cluster.ErrConflict):
+	case errors.Is(err, fakeapi.ErrConflict):
 		c.fresh.Unclear(c.claims, claim.UID)
 		return nil, nil
-	case errors.Is(err, cluster.ErrMissing):
+	case errors.Is(err, fakeapi.ErrMissing):
 		c.fresh.Deleted(c.claims, claim.UID)
 		return nil, nil
 	case err != nil:
@@ -201,7 +201,7 @@ func (c *Controller) release(claim *resourcev1.ResourceClaim) error {
 	}
 	var owner *corev1.Pod
 	name, _ := podclaims.Owner(claim)
-	for _, p := range cluster.Seen[*corev1.Pod](c.pods) {
+	for _, p := range fakeapi.Seen[*corev1.Pod](c.pods) {
 		if p.Name == name && p.Namespace == claim.Namespace {
 			owner = p
 		}
@@ -226,7 +226,7 @@ func (c *Controller) release(claim *resourcev1.ResourceClaim) error {
 	}
 	if r.Delete {
 		_, err = c.client.Delete(claim.UID, 0)
-		if err == nil || errors.Is(err, cluster.ErrMissing) {
+		if err == nil || errors.Is(err, fakeapi.ErrMissing) {
 			c.fresh.Deleted(c.claims, claim.UID)
 			return nil
 		}

@@ -8,19 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/podclaims"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Once   cluster.Invariant = "for an entry of a pod one claim is made (S9.10, S9.13)"
-	Own    cluster.Invariant = "a claim of a template is reserved for its pod only (S9.15, S9.27)"
-	Single cluster.Invariant = "a device is allocated to one claim (S9.23, S9.26)"
-	Used   cluster.Invariant = "containers of two pods never use a device at once (S9.15, S9.51)"
+	Once   fakeapi.Invariant = "for an entry of a pod one claim is made (S9.10, S9.13)"
+	Own    fakeapi.Invariant = "a claim of a template is reserved for its pod only (S9.15, S9.27)"
+	Single fakeapi.Invariant = "a device is allocated to one claim (S9.23, S9.26)"
+	Used   fakeapi.Invariant = "containers of two pods never use a device at once (S9.15, S9.51)"
 )
 
 // Stored checks a claim that was stored.
-func Stored(api *cluster.API, after cluster.Entry) {
+func Stored(api *fakeapi.API, after fakeapi.Entry) {
 	c, ok := after.Object.(*resourcev1.ResourceClaim)
 	if !ok || after.Gone {
 		return
@@ -28,10 +28,10 @@ func Stored(api *cluster.API, after cluster.Entry) {
 	_, owner := podclaims.Owner(c)
 	for _, r := range c.Status.ReservedFor {
 		if string(r.UID) != owner {
-			cluster.Break(Own, "claim %s of pod %s is reserved for %s", c.Name, owner, r.Name)
+			fakeapi.Break(Own, "claim %s of pod %s is reserved for %s", c.Name, owner, r.Name)
 		}
 	}
-	for _, other := range cluster.All[*resourcev1.ResourceClaim](api) {
+	for _, other := range fakeapi.All[*resourcev1.ResourceClaim](api) {
 		if other.UID == c.UID {
 			continue
 		}
@@ -39,12 +39,12 @@ func Stored(api *cluster.API, after cluster.Entry) {
 		sameEntry := c.Annotations[resourcev1.PodResourceClaimAnnotation] ==
 			other.Annotations[resourcev1.PodResourceClaimAnnotation]
 		if of == owner && sameEntry && c.DeletionTimestamp == nil && other.DeletionTimestamp == nil {
-			cluster.Break(Once, "claims %s and %s are for the same pod", other.Name, c.Name)
+			fakeapi.Break(Once, "claims %s and %s are for the same pod", other.Name, c.Name)
 		}
 		for _, d := range Of(c) {
 			for _, same := range Of(other) {
 				if d == same {
-					cluster.Break(Single, "%s is allocated to %s and %s", d, other.Name, c.Name)
+					fakeapi.Break(Single, "%s is allocated to %s and %s", d, other.Name, c.Name)
 				}
 			}
 		}
@@ -64,12 +64,12 @@ func Of(c *resourcev1.ResourceClaim) []string {
 
 // Node holds which devices the pods of all nodes got when they were prepared.
 type Node struct {
-	api      *cluster.API
+	api      *fakeapi.API
 	prepared map[types.UID][]string
 }
 
 // NewNode returns nodes without pods.
-func NewNode(api *cluster.API) *Node { return &Node{api: api, prepared: map[types.UID][]string{}} }
+func NewNode(api *fakeapi.API) *Node { return &Node{api: api, prepared: map[types.UID][]string{}} }
 
 // Prepare does what the agent of a node does before the containers of a pod start (S9.51). The error is what the pod
 // waits for.
@@ -83,7 +83,7 @@ func (n *Node) Prepare(p *corev1.Pod, node string) error {
 		return fmt.Errorf("a claim of pod %s does not exist", p.Name)
 	}
 	var all []string
-	for _, c := range cluster.All[*resourcev1.ResourceClaim](n.api) {
+	for _, c := range fakeapi.All[*resourcev1.ResourceClaim](n.api) {
 		if c.Name != names[0] || c.Namespace != p.Namespace {
 			continue
 		}
@@ -114,7 +114,7 @@ func (n *Node) Started(running map[types.UID]bool) {
 		}
 		for _, d := range list {
 			if other, twice := users[d]; twice {
-				cluster.Break(Used, "pods %s and %s run with %s", min(other, uid), max(other, uid), d)
+				fakeapi.Break(Used, "pods %s and %s run with %s", min(other, uid), max(other, uid), d)
 			}
 			users[d] = uid
 		}

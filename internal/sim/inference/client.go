@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"carob/internal/core/routing"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // arrivals schedules requests until a time: at random times, and sometimes in bursts.
@@ -91,7 +91,7 @@ func (w *world) decide(r *routing.Request) routing.Decision {
 		w.sabotage.Decision(false, &again)
 	}
 	if d != again {
-		cluster.Break(Same, "%+v, then %+v", d, again)
+		fakeapi.Break(Same, "%+v, then %+v", d, again)
 	}
 	return d
 }
@@ -105,7 +105,7 @@ func (w *world) drain() {
 		}
 		r := w.held[ticket]
 		if r == nil {
-			cluster.Break(Ends, "ticket %d continues, and is not held", ticket)
+			fakeapi.Break(Ends, "ticket %d continues, and is not held", ticket)
 		}
 		w.checkTurn(r)
 		delete(w.held, ticket)
@@ -131,7 +131,7 @@ func (w *world) expire() {
 		}
 		r := w.held[ticket]
 		if r == nil {
-			cluster.Break(Ends, "ticket %d expires, and is not held", ticket)
+			fakeapi.Break(Ends, "ticket %d expires, and is not held", ticket)
 		}
 		delete(w.held, ticket)
 		w.refuse(r, why)
@@ -149,11 +149,11 @@ func (w *world) serve(r *request, d routing.Decision) {
 func (w *world) post(r *request, ref routing.Ref) {
 	e := w.pool.Endpoint(ref)
 	if e == nil {
-		cluster.Break(Members, "a server that is not in the pool was chosen")
+		fakeapi.Break(Members, "a server that is not in the pool was chosen")
 	}
 	s := w.told[e.Address]
 	if s == nil || s.pod != e.Pod {
-		cluster.Break(Members, "%s was chosen, which is draining, not ready, or gone", e.Pod)
+		fakeapi.Break(Members, "%s was chosen, which is draining, not ready, or gone", e.Pod)
 	}
 	r.flight = w.pool.Sent(ref, &r.facts, w.now)
 	if s.dead { // not reported yet: the connection is refused
@@ -199,11 +199,11 @@ func (w *world) next(r *request, sent bool) {
 		ref := r.decision.Chosen[r.at]
 		if e := w.pool.Endpoint(ref); e != nil && e.Ready && !e.Draining {
 			if r.job != nil && !r.job.first.IsZero() {
-				cluster.Break(Once, "sent again after the first token")
+				fakeapi.Break(Once, "sent again after the first token")
 			}
 			w.post(r, ref)
 			if r.servers > 2 {
-				cluster.Break(Once, "%d servers have received a request", r.servers)
+				fakeapi.Break(Once, "%d servers have received a request", r.servers)
 			}
 			w.drain()
 			return
@@ -219,7 +219,7 @@ func (w *world) giveUp(r *request) {
 	}
 	if w.held[r.ticket] == r {
 		if !w.pool.Cancel(r.ticket) {
-			cluster.Break(Ends, "a held request cannot be cancelled")
+			fakeapi.Break(Ends, "a held request cannot be cancelled")
 		}
 		delete(w.held, r.ticket)
 		w.refuse(r, routing.Cancelled)
@@ -256,6 +256,6 @@ func (w *world) refuse(r *request, why routing.Reason) {
 
 func (w *world) end(r *request) {
 	if r.ends++; r.ends > 1 {
-		cluster.Break(Ends, "a request ends twice")
+		fakeapi.Break(Ends, "a request ends twice")
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"time"
 
 	"carob/internal/core/routing"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // Known is about KV events: broken connections, late and lost messages, restarted servers.
-const Known cluster.Invariant = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
+const Known fakeapi.Invariant = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
 	"others no block that it has said it removed, or may have removed unheard (2.4)"
 
 // blockTokens is the block size of the twins.
@@ -122,9 +122,9 @@ func (w *world) checkKnown(s *server, number uint64) {
 		return // more messages follow
 	}
 	if c.Whole && c.Blocks != len(s.cache) {
-		cluster.Break(Known, "%d blocks are known, the server has %d", c.Blocks, len(s.cache))
+		fakeapi.Break(Known, "%d blocks are known, the server has %d", c.Blocks, len(s.cache))
 	}
 	if c.Blocks > len(s.cache) {
-		cluster.Break(Known, "%d blocks are known, the server has only %d", c.Blocks, len(s.cache))
+		fakeapi.Break(Known, "%d blocks are known, the server has only %d", c.Blocks, len(s.cache))
 	}
 }

@@ -15,24 +15,24 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/routing"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Members cluster.Invariant = "a request goes only to a ready server of the pool that is not draining (2.1, D4)"
-	Order   cluster.Invariant = "what can be shed is never served while something of a higher priority waits, and nothing " +
+	Members fakeapi.Invariant = "a request goes only to a ready server of the pool that is not draining (2.1, D4)"
+	Order   fakeapi.Invariant = "what can be shed is never served while something of a higher priority waits, and nothing " +
 		"else is refused for load without a full queue (2.4, D4)"
-	Bounded  cluster.Invariant = "no more requests are held than the configuration says (2.4)"
-	Ends     cluster.Invariant = "each request ends once: answered, failed, or refused for one reason"
-	Fair     cluster.Invariant = "with round robin no flow goes twice while another one of its priority waits (2.4)"
-	Accounts cluster.Invariant = "when all requests have ended no server has any"
-	Once     cluster.Invariant = "a request is sent to a second server once, and never after its first token"
-	InTime   cluster.Invariant = "no request is held beyond its time"
-	Works    cluster.Invariant = "no request is held while a server is known to have room"
-	Starts   cluster.Invariant = "while an autoscaler reads how many requests wait, none is refused for want of a server " +
+	Bounded  fakeapi.Invariant = "no more requests are held than the configuration says (2.4)"
+	Ends     fakeapi.Invariant = "each request ends once: answered, failed, or refused for one reason"
+	Fair     fakeapi.Invariant = "with round robin no flow goes twice while another one of its priority waits (2.4)"
+	Accounts fakeapi.Invariant = "when all requests have ended no server has any"
+	Once     fakeapi.Invariant = "a request is sent to a second server once, and never after its first token"
+	InTime   fakeapi.Invariant = "no request is held beyond its time"
+	Works    fakeapi.Invariant = "no request is held while a server is known to have room"
+	Starts   fakeapi.Invariant = "while an autoscaler reads how many requests wait, none is refused for want of a server " +
 		"before its time, or without a full queue"
-	Same cluster.Invariant = "deciding changes nothing: asked again, the answer is the same"
+	Same fakeapi.Invariant = "deciding changes nothing: asked again, the answer is the same"
 )
 
 // Sabotage breaks the driver in one way; the zero value breaks nothing.
@@ -249,7 +249,7 @@ func (w *world) of(ref routing.Ref) *server {
 
 // Run runs a seed for a duration, and returns the first broken invariant, nil for none.
 func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
-	return cluster.Catch(func() {
+	return fakeapi.Catch(func() {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 16)), sabotage: sabotage, now: begin, robin: -1,
 			held: map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
 		w.flow, w.fair = !w.one(3), w.one(2)

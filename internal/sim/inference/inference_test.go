@@ -6,20 +6,20 @@ import (
 	"time"
 
 	"carob/internal/core/routing"
-	"carob/internal/sim/cluster"
-	"carob/internal/sim/cluster/clustertest"
+	"carob/internal/sim/fakeapi"
+	"carob/internal/sim/simtest"
 )
 
 const long = 25 * time.Second
 
 // INFERENCE_SEEDS=N runs N seeds.
 func TestSeeds(t *testing.T) {
-	clustertest.Seeds(t, "INFERENCE_SEEDS", 12, func(seed uint64) error { return Run(seed, long, Sabotage{}) })
+	simtest.Seeds(t, "INFERENCE_SEEDS", 12, func(seed uint64) error { return Run(seed, long, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
+	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Members: {Endpoints: func(all []routing.Endpoint) {
 			for i := range all {
 				all[i].Ready, all[i].Draining = true, false

@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"carob/internal/core/routing"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // checkServe checks a request that is served.
 func (w *world) checkServe(r *request) {
 	for _, o := range w.held {
 		if o.facts.Priority > r.facts.Priority {
-			cluster.Break(Order, "a request of priority %d is served, one of %d waits", r.facts.Priority, o.facts.Priority)
+			fakeapi.Break(Order, "a request of priority %d is served, one of %d waits", r.facts.Priority, o.facts.Priority)
 		}
 	}
 }
@@ -22,27 +22,27 @@ func (w *world) checkRefusal(r *request, why routing.Reason) {
 	switch why {
 	case routing.Saturated:
 		if !w.flow && r.facts.Priority >= 0 && len(w.held) < heldAtMost {
-			cluster.Break(Order, "a request of priority %d is refused", r.facts.Priority)
+			fakeapi.Break(Order, "a request of priority %d is refused", r.facts.Priority)
 		}
 		if w.flow && len(w.held) < heldAtMost {
-			cluster.Break(Order, "a request is refused, %d are held", len(w.held))
+			fakeapi.Break(Order, "a request is refused, %d are held", len(w.held))
 		}
 	case routing.NoEndpoints:
 		if len(w.told) > 0 {
-			cluster.Break(Works, "%s, the pool has %d", why, len(w.told))
+			fakeapi.Break(Works, "%s, the pool has %d", why, len(w.told))
 		}
 		if w.scaler && w.now.Before(r.until()) {
-			cluster.Break(Starts, "refused at %s, it had until %s, and the autoscaler read at %s", w.now, r.until(),
+			fakeapi.Break(Starts, "refused at %s, it had until %s, and the autoscaler read at %s", w.now, r.until(),
 				w.asked)
 		}
 	case routing.Expired:
 		until := r.until()
 		if w.now.Before(until) {
-			cluster.Break(InTime, "expired at %s, it had until %s", w.now, until)
+			fakeapi.Break(InTime, "expired at %s, it had until %s", w.now, until)
 		}
 	case routing.Cancelled:
 	default:
-		cluster.Break(Ends, "refused for %q", why)
+		fakeapi.Break(Ends, "refused for %q", why)
 	}
 }
 
@@ -73,7 +73,7 @@ func (w *world) checkTurn(r *request) {
 			w.turns[o] = map[string]int{}
 		}
 		if w.turns[o][flow]++; w.turns[o][flow] > 1 {
-			cluster.Break(Fair, "%s continues again, %s waits", flow, o.facts.FairnessID)
+			fakeapi.Break(Fair, "%s continues again, %s waits", flow, o.facts.FairnessID)
 		}
 	}
 }
@@ -102,10 +102,10 @@ func (w *world) oldest() []*request {
 // check checks the world after each event.
 func (w *world) check() {
 	if len(w.held) > heldAtMost {
-		cluster.Break(Bounded, "%d requests are held", len(w.held))
+		fakeapi.Break(Bounded, "%d requests are held", len(w.held))
 	}
 	if got := w.pool.Held(); got != len(w.held) {
-		cluster.Break(Ends, "the pool holds %d requests, there are %d", got, len(w.held))
+		fakeapi.Break(Ends, "the pool holds %d requests, there are %d", got, len(w.held))
 	}
 	if len(w.held) == 0 {
 		return
@@ -113,11 +113,11 @@ func (w *world) check() {
 	for _, r := range w.held {
 		until := r.until()
 		if w.now.Sub(until) > 20*time.Millisecond {
-			cluster.Break(InTime, "held until %s, it had until %s", w.now, until)
+			fakeapi.Break(InTime, "held until %s, it had until %s", w.now, until)
 		}
 	}
 	if w.roomSince(w.now) {
-		cluster.Break(Works, "%d requests are held although a server has reported room", len(w.held))
+		fakeapi.Break(Works, "%d requests are held although a server has reported room", len(w.held))
 	}
 }
 
@@ -141,12 +141,12 @@ func (w *world) roomSince(now time.Time) bool {
 func (w *world) checkEnd() {
 	for i, r := range w.requests {
 		if r.ends != 1 {
-			cluster.Break(Ends, "request %d of %d has ended %d times", i, len(w.requests), r.ends)
+			fakeapi.Break(Ends, "request %d of %d has ended %d times", i, len(w.requests), r.ends)
 		}
 	}
 	for _, ref := range w.pool.Refs() {
 		if _, n := w.pool.Stats(ref); n != 0 {
-			cluster.Break(Accounts, "%s has %d requests", w.pool.Endpoint(ref).Pod, n)
+			fakeapi.Break(Accounts, "%s has %d requests", w.pool.Endpoint(ref).Pod, n)
 		}
 	}
 }

@@ -12,22 +12,22 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/job"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // Hooks are callbacks of a simulator in the controller; each may be nil.
 type Hooks struct {
 	Sabotage
-	Created func(known *batchv1.Job, p cluster.Object, answered bool) // sees each new pod
+	Created func(known *batchv1.Job, p fakeapi.Object, answered bool) // sees each new pod
 }
 
 // Controller simulates controllers/job: the same writes in the same order for the same plan.
 type Controller struct {
-	api        *cluster.API
+	api        *fakeapi.API
 	hooks      Hooks
-	client     *cluster.Client
-	jobs, pods *cluster.Watch
-	fresh      *cluster.Tracker
+	client     *fakeapi.Client
+	jobs, pods *fakeapi.Watch
+	fresh      *fakeapi.Tracker
 	backoffs   map[types.UID]job.Backoff
 	dirty      bool      // it has unprocessed events
 	due        time.Time // requested time of the next call; zero for none
@@ -43,11 +43,11 @@ const (
 )
 
 // NewController starts a process: it lists, and has no state of earlier writes.
-func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, hooks Hooks) *Controller {
-	c := &Controller{api: api, hooks: hooks, client: client, fresh: cluster.NewTracker(), dirty: true}
+func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Caches, hooks Hooks) *Controller {
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: fakeapi.NewTracker(), dirty: true}
 	c.backoffs = map[types.UID]job.Backoff{}
 	changed := func() { c.dirty = true }
-	c.jobs, c.pods = cluster.Shared[*batchv1.Job](caches, changed), cluster.Shared[*corev1.Pod](caches, changed)
+	c.jobs, c.pods = fakeapi.Shared[*batchv1.Job](caches, changed), fakeapi.Shared[*corev1.Pod](caches, changed)
 	return c
 }
 
@@ -65,7 +65,7 @@ func (c *Controller) Turn() bool {
 		return true // called when it is delivered
 	}
 	c.due = time.Time{}
-	for _, j := range cluster.Seen[*batchv1.Job](c.jobs) {
+	for _, j := range fakeapi.Seen[*batchv1.Job](c.jobs) {
 		if c.failed(c.reconcile(j)) {
 			return false
 		}
@@ -76,15 +76,15 @@ func (c *Controller) Turn() bool {
 // failed handles an error like the work queue, and reports whether the process has ended.
 func (c *Controller) failed(err error) bool {
 	c.dirty = c.dirty || err != nil
-	return errors.Is(err, cluster.ErrCrash)
+	return errors.Is(err, fakeapi.ErrCrash)
 }
 
 func (c *Controller) reconcile(j *batchv1.Job) error {
-	in := job.Input{Job: j, Now: c.api.Now, Backoff: c.backoffs[j.UID], Pods: cluster.Owned[*corev1.Pod](c.pods, j.UID)}
+	in := job.Input{Job: j, Now: c.api.Now, Backoff: c.backoffs[j.UID], Pods: fakeapi.Owned[*corev1.Pod](c.pods, j.UID)}
 	out := c.plan(in)
 	c.backoffs[j.UID] = out.Backoff
 	failed := errors.Join(c.create(j, out.Create), c.delete(out.Delete), out.Problem)
-	if errors.Is(failed, cluster.ErrCrash) {
+	if errors.Is(failed, fakeapi.ErrCrash) {
 		return failed
 	}
 	if failed != nil {
@@ -95,13 +95,13 @@ func (c *Controller) reconcile(j *batchv1.Job) error {
 		failed = errors.Join(failed, c.each(out.Untrack, counted))
 	}
 	if out.Status != nil {
-		e, err := c.client.Update(j, func(o cluster.Object) {
+		e, err := c.client.Update(j, func(o fakeapi.Object) {
 			if j, ok := o.(*batchv1.Job); ok {
 				j.Status = *out.Status.DeepCopy()
 			}
 		})
 		switch {
-		case cluster.Stale(err):
+		case fakeapi.Stale(err):
 			return failed // a newer version will be delivered and calls the controller
 		case err != nil:
 			return errors.Join(failed, err)
@@ -136,17 +136,17 @@ func (c *Controller) create(j *batchv1.Job, pods []*corev1.Pod) error {
 		for _, p := range pods[:n] {
 			p = p.DeepCopy()
 			p.Status.Phase = corev1.PodPending
-			c.client.Done = func(e cluster.Entry, answered bool) {
+			c.client.Done = func(e fakeapi.Entry, answered bool) {
 				if c.hooks.Created != nil {
 					c.hooks.Created(j, e.Object, answered)
 				}
 			}
-			e, err := c.client.Create(p, func(o cluster.Object) bool {
+			e, err := c.client.Create(p, func(o fakeapi.Object) bool {
 				_, ok := o.(*corev1.Pod)
 				return ok
 			})
-			c.client.Done = func(cluster.Entry, bool) {}
-			if errors.Is(err, cluster.ErrCrash) {
+			c.client.Done = func(fakeapi.Entry, bool) {}
+			if errors.Is(err, fakeapi.ErrCrash) {
 				return err
 			}
 			if err == nil {
@@ -170,12 +170,12 @@ func (c *Controller) delete(all []job.Deletion) error {
 			err = c.untrack(d.Pod, dropped)
 		}
 		if err == nil {
-			if _, err = c.client.Delete(d.Pod.UID, 30); err == nil || cluster.Stale(err) {
+			if _, err = c.client.Delete(d.Pod.UID, 30); err == nil || fakeapi.Stale(err) {
 				c.fresh.Deleted(c.pods, d.Pod.UID)
 				err = nil
 			}
 		}
-		if failed = errors.Join(failed, err); errors.Is(err, cluster.ErrCrash) {
+		if failed = errors.Join(failed, err); errors.Is(err, fakeapi.ErrCrash) {
 			break
 		}
 	}
@@ -186,7 +186,7 @@ func (c *Controller) each(pods []*corev1.Pod, why reason) error {
 	var failed error
 	for _, p := range pods {
 		err := c.untrack(p, why)
-		if failed = errors.Join(failed, err); errors.Is(err, cluster.ErrCrash) {
+		if failed = errors.Join(failed, err); errors.Is(err, fakeapi.ErrCrash) {
 			break
 		}
 	}
@@ -196,13 +196,13 @@ func (c *Controller) each(pods []*corev1.Pod, why reason) error {
 // untrack removes a pod's finalizer, unless the pod was deleted.
 func (c *Controller) untrack(p *corev1.Pod, why reason) error {
 	c.reason = why
-	e, err := c.client.Patch(p.UID, func(o cluster.Object) {
+	e, err := c.client.Patch(p.UID, func(o fakeapi.Object) {
 		o.SetFinalizers(slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == job.Finalizer }))
 	})
 	switch {
 	case err == nil:
 		c.fresh.Wrote(c.pods, e)
-	case cluster.Stale(err):
+	case fakeapi.Stale(err):
 		c.fresh.Deleted(c.pods, p.UID)
 		err = nil
 	}
@@ -215,7 +215,7 @@ func (c *Controller) Orphans() bool {
 	if c.hooks.Orphans {
 		return true
 	}
-	for _, p := range cluster.Seen[*corev1.Pod](c.pods) {
+	for _, p := range fakeapi.Seen[*corev1.Pod](c.pods) {
 		ref := metav1.GetControllerOfNoCopy(p)
 		if job.Tracked(p) && (ref == nil || c.jobs.Get(ref.UID) == nil && c.api.Get(ref.UID) == nil) &&
 			c.failed(c.untrack(p, alone)) {

@@ -14,7 +14,7 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/job"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // checker records the actual events, and checks each change by them.
@@ -33,7 +33,7 @@ func newChecker(w *world) checker {
 }
 
 // stored checks a change by any writer.
-func (c *checker) stored(before cluster.Object, after cluster.Entry) {
+func (c *checker) stored(before fakeapi.Object, after fakeapi.Entry) {
 	switch o := after.Object.(type) {
 	case *corev1.Pod:
 		c.pod(before, o)
@@ -51,7 +51,7 @@ func (c *checker) stored(before cluster.Object, after cluster.Entry) {
 }
 
 // pod records how a pod ended, and checks the removal of its finalizer.
-func (c *checker) pod(before cluster.Object, p *corev1.Pod) {
+func (c *checker) pod(before fakeapi.Object, p *corev1.Pod) {
 	owner := metav1.GetControllerOfNoCopy(p).UID
 	if p.Status.Phase == corev1.PodSucceeded {
 		c.good[p.UID] = true
@@ -76,7 +76,7 @@ func (c *checker) pod(before cluster.Object, p *corev1.Pod) {
 	case i >= 0 && i >= int(c.lowest[owner]): // it was not needed for a while (W5.53)
 	case i >= 0 && p.Status.Phase == corev1.PodSucceeded && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]):
 	default:
-		cluster.Break(Kept, "%s of %s loses its finalizer, the status does not have it: %s", p.Status.Phase, p.Name, say(o))
+		fakeapi.Break(Kept, "%s of %s loses its finalizer, the status does not have it: %s", p.Status.Phase, p.Name, say(o))
 	}
 }
 
@@ -89,25 +89,25 @@ func (c *checker) unended(uid types.UID) bool {
 // status checks a status that the controller stored.
 func (c *checker) status(old, o *batchv1.Job) {
 	if job.Finished(old) {
-		cluster.Break(Over, "%s became %s", say(old), say(o))
+		fakeapi.Break(Over, "%s became %s", say(old), say(o))
 	}
 	a, b := uncounted(old), uncounted(o)
 	left := c.moved(o, a.Succeeded, b.Succeeded, c.good)
 	if indexed := o.Spec.CompletionMode != nil; !indexed && o.Status.Succeeded != old.Status.Succeeded+left {
-		cluster.Break(Once, "%d more succeeded: %s became %s", left, say(old), say(o))
+		fakeapi.Break(Once, "%d more succeeded: %s became %s", left, say(old), say(o))
 	} else if indexed {
 		c.indexes(old, o)
 	}
 	if n := c.moved(o, a.Failed, b.Failed, c.bad); o.Status.Failed != old.Status.Failed+n {
-		cluster.Break(Once, "%d more failed: %s became %s", n, say(old), say(o))
+		fakeapi.Break(Once, "%d more failed: %s became %s", n, say(old), say(o))
 	}
 	if !job.Finished(o) {
 		return
 	}
-	for _, p := range cluster.All[*corev1.Pod](c.w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](c.w.API) {
 		of := metav1.GetControllerOfNoCopy(p).UID == o.UID
 		if of && !c.unanswered[p.UID] && (job.Tracked(p) || workload.Active(p)) {
-			cluster.Break(Over, "%s is left: %s", p.Name, say(o))
+			fakeapi.Break(Over, "%s is left: %s", p.Name, say(o))
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (c *checker) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]b
 		// A Job that fails while it is being deleted counts its running pods as failed (W5.90).
 		failing := o.DeletionTimestamp != nil && holds(o, batchv1.JobFailureTarget)
 		if c.noted[uid] || !really[uid] && !failing {
-			cluster.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, c.noted[uid], really[uid],
+			fakeapi.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, c.noted[uid], really[uid],
 				say(o))
 		}
 		c.noted[uid] = true
@@ -132,7 +132,7 @@ func (c *checker) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]b
 			continue
 		}
 		if p, ok := c.w.Get(uid).(*corev1.Pod); ok && job.Tracked(p) {
-			cluster.Break(Once, "%s is a number and has its finalizer", p.Name)
+			fakeapi.Break(Once, "%s is a number and has its finalizer", p.Name)
 		}
 		left++
 	}
@@ -143,28 +143,28 @@ func (c *checker) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]b
 func (c *checker) indexes(old, o *batchv1.Job) {
 	before, after := indexes(old.Status.CompletedIndexes), indexes(o.Status.CompletedIndexes)
 	if int(o.Status.Succeeded) != len(after) {
-		cluster.Break(Once, "%d indexes: %s", len(after), say(o))
+		fakeapi.Break(Once, "%d indexes: %s", len(after), say(o))
 	}
 	for i := range after {
 		if !c.won[o.UID][i] || lost(o)[i] {
-			cluster.Break(Once, "index %d completed: %s", i, say(o))
+			fakeapi.Break(Once, "index %d completed: %s", i, say(o))
 		}
 	}
 	for i := range before {
 		if !after[i] && i < int(*o.Spec.Completions) {
-			cluster.Break(Once, "index %d is lost: %s became %s", i, say(old), say(o))
+			fakeapi.Break(Once, "index %d is lost: %s became %s", i, say(old), say(o))
 		}
 	}
 }
 
 // created checks a pod that the controller created, by the Job in the controller's view.
-func (c *checker) created(known *batchv1.Job, made cluster.Object) {
+func (c *checker) created(known *batchv1.Job, made fakeapi.Object) {
 	if known.Spec.Suspend != nil && *known.Spec.Suspend {
-		cluster.Break(Suspended, "%s is made", made.GetName())
+		fakeapi.Break(Suspended, "%s is made", made.GetName())
 	}
 	o, there := c.w.Get(known.UID).(*batchv1.Job)
 	if there && job.Finished(o) || job.Finished(known) {
-		cluster.Break(Over, "%s is made: %s", made.GetName(), say(known))
+		fakeapi.Break(Over, "%s is made: %s", made.GetName(), say(known))
 	}
 	p, ok := made.(*corev1.Pod)
 	if !ok {
@@ -172,10 +172,10 @@ func (c *checker) created(known *batchv1.Job, made cluster.Object) {
 	}
 	i := index(p)
 	if there && i >= 0 && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]) {
-		cluster.Break(Indexes, "index %d has finished and runs again: %s", i, say(o))
+		fakeapi.Break(Indexes, "index %d has finished and runs again: %s", i, say(o))
 	}
 	active := int32(0)
-	for _, q := range cluster.All[*corev1.Pod](c.w.API) {
+	for _, q := range fakeapi.All[*corev1.Pod](c.w.API) {
 		if metav1.GetControllerOfNoCopy(q).UID != known.UID || workload.Terminal(q) {
 			continue
 		}
@@ -187,27 +187,27 @@ func (c *checker) created(known *batchv1.Job, made cluster.Object) {
 		}
 		covers := workload.Active(q) || *known.Spec.PodReplacementPolicy == batchv1.Failed
 		if q.UID != p.UID && i >= 0 && index(q) == i && covers {
-			cluster.Break(Indexes, "%s and %s", q.Name, p.Name)
+			fakeapi.Break(Indexes, "%s and %s", q.Name, p.Name)
 		}
 	}
 	if most := *known.Spec.Parallelism; active > most {
-		cluster.Break(NoMore, "%d active pods, parallelism is %d", active, most)
+		fakeapi.Break(NoMore, "%d active pods, parallelism is %d", active, most)
 	}
 }
 
 // end checks the final state.
 func (c *checker) end() {
-	for _, p := range cluster.All[*corev1.Pod](c.w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](c.w.API) {
 		if job.Tracked(p) {
-			cluster.Break(LetGo, "%s: %s", p.Name, c.say())
+			fakeapi.Break(LetGo, "%s: %s", p.Name, c.say())
 		}
 		if workload.Active(p) {
-			cluster.Break(Ends, "%s is active: %s", p.Name, c.say())
+			fakeapi.Break(Ends, "%s is active: %s", p.Name, c.say())
 		}
 	}
-	for _, o := range cluster.All[*batchv1.Job](c.w.API) {
+	for _, o := range fakeapi.All[*batchv1.Job](c.w.API) {
 		if !job.Finished(o) {
-			cluster.Break(Ends, "%s", say(o))
+			fakeapi.Break(Ends, "%s", say(o))
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (c *checker) end() {
 // say formats the existing Jobs.
 func (c *checker) say() string {
 	var out []string
-	for _, o := range cluster.All[*batchv1.Job](c.w.API) {
+	for _, o := range fakeapi.All[*batchv1.Job](c.w.API) {
 		out = append(out, say(o))
 	}
 	return fmt.Sprintf("%d Jobs: %s", len(out), strings.Join(out, "; "))
@@ -264,7 +264,7 @@ func indexes(s string) map[int]bool {
 		}
 		if err != nil {
 			if s != "" {
-				cluster.Break(Once, "not a list of indexes: %q", s)
+				fakeapi.Break(Once, "not a list of indexes: %q", s)
 			}
 			continue
 		}

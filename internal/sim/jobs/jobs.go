@@ -15,19 +15,19 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/job"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Once      cluster.Invariant = "each pod counts once, as what it was (W5.31)"
-	Kept      cluster.Invariant = "a pod keeps its finalizer until its result is stored (W5.30)"
-	Indexes   cluster.Invariant = "an index is run by one pod, and not again when it is over (W5.41, W5.51)"
-	NoMore    cluster.Invariant = "the controller never makes more active pods than parallelism (W5.40)"
-	Suspended cluster.Invariant = "a suspended Job makes no pod (W5.92)"
-	Over      cluster.Invariant = "a Job that is over makes no pod and keeps its status (W5.97)"
-	LetGo     cluster.Invariant = "no pod keeps the finalizer of a Job that is over or gone (W5.34)"
-	Ends      cluster.Invariant = "when trouble ends, the Job ends within a day, and nobody writes any more (W5.72, W5.91)"
+	Once      fakeapi.Invariant = "each pod counts once, as what it was (W5.31)"
+	Kept      fakeapi.Invariant = "a pod keeps its finalizer until its result is stored (W5.30)"
+	Indexes   fakeapi.Invariant = "an index is run by one pod, and not again when it is over (W5.41, W5.51)"
+	NoMore    fakeapi.Invariant = "the controller never makes more active pods than parallelism (W5.40)"
+	Suspended fakeapi.Invariant = "a suspended Job makes no pod (W5.92)"
+	Over      fakeapi.Invariant = "a Job that is over makes no pod and keeps its status (W5.97)"
+	LetGo     fakeapi.Invariant = "no pod keeps the finalizer of a Job that is over or gone (W5.34)"
+	Ends      fakeapi.Invariant = "when trouble ends, the Job ends within a day, and nobody writes any more (W5.72, W5.91)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -44,7 +44,7 @@ var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 const nodes = 3
 
 type world struct {
-	*cluster.API
+	*fakeapi.API
 	sabotage Sabotage
 	c        *Controller
 	checker  checker
@@ -54,8 +54,8 @@ type world struct {
 // Run runs the given number of steps of a seed and returns the first broken invariant, nil for
 // none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
-	return cluster.Catch(func() {
-		w := &world{API: cluster.New(seed, begin), sabotage: sabotage}
+	return fakeapi.Catch(func() {
+		w := &world{API: fakeapi.New(seed, begin), sabotage: sabotage}
 		w.checker = newChecker(w)
 		w.Stored = w.checker.stored
 		w.Ended = ended
@@ -70,7 +70,7 @@ func Run(seed uint64, steps int, sabotage Sabotage) error {
 
 // ended reports whether an object being deleted is removed: a pod when no node runs it any more, a
 // Job at once.
-func ended(o cluster.Object) bool {
+func ended(o fakeapi.Object) bool {
 	p, ok := o.(*corev1.Pod)
 	return !ok || p.Spec.NodeName == "" || workload.Terminal(p) || *p.DeletionGracePeriodSeconds == 0
 }
@@ -142,8 +142,8 @@ func (w *world) step() {
 
 // restart starts a new process of the controller.
 func (w *world) restart() {
-	w.c = NewController(w.API, w.Client(), cluster.NewCaches(w.API), Hooks{Sabotage: w.sabotage,
-		Created: func(known *batchv1.Job, p cluster.Object, answered bool) {
+	w.c = NewController(w.API, w.Client(), fakeapi.NewCaches(w.API), Hooks{Sabotage: w.sabotage,
+		Created: func(known *batchv1.Job, p fakeapi.Object, answered bool) {
 			if !answered {
 				w.checker.unanswered[p.GetUID()] = true
 			}
@@ -165,7 +165,7 @@ func (w *world) orphans() {
 
 // user changes the Job, or a pod.
 func (w *world) user() {
-	jobs := cluster.All[*batchv1.Job](w.API)
+	jobs := fakeapi.All[*batchv1.Job](w.API)
 	if len(jobs) == 0 {
 		w.Create(w.job())
 		return
@@ -175,7 +175,7 @@ func (w *world) user() {
 		w.Delete(jobs[0].UID, 0) // the next one starts
 		return
 	}
-	if pods := cluster.All[*corev1.Pod](w.API); what < 6 {
+	if pods := fakeapi.All[*corev1.Pod](w.API); what < 6 {
 		if len(pods) > 0 {
 			w.Delete(pods[w.IntN(len(pods))].UID, int64(30*(what%2))) // half of them by force
 		}
@@ -183,7 +183,7 @@ func (w *world) user() {
 	}
 	uid := jobs[0].UID
 	spec := func(f func(s *batchv1.JobSpec)) {
-		w.Change(uid, func(o cluster.Object) {
+		w.Change(uid, func(o fakeapi.Object) {
 			if j, ok := o.(*batchv1.Job); ok {
 				f(&j.Spec)
 				j.Generation++
@@ -204,7 +204,7 @@ func (w *world) user() {
 		spec(func(s *batchv1.JobSpec) { s.BackoffLimit = w.number(0, 12) })
 	case w.IntN(3) > 0:
 	case w.IntN(2) == 0: // in the foreground: its pods are deleted first (W5.44)
-		w.Change(uid, func(o cluster.Object) { o.SetFinalizers([]string{metav1.FinalizerDeleteDependents}) })
+		w.Change(uid, func(o fakeapi.Object) { o.SetFinalizers([]string{metav1.FinalizerDeleteDependents}) })
 		w.Delete(uid, 0)
 	default:
 		w.Delete(uid, 0)
@@ -215,7 +215,7 @@ func (w *world) user() {
 // whose pods are deleted, pods of removed nodes (L7.166).
 func (w *world) collect() {
 	of := map[types.UID]int{}
-	for _, p := range cluster.All[*corev1.Pod](w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](w.API) {
 		owner := metav1.GetControllerOfNoCopy(p).UID
 		of[owner]++
 		j := w.Get(owner)
@@ -227,9 +227,9 @@ func (w *world) collect() {
 			w.Delete(p.UID, 0)
 		}
 	}
-	for _, j := range cluster.All[*batchv1.Job](w.API) {
+	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
 		if j.DeletionTimestamp != nil && of[j.UID] == 0 {
-			w.Change(j.UID, func(o cluster.Object) { o.SetFinalizers(nil) })
+			w.Change(j.UID, func(o fakeapi.Object) { o.SetFinalizers(nil) })
 		}
 	}
 }
@@ -241,7 +241,7 @@ func (w *world) lost(p *corev1.Pod) bool {
 
 // node starts and ends pods, first those that are being deleted.
 func (w *world) node() {
-	for _, p := range cluster.All[*corev1.Pod](w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](w.API) {
 		n := w.IntN(nodes)
 		switch {
 		case workload.Terminal(p) || w.lost(p) || w.One(2):
@@ -250,7 +250,7 @@ func (w *world) node() {
 		case p.DeletionTimestamp != nil:
 			w.end(p, corev1.PodFailed)
 		case p.Spec.NodeName == "" && !w.down[n]:
-			w.Change(p.UID, func(o cluster.Object) {
+			w.Change(p.UID, func(o fakeapi.Object) {
 				if p, ok := o.(*corev1.Pod); ok {
 					p.Spec.NodeName, p.Status.Phase = "n"+string(rune('0'+n)), corev1.PodRunning
 					p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
@@ -267,7 +267,7 @@ func (w *world) node() {
 }
 
 func (w *world) end(p *corev1.Pod, phase corev1.PodPhase) {
-	w.Change(p.UID, func(o cluster.Object) {
+	w.Change(p.UID, func(o fakeapi.Object) {
 		if p, ok := o.(*corev1.Pod); ok {
 			p.Status.Phase, p.Status.Conditions = phase, nil
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{
@@ -283,8 +283,8 @@ const bound = 24 * time.Hour
 // watches and its requested time call the controller.
 func (w *world) rest() {
 	w.Calm, w.down = true, [nodes]bool{}
-	for _, j := range cluster.All[*batchv1.Job](w.API) {
-		w.Change(j.UID, func(o cluster.Object) {
+	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
+		w.Change(j.UID, func(o fakeapi.Object) {
 			if j, ok := o.(*batchv1.Job); ok {
 				j.Spec.Suspend, j.Spec.Parallelism = nil, new(max(1, *j.Spec.Parallelism))
 			}
@@ -300,7 +300,7 @@ func (w *world) rest() {
 		w.node()
 		switch {
 		case w.Now.After(last):
-			cluster.Break(Ends, "the writes do not end: %s", w.checker.say())
+			fakeapi.Break(Ends, "the writes do not end: %s", w.checker.say())
 		case w.Writes() > before || w.c.dirty:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
@@ -324,6 +324,6 @@ func (w *world) quiet() {
 		w.orphans()
 	}
 	if n := w.Writes() - before; n > 0 {
-		cluster.Break(Ends, "%d writes after the end: %s", n, w.checker.say())
+		fakeapi.Break(Ends, "%d writes after the end: %s", n, w.checker.say())
 	}
 }

@@ -7,20 +7,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/workload/job"
-	"carob/internal/sim/cluster"
-	"carob/internal/sim/cluster/clustertest"
+	"carob/internal/sim/fakeapi"
+	"carob/internal/sim/simtest"
 )
 
 const steps = 300
 
 // JOBS_SEEDS=N runs N seeds.
 func TestSeeds(t *testing.T) {
-	clustertest.Seeds(t, "JOBS_SEEDS", 200, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
+	simtest.Seeds(t, "JOBS_SEEDS", 200, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
 func TestChecksNoticeSabotage(t *testing.T) {
-	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
+	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
 		Kept: {Early: true},
 		Indexes: {In: func(in *job.Input) {

@@ -1,6 +1,6 @@
 // Package quotas is the part of the simulated cluster that has to do with resource quotas: the admission that charges
 // each creation, the controller that counts what exists, and the checks of both. core/quota has the rules. Package
-// together runs it; it must never touch a real cluster.
+// cluster runs it; it must never touch a real cluster.
 package quotas
 
 import (
@@ -18,14 +18,14 @@ import (
 
 	"carob/internal/core/quota"
 	"carob/internal/core/workload"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Within   cluster.Invariant = "an object is created only if all objects together fit their quota (L1.36)"
-	Charged  cluster.Invariant = "status.used of a quota is never less than what exists (L1.36)"
-	Released cluster.Invariant = "when trouble ends, status.used of a quota is what exists (W1.24)"
+	Within   fakeapi.Invariant = "an object is created only if all objects together fit their quota (L1.36)"
+	Charged  fakeapi.Invariant = "status.used of a quota is never less than what exists (L1.36)"
+	Released fakeapi.Invariant = "when trouble ends, status.used of a quota is what exists (W1.24)"
 )
 
 // Sabotage breaks a part; the zero value breaks nothing.
@@ -53,7 +53,7 @@ func SetHard(q *corev1.ResourceQuota, pods, cpu, claims int64) {
 }
 
 // Usage returns what an object uses of all quotas; nil for nothing.
-func Usage(o cluster.Object, now time.Time) corev1.ResourceList {
+func Usage(o fakeapi.Object, now time.Time) corev1.ResourceList {
 	kind := "pods"
 	switch o.(type) {
 	case *corev1.Pod:
@@ -75,13 +75,13 @@ func Usage(o cluster.Object, now time.Time) corev1.ResourceList {
 }
 
 // count returns what all objects of a namespace use of a quota's resources.
-func count(api *cluster.API, q *corev1.ResourceQuota) corev1.ResourceList {
+func count(api *fakeapi.API, q *corev1.ResourceQuota) corev1.ResourceList {
 	names := quotav1.ResourceNames(q.Spec.Hard)
 	used := corev1.ResourceList{}
 	for _, n := range names {
 		used[n] = resource.MustParse("0")
 	}
-	for _, o := range cluster.All[cluster.Object](api) {
+	for _, o := range fakeapi.All[fakeapi.Object](api) {
 		if o.GetNamespace() == q.Namespace {
 			used = quotav1.Add(used, quotav1.Mask(Usage(o, api.Now), names))
 		}
@@ -91,15 +91,15 @@ func count(api *cluster.API, q *corev1.ResourceQuota) corev1.ResourceList {
 
 // Admission is the admission of an API server. It reads quotas from its watch; its own writes are newer.
 type Admission struct {
-	api      *cluster.API
+	api      *fakeapi.API
 	sabotage Sabotage
-	watch    *cluster.Watch
-	written  map[types.UID]cluster.Entry
+	watch    *fakeapi.Watch
+	written  map[types.UID]fakeapi.Entry
 }
 
 // NewAdmission returns the admission of a new process. Its watch must be delivered.
-func NewAdmission(api *cluster.API, watch *cluster.Watch, sabotage Sabotage) *Admission {
-	return &Admission{api: api, sabotage: sabotage, watch: watch, written: map[types.UID]cluster.Entry{}}
+func NewAdmission(api *fakeapi.API, watch *fakeapi.Watch, sabotage Sabotage) *Admission {
+	return &Admission{api: api, sabotage: sabotage, watch: watch, written: map[types.UID]fakeapi.Entry{}}
 }
 
 // tries is how often a charge is tried when the status has changed, as in k8s.io/apiserver.
@@ -107,9 +107,9 @@ const tries = 3
 
 // Charge charges an object that is to be created. The object is not created after an error; the charge may be stored
 // all the same, as the process may end after it.
-func (a *Admission) Charge(o cluster.Object) error {
+func (a *Admission) Charge(o fakeapi.Object) error {
 	used := Usage(o, a.api.Now)
-	for _, seen := range cluster.Seen[*corev1.ResourceQuota](a.watch) {
+	for _, seen := range fakeapi.Seen[*corev1.ResourceQuota](a.watch) {
 		delta := quotav1.Mask(used, quotav1.ResourceNames(seen.Spec.Hard))
 		if seen.Namespace != o.GetNamespace() || quotav1.IsZero(delta) {
 			continue
@@ -118,7 +118,7 @@ func (a *Admission) Charge(o cluster.Object) error {
 			return err
 		}
 		if a.api.One(60) {
-			return cluster.ErrCrash
+			return fakeapi.ErrCrash
 		}
 	}
 	return nil
@@ -152,7 +152,7 @@ func (a *Admission) charge(uid types.UID, delta corev1.ResourceList) error {
 		}
 		return nil
 	}
-	return cluster.ErrConflict
+	return fakeapi.ErrConflict
 }
 
 // newest returns a quota of the watch, or as this process has written it.
@@ -164,8 +164,8 @@ func (a *Admission) newest(uid types.UID) *corev1.ResourceQuota {
 	return seen
 }
 
-func setStatus(api *cluster.API, uid types.UID, s corev1.ResourceQuotaStatus) {
-	api.Change(uid, func(o cluster.Object) {
+func setStatus(api *fakeapi.API, uid types.UID, s corev1.ResourceQuotaStatus) {
+	api.Change(uid, func(o fakeapi.Object) {
 		if q, ok := o.(*corev1.ResourceQuota); ok {
 			q.Status = s
 		}
@@ -180,8 +180,8 @@ const (
 
 // Controller simulates controllers/quota: it counts in one turn, and writes in a later one.
 type Controller struct {
-	api      *cluster.API
-	client   *cluster.Client
+	api      *fakeapi.API
+	client   *fakeapi.Client
 	sabotage Sabotage
 	due      time.Time
 	counted  []counted
@@ -194,12 +194,12 @@ type counted struct {
 }
 
 // NewController returns the controller of a new process.
-func NewController(api *cluster.API, client *cluster.Client, caches *cluster.Caches, sabotage Sabotage) *Controller {
+func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Caches, sabotage Sabotage) *Controller {
 	c := &Controller{api: api, client: client, sabotage: sabotage, due: api.Now}
 	changed := func() { c.due = workload.Earlier(c.due, c.api.Now.Add(gather)) }
-	cluster.Shared[*corev1.ResourceQuota](caches, changed)
-	cluster.Shared[*corev1.Pod](caches, changed)
-	cluster.Shared[*resourcev1.ResourceClaim](caches, changed)
+	fakeapi.Shared[*corev1.ResourceQuota](caches, changed)
+	fakeapi.Shared[*corev1.Pod](caches, changed)
+	fakeapi.Shared[*resourcev1.ResourceClaim](caches, changed)
 	return c
 }
 
@@ -215,7 +215,7 @@ func (c *Controller) Turn() bool {
 		return true
 	}
 	c.due = c.api.Now.Add(recount)
-	for _, q := range cluster.All[*corev1.ResourceQuota](c.api) {
+	for _, q := range fakeapi.All[*corev1.ResourceQuota](c.api) {
 		c.counted = append(c.counted, counted{q, count(c.api, q)})
 	}
 	return true
@@ -233,7 +233,7 @@ func (c *Controller) write() bool {
 		if equality.Semantic.DeepEqual(status, q.Status) {
 			continue
 		}
-		set := func(o cluster.Object) {
+		set := func(o fakeapi.Object) {
 			if stored, ok := o.(*corev1.ResourceQuota); ok {
 				stored.Status = status
 			}
@@ -245,9 +245,9 @@ func (c *Controller) write() bool {
 			_, err = c.client.Update(q, set)
 		}
 		switch {
-		case errors.Is(err, cluster.ErrCrash):
+		case errors.Is(err, fakeapi.ErrCrash):
 			return false
-		case err != nil && !errors.Is(err, cluster.ErrMissing): // charged meanwhile: count again
+		case err != nil && !errors.Is(err, fakeapi.ErrMissing): // charged meanwhile: count again
 			c.due = workload.Earlier(c.due, c.api.Now.Add(gather))
 		}
 	}

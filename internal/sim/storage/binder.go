@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/volume"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // binder simulates controllers/volumes: it decides on the newest version that it has read or written.
@@ -17,10 +17,10 @@ type binder struct {
 // most is the number of decisions about one object in a row; the four writes of a binding are the most.
 const most = 10
 
-func (s *Storage) newBinder(client *cluster.Client, caches *cluster.Caches) *binder {
+func (s *Storage) newBinder(client *fakeapi.Client, caches *fakeapi.Caches) *binder {
 	b := &binder{controller: controller{Storage: s, client: client, dirty: true}}
-	b.view = s.NewView(cluster.Shared[*corev1.PersistentVolumeClaim](caches, b.changed),
-		cluster.Shared[*corev1.PersistentVolume](caches, b.changed))
+	b.view = s.NewView(fakeapi.Shared[*corev1.PersistentVolumeClaim](caches, b.changed),
+		fakeapi.Shared[*corev1.PersistentVolume](caches, b.changed))
 	return b
 }
 

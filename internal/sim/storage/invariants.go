@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/volume"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // Stored checks a change of the API.
-func (s *Storage) Stored(before cluster.Object, after cluster.Entry) {
+func (s *Storage) Stored(before fakeapi.Object, after fakeapi.Entry) {
 	switch o := after.Object.(type) {
 	case *corev1.PersistentVolumeClaim:
 		s.claimStored(before, o, after.Gone)
@@ -33,7 +33,7 @@ func (s *Storage) Stored(before cluster.Object, after cluster.Entry) {
 	}
 }
 
-func (s *Storage) claimStored(before cluster.Object, c *corev1.PersistentVolumeClaim, gone bool) {
+func (s *Storage) claimStored(before fakeapi.Object, c *corev1.PersistentVolumeClaim, gone bool) {
 	known := s.claims[c.UID]
 	if known == nil {
 		known = &claim{name: c.Name}
@@ -43,13 +43,13 @@ func (s *Storage) claimStored(before cluster.Object, c *corev1.PersistentVolumeC
 	known.mayGo = known.mayGo || s.byUser
 	if old, ok := before.(*corev1.PersistentVolumeClaim); ok && old.Spec.VolumeName != "" &&
 		old.Spec.VolumeName != c.Spec.VolumeName {
-		cluster.Break(One, "the volume of claim %s changes from %s to %s", c.Name, old.Spec.VolumeName,
+		fakeapi.Break(One, "the volume of claim %s changes from %s to %s", c.Name, old.Spec.VolumeName,
 			c.Spec.VolumeName)
 	}
 	if c.DeletionTimestamp != nil && !known.deleted {
 		known.deleted = true
 		if !known.mayGo {
-			cluster.Break(Retained, "claim %s is deleted", c.Name)
+			fakeapi.Break(Retained, "claim %s is deleted", c.Name)
 		}
 	}
 	if gone {
@@ -60,9 +60,9 @@ func (s *Storage) claimStored(before cluster.Object, c *corev1.PersistentVolumeC
 		return
 	}
 	known.volume = c.Spec.VolumeName
-	for _, other := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
+	for _, other := range fakeapi.All[*corev1.PersistentVolumeClaim](s.api) {
 		if other.UID != c.UID && volume.FullyBound(other) && other.Spec.VolumeName == c.Spec.VolumeName {
-			cluster.Break(One, "claims %s and %s are bound to volume %s", other.Name, c.Name, c.Spec.VolumeName)
+			fakeapi.Break(One, "claims %s and %s are bound to volume %s", other.Name, c.Name, c.Spec.VolumeName)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (s *Storage) setStored(set *appsv1.StatefulSet, gone bool) {
 // range.
 func (s *Storage) mayGo(c *claim) {
 	exists := false
-	for _, set := range cluster.All[*appsv1.StatefulSet](s.api) {
+	for _, set := range fakeapi.All[*appsv1.StatefulSet](s.api) {
 		ordinal, of := ordinalOf(c.name, set.Name)
 		if !of {
 			continue
@@ -119,7 +119,7 @@ func (s *Storage) checkUnused(uid types.UID, what string) {
 	running := s.running()
 	for _, pod := range slices.Sorted(maps.Keys(s.mounts)) {
 		if running[pod] && slices.ContainsFunc(s.mounts[pod], func(m mount) bool { return m.claim == uid }) {
-			cluster.Break(Used, "%s is gone, and pod %s runs with it", what, pod)
+			fakeapi.Break(Used, "%s is gone, and pod %s runs with it", what, pod)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (s *Storage) removes(v *corev1.PersistentVolume) {
 	}
 	c, ok := s.api.Get(r.UID).(*corev1.PersistentVolumeClaim)
 	if ok && volume.FullyBound(c) && c.Spec.VolumeName == v.Name {
-		cluster.Break(Data, "the data of claim %s is removed, which exists", c.Name)
+		fakeapi.Break(Data, "the data of claim %s is removed, which exists", c.Name)
 	}
 }
 
@@ -151,7 +151,7 @@ func (s *Storage) Started(uid types.UID, node string) {
 	}
 	for _, pc := range volume.PodClaims(p) {
 		if len(s.mounts[p.UID]) == 0 {
-			cluster.Break(Place, "%s runs on %s without claim %s", p.Name, node, pc.Name)
+			fakeapi.Break(Place, "%s runs on %s without claim %s", p.Name, node, pc.Name)
 		}
 	}
 	for _, m := range s.mounts[p.UID] {
@@ -159,7 +159,7 @@ func (s *Storage) Started(uid types.UID, node string) {
 			continue
 		}
 		if d := s.disks[node][m.directory]; d == nil || d.claim != m.claim {
-			cluster.Break(Place, "%s runs on %s without the data of volume %s", p.Name, node, m.volume)
+			fakeapi.Break(Place, "%s runs on %s without the data of volume %s", p.Name, node, m.volume)
 		}
 	}
 }
@@ -176,7 +176,7 @@ type expectation struct {
 func (s *Storage) Expect(set *appsv1.StatefulSet, size int) {
 	whenDeleted, whenScaled := policyOf(set)
 	s.expected = map[string]expectation{}
-	for _, c := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
+	for _, c := range fakeapi.All[*corev1.PersistentVolumeClaim](s.api) {
 		ordinal, of := ordinalOf(c.Name, set.Name)
 		of = of && slices.ContainsFunc(set.Spec.VolumeClaimTemplates, func(t corev1.PersistentVolumeClaim) bool {
 			return strings.HasPrefix(c.Name, t.Name+"-")
@@ -194,20 +194,20 @@ func (s *Storage) Expect(set *appsv1.StatefulSet, size int) {
 }
 
 // Missing returns differences from the state that must be reached, nil for none.
-func (s *Storage) Missing() *cluster.Broken {
+func (s *Storage) Missing() *fakeapi.Broken {
 	for _, name := range slices.Sorted(maps.Keys(s.expected)) {
 		if e := s.expected[name]; (s.api.Get(e.claim) != nil) != e.stays {
 			return broken("claim %s: stays is %v, and should be %v", name, !e.stays, e.stays)
 		}
 	}
-	for _, c := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
+	for _, c := range fakeapi.All[*corev1.PersistentVolumeClaim](s.api) {
 		if v := s.volumeOf(c); c.Spec.VolumeName != "" && (v == nil || c.Status.Phase != corev1.ClaimBound ||
 			v.Status.Phase != corev1.VolumeBound) {
 			return broken("claim %s is %s, its volume %s", c.Name, c.Status.Phase, c.Spec.VolumeName)
 		}
 	}
 	names := map[string]bool{}
-	for _, v := range cluster.All[*corev1.PersistentVolume](s.api) {
+	for _, v := range fakeapi.All[*corev1.PersistentVolume](s.api) {
 		names[v.Name] = true
 		r := v.Spec.ClaimRef
 		if v.Spec.StorageClassName != Local || s.lost(v) || r == nil {
@@ -227,6 +227,6 @@ func (s *Storage) Missing() *cluster.Broken {
 	return nil
 }
 
-func broken(format string, args ...any) *cluster.Broken {
-	return &cluster.Broken{Invariant: Deleted, How: fmt.Sprintf(format, args...)}
+func broken(format string, args ...any) *fakeapi.Broken {
+	return &fakeapi.Broken{Invariant: Deleted, How: fmt.Sprintf(format, args...)}
 }

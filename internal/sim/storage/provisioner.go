@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/volume"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // base is the directory of a node that contains the data of its volumes.
@@ -19,14 +19,14 @@ const base = "/base"
 // provisioner simulates controllers/localpath for all nodes.
 type provisioner struct {
 	controller
-	claims, volumes, nodes *cluster.Watch
+	claims, volumes, nodes *fakeapi.Watch
 }
 
-func (s *Storage) newProvisioner(client *cluster.Client, caches *cluster.Caches) *provisioner {
+func (s *Storage) newProvisioner(client *fakeapi.Client, caches *fakeapi.Caches) *provisioner {
 	p := &provisioner{controller: controller{Storage: s, client: client, dirty: true}}
-	p.claims = cluster.Shared[*corev1.PersistentVolumeClaim](caches, p.changed)
-	p.volumes = cluster.Shared[*corev1.PersistentVolume](caches, p.changed)
-	p.nodes = cluster.Shared[*corev1.Node](caches, p.changed)
+	p.claims = fakeapi.Shared[*corev1.PersistentVolumeClaim](caches, p.changed)
+	p.volumes = fakeapi.Shared[*corev1.PersistentVolume](caches, p.changed)
+	p.nodes = fakeapi.Shared[*corev1.Node](caches, p.changed)
 	return p
 }
 
@@ -36,16 +36,16 @@ func (p *provisioner) Turn() bool {
 		return true
 	}
 	p.dirty = false
-	for _, n := range cluster.Seen[*corev1.Node](p.nodes) {
+	for _, n := range fakeapi.Seen[*corev1.Node](p.nodes) {
 		if p.disks[n.Name] == nil {
 			continue
 		}
-		for _, c := range cluster.Seen[*corev1.PersistentVolumeClaim](p.claims) {
+		for _, c := range fakeapi.Seen[*corev1.PersistentVolumeClaim](p.claims) {
 			if p.ended(p.claim(n, c)) {
 				return false
 			}
 		}
-		for _, v := range cluster.Seen[*corev1.PersistentVolume](p.volumes) {
+		for _, v := range fakeapi.Seen[*corev1.PersistentVolume](p.volumes) {
 			if p.ended(p.volume(n, v)) {
 				return false
 			}
@@ -63,7 +63,7 @@ func (p *provisioner) claim(n *corev1.Node, c *corev1.PersistentVolumeClaim) err
 		name = volume.LocalName(c)
 	}
 	exists := func(node string) bool {
-		return slices.ContainsFunc(cluster.Seen[*corev1.Node](p.nodes),
+		return slices.ContainsFunc(fakeapi.Seen[*corev1.Node](p.nodes),
 			func(n *corev1.Node) bool { return n.Name == node })
 	}
 	s := volume.ForLocalClaim(volume.LocalInput{Claim: c, Class: view.Class(*c.Spec.StorageClassName),
@@ -74,11 +74,11 @@ func (p *provisioner) claim(n *corev1.Node, c *corev1.PersistentVolumeClaim) err
 		if disk[s.Make.Name] == nil {
 			disk[s.Make.Name] = &directory{claim: c.UID}
 		}
-		_, err := p.client.Create(volume.Into(s.Volume, base+"/"+s.Make.Name, "none"), func(o cluster.Object) bool {
+		_, err := p.client.Create(volume.Into(s.Volume, base+"/"+s.Make.Name, "none"), func(o fakeapi.Object) bool {
 			_, ok := o.(*corev1.PersistentVolume)
 			return ok
 		})
-		if errors.Is(err, cluster.ErrExists) {
+		if errors.Is(err, fakeapi.ErrExists) {
 			return nil // the watch does not show it yet
 		}
 		return err
@@ -90,7 +90,7 @@ func (p *provisioner) claim(n *corev1.Node, c *corev1.PersistentVolumeClaim) err
 
 // stale returns no error if a newer version is stored: the watch shows it.
 func (p *provisioner) stale(err error) error {
-	if cluster.Stale(err) {
+	if fakeapi.Stale(err) {
 		return nil
 	}
 	return err
@@ -135,7 +135,7 @@ func (p *provisioner) volume(n *corev1.Node, v *corev1.PersistentVolume) error {
 // sweep removes empty directories for which there is neither a volume nor a claim.
 func (p *provisioner) sweep(node string) {
 	known := map[types.UID]bool{}
-	for _, c := range cluster.Seen[*corev1.PersistentVolumeClaim](p.claims) {
+	for _, c := range fakeapi.Seen[*corev1.PersistentVolumeClaim](p.claims) {
 		known[c.UID] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.disks[node])) {

@@ -1,6 +1,6 @@
 // Package storage is the part of the simulated cluster that has to do with persistent volumes: it drives core/volume as
 // the controllers volumes (the binder), localpath (the provisioner of each node) and protection do, keeps the data of
-// the volumes, and checks the invariants about claims, volumes and data. Package together runs it with the scheduler,
+// the volumes, and checks the invariants about claims, volumes and data. Package cluster runs it with the scheduler,
 // StatefulSets with claim templates, and nodes; it must never touch a real cluster.
 package storage
 
@@ -17,17 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/volume"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	One      cluster.Invariant = "a volume is bound to one claim, and a claim to one volume (S1.5, S1.63)"
-	Used     cluster.Invariant = "no claim and no volume goes while a container uses it (S7.2, S7.6)"
-	Data     cluster.Invariant = "the data of a claim stays as long as the claim (S1.74, S3.21)"
-	Place    cluster.Invariant = "containers run where the data of their claims is (S2.11)"
-	Retained cluster.Invariant = "a claim goes only as the retention policy of its set says, or by a user (W3.90, W3.97)"
-	Deleted  cluster.Invariant = "after a scale-down or a deletion of a set, claims stay or go as its policy says, " +
+	One      fakeapi.Invariant = "a volume is bound to one claim, and a claim to one volume (S1.5, S1.63)"
+	Used     fakeapi.Invariant = "no claim and no volume goes while a container uses it (S7.2, S7.6)"
+	Data     fakeapi.Invariant = "the data of a claim stays as long as the claim (S1.74, S3.21)"
+	Place    fakeapi.Invariant = "containers run where the data of their claims is (S2.11)"
+	Retained fakeapi.Invariant = "a claim goes only as the retention policy of its set says, or by a user (W3.90, W3.97)"
+	Deleted  fakeapi.Invariant = "after a scale-down or a deletion of a set, claims stay or go as its policy says, " +
 		"and data with them (W3.91, W3.92, W3.93, W3.94, S3.21)"
 )
 
@@ -68,7 +68,7 @@ type claim struct {
 
 // Storage is what the processes do not keep: the data on the nodes, and the facts for the checks.
 type Storage struct {
-	api      *cluster.API
+	api      *fakeapi.API
 	sabotage Sabotage
 	// running returns the pods that have a running container.
 	running func() map[types.UID]bool
@@ -91,7 +91,7 @@ type mount struct {
 }
 
 // New returns the storage of a world without nodes. It must be given each change of the API.
-func New(api *cluster.API, sabotage Sabotage, running func() map[types.UID]bool) *Storage {
+func New(api *fakeapi.API, sabotage Sabotage, running func() map[types.UID]bool) *Storage {
 	local := volume.LocalClasses()[0]
 	local.Name = Local
 	static := func(name string, mode storagev1.VolumeBindingMode) *storagev1.StorageClass {
@@ -106,7 +106,7 @@ func New(api *cluster.API, sabotage Sabotage, running func() map[types.UID]bool)
 }
 
 // Admit sets what the API server sets in new objects.
-func Admit(o cluster.Object) {
+func Admit(o fakeapi.Object) {
 	switch o := o.(type) {
 	case *corev1.PersistentVolumeClaim:
 		o.Finalizers = append(o.Finalizers, claimFinalizer)
@@ -136,7 +136,7 @@ func Template(name, class string) corev1.PersistentVolumeClaim {
 func (s *Storage) Supply(some int) {
 	for _, class := range []string{Late, Immediate} {
 		free := 0
-		for _, v := range cluster.All[*corev1.PersistentVolume](s.api) {
+		for _, v := range fakeapi.All[*corev1.PersistentVolume](s.api) {
 			if v.Spec.StorageClassName == class && v.Spec.ClaimRef == nil && v.DeletionTimestamp == nil {
 				free++
 			}
@@ -156,7 +156,7 @@ func (s *Storage) Supply(some int) {
 }
 
 // Delete lets a user delete a claim or a volume.
-func (s *Storage) Delete(o cluster.Object) {
+func (s *Storage) Delete(o fakeapi.Object) {
 	s.byUser = true
 	s.api.Delete(o.GetUID(), 0)
 	s.byUser = false
@@ -164,11 +164,11 @@ func (s *Storage) Delete(o cluster.Object) {
 
 // DeleteSome lets a user delete any claim or volume, used or not.
 func (s *Storage) DeleteSome() {
-	var all []cluster.Object
-	for _, c := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
+	var all []fakeapi.Object
+	for _, c := range fakeapi.All[*corev1.PersistentVolumeClaim](s.api) {
 		all = append(all, c)
 	}
-	for _, v := range cluster.All[*corev1.PersistentVolume](s.api) {
+	for _, v := range fakeapi.All[*corev1.PersistentVolume](s.api) {
 		all = append(all, v)
 	}
 	if len(all) > 0 {
@@ -181,12 +181,12 @@ func (s *Storage) DeleteSome() {
 // waits for a pod without a node, as upstream). Two pods of a set in order that is scaled down wait for each other when
 // neither can be scheduled (W3.45): those without their claims are deleted, too.
 func (s *Storage) Repair() {
-	for _, c := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
+	for _, c := range fakeapi.All[*corev1.PersistentVolumeClaim](s.api) {
 		if v := s.volumeOf(c); c.DeletionTimestamp == nil && c.Spec.VolumeName != "" && (v == nil || s.lost(v)) {
 			s.Delete(c)
 		}
 	}
-	for _, p := range cluster.All[*corev1.Pod](s.api) {
+	for _, p := range fakeapi.All[*corev1.Pod](s.api) {
 		if p.DeletionTimestamp != nil {
 			continue
 		}
@@ -207,7 +207,7 @@ func (s *Storage) Repair() {
 const grace = 30
 
 // Stays reports whether an object that is being deleted stays: a volume with a claim (S7.6), or of a lost node.
-func (s *Storage) Stays(o cluster.Object) bool {
+func (s *Storage) Stays(o fakeapi.Object) bool {
 	v, ok := o.(*corev1.PersistentVolume)
 	switch {
 	case !ok:
@@ -225,7 +225,7 @@ func (s *Storage) lost(v *corev1.PersistentVolume) bool {
 }
 
 func (s *Storage) claimOf(namespace, name string) *corev1.PersistentVolumeClaim {
-	for _, c := range cluster.All[*corev1.PersistentVolumeClaim](s.api) {
+	for _, c := range fakeapi.All[*corev1.PersistentVolumeClaim](s.api) {
 		if c.Name == name && c.Namespace == namespace {
 			return c
 		}
@@ -235,7 +235,7 @@ func (s *Storage) claimOf(namespace, name string) *corev1.PersistentVolumeClaim 
 
 // volumeOf returns the volume that a claim is bound to, nil for none.
 func (s *Storage) volumeOf(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
-	for _, v := range cluster.All[*corev1.PersistentVolume](s.api) {
+	for _, v := range fakeapi.All[*corev1.PersistentVolume](s.api) {
 		if v.Name == c.Spec.VolumeName && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID {
 			return v
 		}
@@ -275,7 +275,7 @@ func (s *Storage) Mount(p *corev1.Pod, node string) error {
 }
 
 // Parts returns the binder, the provisioners, and the protection of claims and volumes of a process.
-func (s *Storage) Parts(client *cluster.Client, caches *cluster.Caches) []Part {
+func (s *Storage) Parts(client *fakeapi.Client, caches *fakeapi.Caches) []Part {
 	return []Part{s.newBinder(client, caches), s.newProvisioner(client, caches), s.newProtection(client, caches)}
 }
 
@@ -290,7 +290,7 @@ type Part interface {
 // controller is common to the parts.
 type controller struct {
 	*Storage
-	client *cluster.Client
+	client *fakeapi.Client
 	dirty  bool
 }
 

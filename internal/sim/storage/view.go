@@ -9,30 +9,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/volume"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // View is what a process knows of claims and volumes: its watches, and its own writes that these do not show yet. It is
 // the volume.View of its decisions.
 type View struct {
-	claims, volumes *cluster.Watch
+	claims, volumes *fakeapi.Watch
 	classes         []*storagev1.StorageClass
-	written         map[types.UID]cluster.Entry
+	written         map[types.UID]fakeapi.Entry
 	spoil           func(*corev1.PersistentVolume) *corev1.PersistentVolume
 }
 
 // NewView returns the view of some watches.
-func (s *Storage) NewView(claims, volumes *cluster.Watch) *View {
-	return &View{claims: claims, volumes: volumes, classes: s.classes, written: map[types.UID]cluster.Entry{},
+func (s *Storage) NewView(claims, volumes *fakeapi.Watch) *View {
+	return &View{claims: claims, volumes: volumes, classes: s.classes, written: map[types.UID]fakeapi.Entry{},
 		spoil: func(v *corev1.PersistentVolume) *corev1.PersistentVolume { return v }}
 }
 
 // Wrote records the response of a write.
-func (v *View) Wrote(e cluster.Entry) { v.written[e.Object.GetUID()] = e }
+func (v *View) Wrote(e fakeapi.Entry) { v.written[e.Object.GetUID()] = e }
 
 // newest returns the objects of a watch, or the written versions while the watch shows older ones.
-func newest[T cluster.Object](v *View, w *cluster.Watch) []T {
-	all := cluster.Seen[T](w)
+func newest[T fakeapi.Object](v *View, w *fakeapi.Watch) []T {
+	all := fakeapi.Seen[T](w)
 	for uid, e := range v.written { // any order: each by itself
 		own, ok := e.Object.(T)
 		if !ok {
@@ -99,11 +99,11 @@ func (v *View) Class(name string) *storagev1.StorageClass {
 func (v *View) Classes() []*storagev1.StorageClass { return v.classes }
 
 // Write does the write of a decision.
-func (v *View) Write(client *cluster.Client, w volume.Write) error {
-	var e cluster.Entry
+func (v *View) Write(client *fakeapi.Client, w volume.Write) error {
+	var e fakeapi.Entry
 	var err error
 	if w.Claim != nil {
-		e, err = client.Update(w.Claim, func(o cluster.Object) {
+		e, err = client.Update(w.Claim, func(o fakeapi.Object) {
 			if c, ok := o.(*corev1.PersistentVolumeClaim); ok && w.Status {
 				c.Status = w.Claim.Status
 			} else if ok {
@@ -111,7 +111,7 @@ func (v *View) Write(client *cluster.Client, w volume.Write) error {
 			}
 		})
 	} else {
-		e, err = client.Update(w.Volume, func(o cluster.Object) {
+		e, err = client.Update(w.Volume, func(o fakeapi.Object) {
 			if c, ok := o.(*corev1.PersistentVolume); ok && w.Status {
 				c.Status = w.Volume.Status
 			} else if ok {
@@ -125,4 +125,4 @@ func (v *View) Write(client *cluster.Client, w volume.Write) error {
 	return err
 }
 
-func isCrash(err error) bool { return errors.Is(err, cluster.ErrCrash) }
+func isCrash(err error) bool { return errors.Is(err, fakeapi.ErrCrash) }

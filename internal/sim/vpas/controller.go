@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/workload/vpa"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // controller simulates controllers/vpa: the same order of reads, decisions and writes.
 type controller struct {
 	w          *world
-	client     *cluster.Client
-	vpas, pods *cluster.Watch
-	watches    []*cluster.Watch
+	client     *fakeapi.Client
+	vpas, pods *fakeapi.Watch
+	watches    []*fakeapi.Watch
 
 	model     *vpa.Model
 	loaded    bool
@@ -30,14 +30,14 @@ type controller struct {
 // newController starts a process: it has only the stored state.
 func newController(w *world) *controller {
 	c := &controller{w: w, client: w.Client(), model: vpa.NewModel(), resizes: vpa.Resizes{}}
-	c.vpas, c.pods = cluster.NewWatch[*autoscaler](w.API), cluster.NewWatch[*corev1.Pod](w.API)
-	c.watches = []*cluster.Watch{c.vpas, c.pods}
+	c.vpas, c.pods = fakeapi.NewWatch[*autoscaler](w.API), fakeapi.NewWatch[*corev1.Pod](w.API)
+	c.watches = []*fakeapi.Watch{c.vpas, c.pods}
 	return c
 }
 
 // scaler returns a copy of the autoscaler in the controller's view.
 func (c *controller) scaler() *vpa.VerticalPodAutoscaler {
-	for _, a := range cluster.Seen[*autoscaler](c.vpas) {
+	for _, a := range fakeapi.Seen[*autoscaler](c.vpas) {
 		own := a.VerticalPodAutoscaler
 		return &own
 	}
@@ -64,7 +64,7 @@ func (c *controller) turn() error {
 		return nil
 	}
 	c.next = c.w.Now.Add(vpa.Pass)
-	now, pods, seen := c.w.Now, cluster.Seen[*corev1.Pod](c.pods), *v
+	now, pods, seen := c.w.Now, fakeapi.Seen[*corev1.Pod](c.pods), *v
 	if c.w.sabotage.Recommended != nil {
 		c.w.sabotage.Recommended(&seen)
 	}
@@ -74,9 +74,9 @@ func (c *controller) turn() error {
 		if c.w.One(20) {
 			return nil // the API could not be reached: it waits
 		}
-		for _, p := range cluster.All[*checkpoint](c.w.API) {
+		for _, p := range fakeapi.All[*checkpoint](c.w.API) {
 			if err := c.model.Load(&p.Checkpoint, now); err != nil {
-				cluster.Break(Restart, "%v", err)
+				fakeapi.Break(Restart, "%v", err)
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func (c *controller) turn() error {
 		}
 	}
 	c.w.before = nil
-	if err := c.recommend(name, v); errors.Is(err, cluster.ErrCrash) {
+	if err := c.recommend(name, v); errors.Is(err, fakeapi.ErrCrash) {
 		return err
 	}
 	if err := c.remember(name); err == nil {
@@ -101,7 +101,7 @@ func (c *controller) turn() error {
 		if err == nil {
 			c.w.before = &known{now, s}
 		}
-	} else if errors.Is(err, cluster.ErrCrash) {
+	} else if errors.Is(err, fakeapi.ErrCrash) {
 		return err
 	}
 	c.model.Collect(now)
@@ -111,7 +111,7 @@ func (c *controller) turn() error {
 func (c *controller) recommend(name vpa.Name, v *vpa.VerticalPodAutoscaler) error {
 	s, err := c.model.Recommend(name, c.w.Now)
 	if err != nil {
-		cluster.Break(Ends, "%v", err)
+		fakeapi.Break(Ends, "%v", err)
 	}
 	old := v.Status
 	v.Status = s
@@ -119,7 +119,7 @@ func (c *controller) recommend(name vpa.Name, v *vpa.VerticalPodAutoscaler) erro
 	if equality.Semantic.DeepEqual(old, s) {
 		return nil
 	}
-	_, err = c.client.Patch(v.UID, func(o cluster.Object) {
+	_, err = c.client.Patch(v.UID, func(o fakeapi.Object) {
 		if a, ok := o.(*autoscaler); ok {
 			a.Status = s
 		}
@@ -133,7 +133,7 @@ func (c *controller) remember(name vpa.Name) error {
 	for _, p := range c.model.Checkpoints(name, c.w.Now) {
 		p.Name = vpa.CheckpointName(p.Spec, func(string) bool { return false })
 		err := c.save(&p)
-		if errors.Is(err, cluster.ErrCrash) {
+		if errors.Is(err, fakeapi.ErrCrash) {
 			return err
 		}
 		failed = errors.Join(failed, err)
@@ -142,9 +142,9 @@ func (c *controller) remember(name vpa.Name) error {
 }
 
 func (c *controller) save(p *vpa.Checkpoint) error {
-	for _, there := range cluster.All[*checkpoint](c.w.API) {
+	for _, there := range fakeapi.All[*checkpoint](c.w.API) {
 		if there.Name == p.Name {
-			_, err := c.client.Patch(there.UID, func(o cluster.Object) {
+			_, err := c.client.Patch(there.UID, func(o fakeapi.Object) {
 				if stored, ok := o.(*checkpoint); ok {
 					stored.Status, stored.Annotations = p.Status, p.Annotations
 				}
@@ -152,7 +152,7 @@ func (c *controller) save(p *vpa.Checkpoint) error {
 			return err
 		}
 	}
-	_, err := c.client.Create(&checkpoint{*p}, func(o cluster.Object) bool { _, ok := o.(*checkpoint); return ok })
+	_, err := c.client.Create(&checkpoint{*p}, func(o fakeapi.Object) bool { _, ok := o.(*checkpoint); return ok })
 	return err
 }
 
@@ -185,9 +185,9 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 		case vpa.Resize:
 			requested, err := c.resize(j, round, p)
 			switch {
-			case errors.Is(err, cluster.ErrCrash):
+			case errors.Is(err, fakeapi.ErrCrash):
 				return err
-			case err != nil && !errors.Is(err, cluster.ErrLost):
+			case err != nil && !errors.Is(err, fakeapi.ErrLost):
 				j.refused[p.UID] = true
 				evict = append(evict, p)
 			case (requested || err != nil) && !c.w.sabotage.Uncounted: // it may have been stored without a response
@@ -201,10 +201,10 @@ func (c *controller) update(v *vpa.VerticalPodAutoscaler, seen []*corev1.Pod) er
 			continue
 		}
 		err := c.evict(j, p)
-		if errors.Is(err, cluster.ErrCrash) {
+		if errors.Is(err, fakeapi.ErrCrash) {
 			return err
 		}
-		if (err == nil || errors.Is(err, cluster.ErrLost)) && !c.w.sabotage.Uncounted {
+		if (err == nil || errors.Is(err, fakeapi.ErrLost)) && !c.w.sabotage.Uncounted {
 			round.Evicted(p)
 		}
 	}
@@ -222,17 +222,17 @@ func (c *controller) resize(j *checker, round *vpa.Round, p *corev1.Pod) (reques
 		return false, errInvalid
 	}
 	wanted := sizes(round, p)
-	c.client.Done = func(cluster.Entry, bool) {
+	c.client.Done = func(fakeapi.Entry, bool) {
 		c.disturbed++
 		j.resized(p)
 	}
-	_, err = c.client.Patch(p.UID, func(o cluster.Object) {
+	_, err = c.client.Patch(p.UID, func(o fakeapi.Object) {
 		if stored, ok := o.(*corev1.Pod); ok {
 			stored.Spec.Containers[0].Resources.Requests = wanted
 			c.w.accepted(stored)
 		}
 	})
-	c.client.Done = func(cluster.Entry, bool) {}
+	c.client.Done = func(fakeapi.Entry, bool) {}
 	return err == nil, err
 }
 
@@ -241,11 +241,11 @@ func (c *controller) evict(j *checker, p *corev1.Pod) error {
 		return errBudget
 	}
 	healthy := c.w.healthy(p.UID)
-	c.client.Done = func(cluster.Entry, bool) {
+	c.client.Done = func(fakeapi.Entry, bool) {
 		c.disturbed++
 		j.evicted(p, healthy)
 	}
 	_, err := c.client.Delete(p.UID, 30)
-	c.client.Done = func(cluster.Entry, bool) {}
+	c.client.Done = func(fakeapi.Entry, bool) {}
 	return err
 }

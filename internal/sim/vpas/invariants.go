@@ -13,7 +13,7 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/vpa"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 var errBudget = errors.New("the disruption budget does not allow it")
@@ -26,7 +26,7 @@ func ready(p *corev1.Pod) bool {
 // healthy returns how many pods are, without one.
 func (w *world) healthy(but types.UID) int {
 	n := 0
-	for _, p := range cluster.All[*corev1.Pod](w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](w.API) {
 		if p.UID != but && ready(p) {
 			n++
 		}
@@ -56,10 +56,10 @@ func within(what string, p *vpa.ResourcePolicy, list corev1.ResourceList) {
 	policy := p.ContainerPolicies[0]
 	for name, q := range list { // any order: each is checked
 		if least, there := policy.MinAllowed[name]; there && q.Cmp(least) < 0 {
-			cluster.Break(Bounds, "%s is %s of %s, minAllowed is %s", what, q.String(), name, least.String())
+			fakeapi.Break(Bounds, "%s is %s of %s, minAllowed is %s", what, q.String(), name, least.String())
 		}
 		if most, there := policy.MaxAllowed[name]; there && q.Cmp(most) > 0 {
-			cluster.Break(Bounds, "%s is %s of %s, maxAllowed is %s", what, q.String(), name, most.String())
+			fakeapi.Break(Bounds, "%s is %s of %s, maxAllowed is %s", what, q.String(), name, most.String())
 		}
 	}
 }
@@ -105,7 +105,7 @@ func sizes(round *vpa.Round, p *corev1.Pod) corev1.ResourceList {
 // deletions since the checkpoints may change it.
 func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err error) {
 	if err != nil {
-		cluster.Break(Restart, "%v", err)
+		fakeapi.Break(Restart, "%v", err)
 	}
 	b := w.before
 	if b == nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
@@ -121,13 +121,13 @@ func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err er
 	for _, old := range b.status.Recommendation.Containers {
 		now := s.Recommendation.For(old.ContainerName)
 		if now == nil {
-			cluster.Break(Restart, "nothing is recommended any more")
+			fakeapi.Break(Restart, "nothing is recommended any more")
 		}
 		for name, had := range old.UncappedTarget { // any order: each is checked
 			has := now.UncappedTarget[name]
 			ratio := has.AsApproximateFloat64() / had.AsApproximateFloat64()
 			if (ratio < 0.94 || ratio > 1.06) && !w.holds(m) {
-				cluster.Break(Restart, "%s was %s, and is %s", name, had.String(), has.String())
+				fakeapi.Break(Restart, "%s was %s, and is %s", name, had.String(), has.String())
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func (w *world) restarted(m *vpa.Model, s vpa.Status, pods []*corev1.Pod, err er
 // holds reports whether a model has the stored samples, apart from rounding: at the exact limit of a percentile,
 // rounding moves it to the next bucket with samples.
 func (w *world) holds(m *vpa.Model) bool {
-	all := cluster.All[*checkpoint](w.API)
+	all := fakeapi.All[*checkpoint](w.API)
 	for _, p := range m.Checkpoints(vpa.Name{Namespace: "n", Name: "web"}, w.Now) {
 		i := slices.IndexFunc(all, func(c *checkpoint) bool { return c.Spec == p.Spec })
 		if i < 0 || !alike(p.Status.CPUHistogram.BucketWeights, all[i].Status.CPUHistogram.BucketWeights) ||
@@ -182,14 +182,14 @@ func newChecker(w *world, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) *che
 func (c *checker) disturbed(p *corev1.Pod) {
 	policy := c.v.Spec.UpdatePolicy
 	if m := *policy.UpdateMode; m == vpa.ModeOff || m == vpa.ModeInitial {
-		cluster.Break(Quiet, "pod %s is changed in mode %s", p.Name, m)
+		fakeapi.Break(Quiet, "pod %s is changed in mode %s", p.Name, m)
 	}
 	least := 2
 	if policy.MinReplicas != nil {
 		least = int(*policy.MinReplicas)
 	}
 	if c.live < least {
-		cluster.Break(Least, "pod %s is changed, one of %d: minReplicas is %d", p.Name, c.live, least)
+		fakeapi.Break(Least, "pod %s is changed, one of %d: minReplicas is %d", p.Name, c.live, least)
 	}
 	if p.Status.Phase != corev1.PodRunning {
 		return
@@ -197,7 +197,7 @@ func (c *checker) disturbed(p *corev1.Pod) {
 	c.taken++
 	if left := c.running - c.taken; left < c.w.replicas-c.tolerant &&
 		(c.tolerant > 0 || c.taken > 1 || c.running != c.w.replicas) {
-		cluster.Break(Half, "%d of %d pods, %d of which ran, are changed in one look", c.taken, c.w.replicas, c.running)
+		fakeapi.Break(Half, "%d of %d pods, %d of which ran, are changed in one look", c.taken, c.w.replicas, c.running)
 	}
 }
 
@@ -205,7 +205,7 @@ func (c *checker) disturbed(p *corev1.Pod) {
 func (c *checker) resized(p *corev1.Pod) {
 	for _, c := range c.seen[p.UID].Status.Conditions {
 		if c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress {
-			cluster.Break(Single, "pod %s is resized again, its condition is %s", p.Name, c.Type)
+			fakeapi.Break(Single, "pod %s is resized again, its condition is %s", p.Name, c.Type)
 		}
 	}
 	c.disturbed(p)
@@ -214,10 +214,10 @@ func (c *checker) resized(p *corev1.Pod) {
 // evicted checks an eviction that left so many healthy pods.
 func (c *checker) evicted(p *corev1.Pod, healthy int) {
 	if p.Status.Phase != corev1.PodPending && healthy < c.w.budget {
-		cluster.Break(Budget, "pod %s goes, %d are left of %d", p.Name, healthy, c.w.budget)
+		fakeapi.Break(Budget, "pod %s goes, %d are left of %d", p.Name, healthy, c.w.budget)
 	}
 	if *c.v.Spec.UpdatePolicy.UpdateMode == vpa.ModeInPlaceOrRecreate && !c.refused[p.UID] && !c.failed(p) {
-		cluster.Break(InPlace, "pod %s is evicted", p.Name)
+		fakeapi.Break(InPlace, "pod %s is evicted", p.Name)
 	}
 	c.disturbed(p)
 }
@@ -237,7 +237,7 @@ func (w *world) checkEnd() {
 	v := &w.scaler().VerticalPodAutoscaler
 	c := v.Status.Recommendation.For("c")
 	if c == nil {
-		cluster.Break(Ends, "nothing is recommended: %+v", v.Status)
+		fakeapi.Break(Ends, "nothing is recommended: %+v", v.Status)
 	}
 	for name, q := range c.UncappedTarget { // any order: each is checked
 		// The upper border of the load's bucket, plus 15 %; at least the minimum of a pod.
@@ -247,22 +247,22 @@ func (w *world) checkEnd() {
 			had, first, floor, got = float64(w.load.bytes), 1e7, 250<<20, float64(q.Value())
 		}
 		if got < had || got > max(floor, (had*1.05+first)*1.15) {
-			cluster.Break(Ends, "%s is recommended of %s, containers use %+v", q.String(), name, w.load)
+			fakeapi.Break(Ends, "%s is recommended of %s, containers use %+v", q.String(), name, w.load)
 		}
 	}
 	if m := v.Mode(); m == vpa.ModeOff || m == vpa.ModeInitial {
 		return
 	}
-	pods := slices.DeleteFunc(cluster.All[*corev1.Pod](w.API), workload.Terminal)
+	pods := slices.DeleteFunc(fakeapi.All[*corev1.Pod](w.API), workload.Terminal)
 	if len(pods) != w.replicas {
-		cluster.Break(Ends, "%d pods of %d", len(pods), w.replicas)
+		fakeapi.Break(Ends, "%d pods of %d", len(pods), w.replicas)
 	}
 	for _, p := range pods {
 		has, _ := vpa.Actual(p, "c")
 		for name, q := range has { // any order: each is checked
 			low, high := c.LowerBound[name], c.UpperBound[name]
 			if q.Cmp(low) < 0 || q.Cmp(high) > 0 {
-				cluster.Break(Ends, "pod %s has %s of %s, the bounds are %s and %s", p.Name, q.String(), name,
+				fakeapi.Break(Ends, "pod %s has %s of %s, the bounds are %s and %s", p.Name, q.String(), name,
 					low.String(), high.String())
 			}
 		}

@@ -19,20 +19,20 @@ import (
 
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/vpa"
-	"carob/internal/sim/cluster"
+	"carob/internal/sim/fakeapi"
 )
 
 // The invariants.
 const (
-	Bounds  cluster.Invariant = "what is recommended stays within minAllowed and maxAllowed (W9.32)"
-	Quiet   cluster.Invariant = "the modes Off and Initial leave running pods alone (W9.5, W9.6)"
-	Least   cluster.Invariant = "a group of fewer live pods than minReplicas is left alone (W9.52)"
-	Half    cluster.Invariant = "a pass disturbs no more than half of a group (W9.53)"
-	Budget  cluster.Invariant = "pods go only as their disruption budget allows (W9.57)"
-	InPlace cluster.Invariant = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
-	Single  cluster.Invariant = "while a resize is in flight no other is requested (W9.59)"
-	Restart cluster.Invariant = "a restart changes no recommendation (W9.37)"
-	Ends    cluster.Invariant = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
+	Bounds  fakeapi.Invariant = "what is recommended stays within minAllowed and maxAllowed (W9.32)"
+	Quiet   fakeapi.Invariant = "the modes Off and Initial leave running pods alone (W9.5, W9.6)"
+	Least   fakeapi.Invariant = "a group of fewer live pods than minReplicas is left alone (W9.52)"
+	Half    fakeapi.Invariant = "a pass disturbs no more than half of a group (W9.53)"
+	Budget  fakeapi.Invariant = "pods go only as their disruption budget allows (W9.57)"
+	InPlace fakeapi.Invariant = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
+	Single  fakeapi.Invariant = "while a resize is in flight no other is requested (W9.59)"
+	Restart fakeapi.Invariant = "a restart changes no recommendation (W9.37)"
+	Ends    fakeapi.Invariant = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -84,7 +84,7 @@ const (
 type load struct{ milli, bytes int64 }
 
 type world struct {
-	*cluster.API
+	*fakeapi.API
 	sabotage Sabotage
 	c        *controller
 	uid      types.UID // of the autoscaler
@@ -106,10 +106,10 @@ type known struct {
 // Run runs the given number of steps of a seed and returns the first broken invariant, nil for
 // none.
 func Run(seed uint64, steps int, sabotage Sabotage) error {
-	return cluster.Catch(func() {
-		w := &world{API: cluster.New(seed, begin), sabotage: sabotage, resizes: map[types.UID]fate{},
+	return fakeapi.Catch(func() {
+		w := &world{API: fakeapi.New(seed, begin), sabotage: sabotage, resizes: map[types.UID]fate{},
 			policies: map[int64]*vpa.ResourcePolicy{}}
-		w.Ended = func(o cluster.Object) bool {
+		w.Ended = func(o fakeapi.Object) bool {
 			p, ok := o.(*corev1.Pod)
 			return !ok || p.Spec.NodeName == "" || workload.Terminal(p)
 		}
@@ -154,14 +154,14 @@ func (l load) list() corev1.ResourceList {
 func (w *world) scaler() *autoscaler {
 	a, ok := w.Get(w.uid).(*autoscaler)
 	if !ok {
-		cluster.Break(Ends, "the autoscaler is gone")
+		fakeapi.Break(Ends, "the autoscaler is gone")
 	}
 	return a
 }
 
 // change applies a user's change to the autoscaler.
 func (w *world) change(f func(s *vpa.Spec)) {
-	w.Change(w.uid, func(o cluster.Object) {
+	w.Change(w.uid, func(o fakeapi.Object) {
 		if a, ok := o.(*autoscaler); ok {
 			f(&a.Spec)
 			a.Generation++
@@ -193,7 +193,7 @@ func (w *world) step() {
 
 // turn lets the controller make a due pass, or restarts it.
 func (w *world) turn() {
-	if errors.Is(w.c.turn(), cluster.ErrCrash) {
+	if errors.Is(w.c.turn(), fakeapi.ErrCrash) {
 		w.c = newController(w)
 	}
 }
@@ -207,7 +207,7 @@ func (w *world) user() {
 	case 2, 3, 4:
 		w.load = load{int64(20 + w.IntN(800)), int64(50+w.IntN(900)) << 20}
 	case 5:
-		if pods := cluster.All[*corev1.Pod](w.API); len(pods) > 0 {
+		if pods := fakeapi.All[*corev1.Pod](w.API); len(pods) > 0 {
 			w.Delete(pods[w.IntN(len(pods))].UID, 30)
 		}
 	case 6:
@@ -219,7 +219,7 @@ func (w *world) user() {
 
 // owner creates and deletes pods up to the replicas. Admission sizes new ones.
 func (w *world) owner() {
-	pods := slices.DeleteFunc(cluster.All[*corev1.Pod](w.API), func(p *corev1.Pod) bool {
+	pods := slices.DeleteFunc(fakeapi.All[*corev1.Pod](w.API), func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil || workload.Terminal(p)
 	})
 	for n := len(pods); n > w.replicas; n-- {
@@ -239,9 +239,9 @@ func (w *world) owner() {
 
 // kubelets start pods, end those that are being deleted, and resize.
 func (w *world) kubelets() {
-	for _, p := range cluster.All[*corev1.Pod](w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](w.API) {
 		change := func(f func(p *corev1.Pod)) {
-			w.Change(p.UID, func(o cluster.Object) {
+			w.Change(p.UID, func(o fakeapi.Object) {
 				if p, ok := o.(*corev1.Pod); ok {
 					f(p)
 				}
@@ -303,13 +303,13 @@ func (w *world) resize(p *corev1.Pod) {
 
 // kill OOM-kills a container, which is restarted.
 func (w *world) kill() {
-	pods := slices.DeleteFunc(cluster.All[*corev1.Pod](w.API), func(p *corev1.Pod) bool {
+	pods := slices.DeleteFunc(fakeapi.All[*corev1.Pod](w.API), func(p *corev1.Pod) bool {
 		return p.Status.Phase != corev1.PodRunning
 	})
 	if len(pods) == 0 {
 		return
 	}
-	w.Change(pods[w.IntN(len(pods))].UID, func(o cluster.Object) {
+	w.Change(pods[w.IntN(len(pods))].UID, func(o fakeapi.Object) {
 		if p, ok := o.(*corev1.Pod); ok {
 			p.Status.ContainerStatuses = slices.Clone(p.Status.ContainerStatuses)
 			s := &p.Status.ContainerStatuses[0]
@@ -329,7 +329,7 @@ func (w *world) samples() []vpa.Sample {
 		return w.scraped
 	}
 	w.scraped = nil
-	for _, p := range cluster.All[*corev1.Pod](w.API) {
+	for _, p := range fakeapi.All[*corev1.Pod](w.API) {
 		if p.Status.Phase != corev1.PodRunning || w.One(10) {
 			continue
 		}
@@ -362,7 +362,7 @@ func (w *world) rest() {
 		}
 		w.turn()
 		if w.Now.After(settled) && w.c.disturbed > 0 {
-			cluster.Break(Ends, "pods are still changed: the load is %+v, the status %+v", w.load, w.scaler().Status)
+			fakeapi.Break(Ends, "pods are still changed: the load is %+v, the status %+v", w.load, w.scaler().Status)
 		}
 		w.owner()
 		w.kubelets()

@@ -6,15 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/workload/vpa"
-	"carob/internal/sim/cluster"
-	"carob/internal/sim/cluster/clustertest"
+	"carob/internal/sim/fakeapi"
+	"carob/internal/sim/simtest"
 )
 
 const steps = 400
 
 // VPAS_SEEDS=N runs N seeds.
 func TestSeeds(t *testing.T) {
-	clustertest.Seeds(t, "VPAS_SEEDS", 25, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
+	simtest.Seeds(t, "VPAS_SEEDS", 25, func(seed uint64) error { return Run(seed, steps, Sabotage{}) })
 }
 
 // Each invariant can be broken, and the checks report it.
@@ -26,7 +26,7 @@ func TestChecksNoticeSabotage(t *testing.T) {
 			v.Spec.UpdatePolicy = &p
 		}
 	}
-	clustertest.Breaks(t, map[cluster.Invariant]Sabotage{
+	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Bounds: {Recommended: func(v *vpa.VerticalPodAutoscaler) { v.Spec.ResourcePolicy = nil }},
 		Quiet:  {Round: policy(func(p *vpa.UpdatePolicy) { p.UpdateMode = new(vpa.ModeRecreate) })},
 		Least:  {Round: policy(func(p *vpa.UpdatePolicy) { p.MinReplicas = new(int32(1)) })},

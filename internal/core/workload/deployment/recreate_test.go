@@ -11,7 +11,7 @@ import (
 )
 
 // W2.50, W2.51: as long as the controller of an old set does not know that its size is 0, it may be making
-// pods. Seed 424 of sim/rollout found the overlap.
+// pods. Seed 424 of sim/deployments found the overlap.
 func TestRecreateWaitsForTheOldSet(t *testing.T) {
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "web", UID: "d", Generation: 2}}
 	d.Spec = appsv1.DeploymentSpec{Replicas: new(int32(3)), RevisionHistoryLimit: new(int32(2)),
