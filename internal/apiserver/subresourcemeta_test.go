@@ -78,7 +78,7 @@ func TestOwnersOfPodSubresources(t *testing.T) {
 		for _, m := range u.GetManagedFields() {
 			if m.Manager == "m" && m.Subresource == sub {
 				var fields map[string]any
-				if err := json.Unmarshal(m.FieldsV1.Raw, &fields); err != nil {
+				if err := json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields); err != nil {
 					t.Fatal(err)
 				}
 				owned = slices.Sorted(maps.Keys(fields))

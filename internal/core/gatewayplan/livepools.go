@@ -22,7 +22,8 @@ func (n *changing) pools(in *Inference, again map[routeID]bool) {
 	n.repooled, n.out.Inference = true, n.World.Inference
 	before := n.planner.pools
 	n.readPools()
-	spaces := map[string]bool{}             // with pools that routes plan otherwise, or whose names statuses of routes may suggest
+	// Namespaces with pools that routes plan otherwise, or whose names statuses of routes may suggest.
+	spaces := map[string]bool{}
 	for ref, now := range n.planner.pools { // any order: each by itself
 		was := before[ref]
 		if was == nil || !was.routedAs(now) {

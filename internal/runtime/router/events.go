@@ -46,13 +46,13 @@ func changed(uid string, emit func(*cri.ContainerEventResponse)) {
 
 // announceTurns announces the pods of a runtime each time that it answers again, or does not answer any more.
 func (r *Router) announceTurns(ctx context.Context, o *other, emit func(*cri.ContainerEventResponse)) {
-	for _, turned := o.state(); ; {
+	for turned, _ := o.state(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-turned:
 		}
-		_, turned = o.state() // before the pods are announced: no turn is missed
+		turned, _ = o.state() // before the pods are announced: no turn is missed
 		for _, uid := range r.places.uids(o) {
 			changed(uid, emit)
 		}

@@ -104,17 +104,17 @@ func (o *other) up() <-chan struct{} {
 	return o.back
 }
 
-// state is the problem of the runtime, and a channel that is closed when that changes.
-func (o *other) state() (problem error, turned <-chan struct{}) {
+// state is a channel that is closed when the problem of the runtime changes, and that problem.
+func (o *other) state() (turned <-chan struct{}, problem error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.current(), o.turned
+	return o.turned, o.current()
 }
 
 // watch calls emit when the runtime stops to answer and when it answers again, until ctx ends.
 func (o *other) watch(ctx context.Context, emit func(error)) {
 	for last := codes.OK; ; {
-		problem, turned := o.state()
+		turned, problem := o.state()
 		if code := status.Code(problem); code != last {
 			last = code
 			emit(problem)

@@ -31,7 +31,8 @@ import (
 // newParts returns the parts of a process.
 func (c *process) newParts() []part {
 	w, s := c.w, c.w.options.Sabotage
-	rollouts := deployments.Hooks{Sabotage: s.Rollout, Unanswered: func(uid types.UID) { w.invariants.extra[uid] = true }}
+	rollouts := deployments.Hooks{Sabotage: s.Rollout,
+		Unanswered: func(uid types.UID) { w.invariants.extra[uid] = true }}
 	setHooks := s.Sets
 	setHooks.Claims = w.storage != nil
 	parts := []part{

@@ -31,23 +31,24 @@ func proxy(ctx context.Context, endpoint, tcp string) error {
 	for {
 		a, err := own.Accept()
 		if err != nil {
-			return ended(ctx, err)
+			return acceptError(ctx, err)
 		}
 		b, err := other.Accept()
 		if err != nil {
 			_ = a.Close()
-			return ended(ctx, err)
+			return acceptError(ctx, err)
 		}
 		log.Print("a connection")
 		go join(a, b)
 	}
 }
 
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+// acceptError is err, unless the proxy was stopped.
+func acceptError(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return fmt.Errorf("accept: %w", err)
 	}
-	return fmt.Errorf("accept: %w", err)
+	return nil
 }
 
 // join copies both ways, and closes both connections when one of them ends.
