@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,10 +30,16 @@ func processorTime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
+// collectAfter lets the heap of this process grow as much between collections as carob lets its own under load, which
+// is 32 MB or more (base/gctuning). This heap has some 5 MB: collections, most of them for the prompts that are made
+// here, would be a part of each fiftieth choice.
+const collectAfter = 600
+
 // picks times the choice among 1,000 servers, in this process.
 func picks(_ context.Context, _ *lab) ([]line, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	defer debug.SetGCPercent(debug.SetGCPercent(collectAfter))
 	p := routing.NewPool(routing.DefaultConfig())
 	var all []routing.Endpoint
 	for i := range 1000 {
