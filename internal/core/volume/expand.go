@@ -61,13 +61,28 @@ func Expanded(c *corev1.PersistentVolumeClaim, size resource.Quantity) *corev1.P
 	return c
 }
 
-// NodeResizeFailed returns a claim whose volume the node cannot expand (S5.7).
-func NodeResizeFailed(c *corev1.PersistentVolumeClaim, why error, now metav1.Time) *corev1.PersistentVolumeClaim {
-	c = c.DeepCopy()
-	if c.Status.AllocatedResourceStatuses == nil {
-		c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{}
+// GivesUp reports whether a final error of the expansion ends it, so that the resizer can begin with the size that the
+// user requests now: because the error is infeasible, or because that size is another one, and the driver has refused
+// this expansion before (S5.17, S5.18).
+func (e *NodeExpansion) GivesUp(infeasible, before bool) bool {
+	if infeasible || e.Claim == nil {
+		return infeasible
 	}
-	c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = corev1.PersistentVolumeClaimNodeResizeInfeasible
+	want := e.Claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	return before && want.Cmp(e.Size) != 0
+}
+
+// NodeResizeFailed returns a claim whose volume a driver has refused to expand on the node. If that is for good, the
+// node does not try again (S5.7).
+func NodeResizeFailed(c *corev1.PersistentVolumeClaim, forGood bool, why error,
+	now metav1.Time) *corev1.PersistentVolumeClaim {
+	c = c.DeepCopy()
+	if forGood {
+		if c.Status.AllocatedResourceStatuses == nil {
+			c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{}
+		}
+		c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] = corev1.PersistentVolumeClaimNodeResizeInfeasible
+	}
 	condition := corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimNodeResizeError,
 		Status: corev1.ConditionTrue, LastTransitionTime: now,
 		Message: fmt.Sprintf("failed to expand pvc with %v", why)}

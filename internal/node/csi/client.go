@@ -90,6 +90,13 @@ func uncertain(err error) bool {
 	return false
 }
 
+// final reports whether a driver has answered a call with an error, and certainly does no longer what was requested.
+func final(err error) bool {
+	_, before := errors.AsType[*transient](err)
+	_, answered := status.FromError(err)
+	return answered && !before && !uncertain(err)
+}
+
 // infeasible reports whether repeating a call is useless (S5.17).
 func infeasible(err error) bool {
 	switch status.Code(err) {

@@ -23,6 +23,7 @@ import (
 type knownSize struct {
 	size    resource.Quantity
 	refused bool // the driver can do it only while the volume is not mounted (S5.17)
+	failed  bool // the driver has answered an expansion to another size with a final error (S5.18)
 }
 
 // watchOver periodically checks a volume while a pod uses it: it may have to be published again (S4.23) or enlarged
@@ -177,20 +178,10 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 	if caps[canExpand] {
 		err = m.nodeExpand(ctx, u, t, pv, e.Size, caps)
 	}
-	switch {
-	case err != nil && infeasible(err) && c != nil:
-		_, told := claims.UpdateStatus(ctx, volume.NodeResizeFailed(c, err, metav1.Now()), metav1.UpdateOptions{})
-		if told != nil {
-			m.cfg.Logger.Info(
-				"The status of a claim does not show yet that its volume can't be resized",
-				"claim",
-				c.Name,
-				"err",
-				told,
-			)
+	if err != nil {
+		if c != nil && final(err) {
+			m.tellRefused(ctx, t, c, e, err)
 		}
-		return err
-	case err != nil:
 		return err
 	}
 	if c != nil {
@@ -202,6 +193,25 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 	t.size = knownSize{size: e.Size}
 	m.mu.Unlock()
 	return nil
+}
+
+// tellRefused records in a claim that a driver has refused to enlarge its volume on the node.
+func (m *Manager) tellRefused(ctx context.Context, t *target, c *corev1.PersistentVolumeClaim, e *volume.NodeExpansion,
+	why error) {
+	m.mu.Lock()
+	forGood := e.GivesUp(infeasible(why), t.size.failed)
+	t.size.failed = true
+	m.mu.Unlock()
+	_, err := m.cfg.Client.CoreV1().PersistentVolumeClaims(c.Namespace).UpdateStatus(ctx,
+		volume.NodeResizeFailed(c, forGood, why, metav1.Now()), metav1.UpdateOptions{})
+	if err != nil {
+		m.cfg.Logger.Info("The status of a claim does not show yet that its volume can't be resized", "claim", c.Name,
+			"err", err)
+		return
+	}
+	m.mu.Lock()
+	t.size.failed = !forGood
+	m.mu.Unlock()
 }
 
 func (m *Manager) nodeExpand(ctx context.Context, u *use, t *target, pv *corev1.PersistentVolume,
