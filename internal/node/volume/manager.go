@@ -40,7 +40,7 @@ type Manager struct {
 	mu    sync.Mutex
 	pods  map[types.UID]*podVolumes
 	dirty map[types.UID]struct{} // contents to render again
-	// single are the pods that use ReadWriteOncePod volumes, by volume.
+	// single are the pods that use ReadWriteOncePod volumes, by volume; nil: not yet read from disk.
 	single map[string]types.UID
 
 	devices sync.Mutex // a block device comes or goes
@@ -76,7 +76,7 @@ func New(cfg Config) *Manager {
 		cfg:   cfg,
 		wake:  make(chan struct{}, 1),
 		pods:  make(map[types.UID]*podVolumes),
-		dirty: make(map[types.UID]struct{}), single: make(map[string]types.UID),
+		dirty: make(map[types.UID]struct{}),
 	}
 }
 

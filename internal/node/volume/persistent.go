@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -170,18 +171,58 @@ func uses(pod *corev1.Pod, name string) (mounted, mapped bool) {
 	return mounted, mapped
 }
 
+// singleDir has a file for each ReadWriteOncePod volume of a pod, from before the volume is set up until the pod's
+// directory goes: an agent that starts again knows which of two pods has it.
+const singleDir = "single"
+
 // takeSingle allows only one pod at a time to use a ReadWriteOncePod volume.
 func (m *Manager) takeSingle(uid types.UID, pv *corev1.PersistentVolume) error {
 	if !slices.Contains(pv.Spec.AccessModes, corev1.ReadWriteOncePod) {
 		return nil
 	}
+	if err := checkName(pv.Name); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.single == nil {
+		found, err := m.findSingle()
+		if err != nil {
+			return err
+		}
+		m.single = found
+	}
 	if user, ok := m.single[pv.Name]; ok && user != uid {
 		return errors.New("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	}
+	dir := filepath.Join(m.podDir(uid), singleDir)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, pv.Name), nil, 0o600); err != nil {
+		return err
+	}
 	m.single[pv.Name] = uid
 	return nil
+}
+
+// findSingle finds which pods have ReadWriteOncePod volumes since an earlier start.
+func (m *Manager) findSingle() (map[string]types.UID, error) {
+	found := map[string]types.UID{}
+	pods, err := m.OnDisk()
+	if err != nil {
+		return nil, err
+	}
+	for _, uid := range pods {
+		volumes, err := os.ReadDir(filepath.Join(m.podDir(uid), singleDir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("find the ReadWriteOncePod volumes of pods: %w", err)
+		}
+		for _, v := range volumes {
+			found[v.Name()] = uid
+		}
+	}
+	return found, nil
 }
 
 // fileSystem makes a volume's files reachable.

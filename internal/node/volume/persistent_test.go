@@ -158,9 +158,16 @@ func TestSinglePod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Prepare(t.Context(), podWithClaim("p2")); err == nil ||
-		!strings.Contains(err.Error(), "already in use by another pod") {
-		t.Errorf("the second pod: %v", err)
+	for range 2 { // also where the agent starts again, and comes to the second pod first
+		if err := w.Prepare(t.Context(), podWithClaim("p2")); err == nil ||
+			!strings.Contains(err.Error(), "already in use by another pod") {
+			t.Errorf("the second pod: %v", err)
+		}
+		w.Manager = w.restart()
+		w.cfg.Persistent = s
+	}
+	if err := w.Prepare(t.Context(), podWithClaim("p1")); err != nil {
+		t.Error(err)
 	}
 	if err := w.Remove(t.Context(), "p1"); err != nil {
 		t.Fatal(err)

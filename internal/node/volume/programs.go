@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // The arguments of mount(8) and mkfs(8) come from volumes, whose owners are administrators; nevertheless none of them
@@ -73,18 +75,42 @@ func format(ctx context.Context, device, kind string) error {
 	return run(ctx, "mkfs."+kind, args...)
 }
 
-// run runs a program of the machine.
+// Limits of a program's output.
+const (
+	maxOutput = 512         // bytes that an error shows
+	afterEnd  = time.Second // for output, after the program has ended
+)
+
+// run runs a program of the machine. It and all processes that it started in its group end with ctx: mount(8) has
+// another program mount, which may wait for a server.
 func run(ctx context.Context, name string, args ...string) error {
 	c := exec.CommandContext(ctx, name, args...)
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
-	if err := c.Run(); err != nil {
-		const most = 512
-		text := strings.TrimSpace(out.String())
-		if len(text) > most {
-			text = text[:most]
-		}
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, text)
+	out := &beginning{left: maxOutput}
+	c.Stdout, c.Stderr = out, out
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = afterEnd
+	err := c.Run()
+	switch {
+	case err == nil, errors.Is(err, exec.ErrWaitDelay): // it has ended well, and left a process that serves the mount
+		return nil
+	case ctx.Err() != nil:
+		err = fmt.Errorf("it has not ended: %w", ctx.Err())
 	}
-	return nil
+	return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err,
+		strings.ToValidUTF8(strings.TrimSpace(out.text.String()), "?"))
+}
+
+// beginning keeps the beginning of what is written to it.
+type beginning struct {
+	text bytes.Buffer
+	left int
+}
+
+// Write implements io.Writer.
+func (b *beginning) Write(p []byte) (int, error) {
+	kept := p[:min(len(p), b.left)]
+	b.left -= len(kept)
+	_, _ = b.text.Write(kept) // it never fails
+	return len(p), nil
 }
