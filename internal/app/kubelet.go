@@ -49,6 +49,11 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	} else {
 		cfg.Logs.Query = k.EnableSystemLogQuery != nil && *k.EnableSystemLogQuery
 	}
+	if age := k.ImageMaximumGCAge.Duration; age > 0 && cfg.ImageGC != nil {
+		policy := *cfg.ImageGC
+		policy.MaxAge = age
+		cfg.ImageGC = &policy
+	}
 	cfg.ManifestURL, cfg.ManifestHeader = k.StaticPodURL, k.StaticPodURLHeader
 	cfg.ManifestPeriod = k.HTTPCheckFrequency.Duration
 	cfg.MaxPulls = kubeletconfig.MaxPulls(k)

@@ -55,7 +55,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		LogDir:    func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) },
 		VolumeDir: p.volumes.EmptyDir,
 		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Wake,
-		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Shortage: p.shortage,
+		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Collected: p.meter.Collected, Shortage: p.shortage,
 	})
 	p.pods.Found(p.watcher.Found(ctx)) // so that the first report shows a runtime that responds as healthy
 	if cfg.Listener != nil {

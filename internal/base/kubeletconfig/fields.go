@@ -82,7 +82,7 @@ func fields() map[string]treatment {
 		"preloadedImagesVerificationAllowlist":   only(notYet, "null", "[]"),
 		"enableDebuggingHandlers":                only("logs, exec, and port-forward need them", "true"),
 		"cpuCFSQuotaPeriod":                      only("its feature gate is alpha", `"100ms"`),
-		"imageMaximumGCAge":                      only(notYet, `"0s"`),
+		"imageMaximumGCAge":                      honoured,
 		"enableControllerAttachDetach":           only("the attach-detach controller attaches volumes", "true"),
 		"systemReservedCgroup":                   only(notYet, `""`),
 		"kubeReservedCgroup":                     only(notYet, `""`),

@@ -1,6 +1,7 @@
 package kubeletconfig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -74,6 +75,13 @@ func checkNumbers(c *Configuration) (errs []error) {
 	if h, l := c.ImageGCHighThresholdPercent, c.ImageGCLowThresholdPercent; h != nil && l != nil && *l >= *h {
 		errs = append(errs, wrong("imageGCLowThresholdPercent (--image-gc-low-threshold) %v must be less than "+
 			"imageGCHighThresholdPercent (--image-gc-high-threshold) %v", *l, *h))
+	}
+	const minimum = 2 * time.Minute // the default of imageMinimumGCAge
+	switch most, least := c.ImageMaximumGCAge.Duration, cmp.Or(c.ImageMinimumGCAge.Duration, minimum); {
+	case most < 0:
+		errs = append(errs, wrong("imageMaximumGCAge %v must not be negative", most))
+	case most > 0 && most <= least:
+		errs = append(errs, wrong("imageMaximumGCAge %v must be greater than imageMinimumGCAge %v", most, least))
 	}
 	for _, d := range []struct {
 		name  string

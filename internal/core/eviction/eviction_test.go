@@ -350,6 +350,16 @@ func TestImages(t *testing.T) {
 	if want := []string{"never", "first", "later"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
+	for age, want := range map[time.Duration][]string{0: nil, 5 * time.Minute: {"never", "first"},
+		9 * time.Minute: {"never"}, 10 * time.Minute: nil} {
+		got = nil
+		for _, im := range OldImages(list, age, now) {
+			got = append(got, im.ID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("older than %s: %v, want %v", age, got, want)
+		}
+	}
 }
 
 // L7.155

@@ -11,6 +11,7 @@ import (
 type ImagePolicy struct {
 	High, Low int           // percent of the image file system: removal starts at High and stops at Low
 	MinAge    time.Duration // younger images stay
+	MaxAge    time.Duration // images that were unused for longer are removed, also without need; 0: they stay
 }
 
 // DefaultImagePolicy removes images before the default eviction threshold is reached, as upstream's
@@ -59,6 +60,15 @@ func binarySize(bytes int64) string {
 		size, unit = size/(1<<10), unit+1
 	}
 	return fmt.Sprintf("%.1f %ciB", size, "KMGT"[unit])
+}
+
+// OldImages returns the images that have been unused for longer than maxAge, in the order of UnusedImages; none if maxAge
+// is 0. An image that was never seen in use counts from when it was first seen.
+func OldImages(all []Image, maxAge time.Duration, now time.Time) []Image {
+	if maxAge <= 0 {
+		return nil
+	}
+	return UnusedImages(all, maxAge+1, now)
 }
 
 // UnusedImages returns the images that may be removed, in order: least recently used, then oldest.

@@ -330,6 +330,38 @@ func TestImagesAreRemovedBeforePods(t *testing.T) {
 	})
 }
 
+// imageMaximumGCAge: images go that were unused for longer than that, although the disk has room. Those that were there
+// before the agent have begun to be unused when it first saw them.
+func TestOldImages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 50, eviction.Settings{Hard: map[string]string{}})
+		w.cfg.Images.MaxAge = time.Hour
+		why := map[string]int{}
+		w.cfg.Collected = func(reason string) { why[reason]++ }
+		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "pinned", Size: 9, Pinned: true}}
+		w.usedBy = []*cri.Container{{ImageRef: "used"}}
+		w.look(t, "")
+		for range 13 { // the first time after ten seconds, then every five minutes: an hour, and no more
+			time.Sleep(imagePeriod)
+			w.look(t, "")
+		}
+		w.mu.Lock()
+		w.usedBy = nil
+		w.mu.Unlock()
+		time.Sleep(imagePeriod)
+		w.look(t, "", "remove image a")
+		for range 11 {
+			time.Sleep(imagePeriod)
+			w.look(t, "")
+		}
+		time.Sleep(imagePeriod)
+		w.look(t, "", "remove image used")
+		if len(why) != 1 || why["age"] != 2 {
+			t.Error(why)
+		}
+	})
+}
+
 // L10.75: failures of image garbage collection get events: a file system without a size, and from
 // the second time in a row on that the collection fails; a disk that stays full at the
 // pace of the collection.

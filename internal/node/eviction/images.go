@@ -24,8 +24,8 @@ type imageUse struct {
 	fails int                       // consecutive
 }
 
-// collectImages records the images and removes unused ones until their disk has enough space;
-// nil: the disk is not known (L7.133). If that fails, an event reports it at once, and then at
+// collectImages records the images and removes those that were unused for too long, and then unused ones until their
+// disk has enough space; nil: the disk is not known (L7.133). If that fails, an event reports it at once, and then at
 // the interval of upstream's collection.
 func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation) {
 	need := int64(0)
@@ -33,13 +33,17 @@ func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation)
 		need = eviction.ImageNeed(m.cfg.Images, disk.Available, disk.Capacity)
 	}
 	all, err := m.detectImages(ctx)
+	if old := eviction.OldImages(all, m.cfg.Images.MaxAge, time.Now()); err == nil && len(old) > 0 {
+		need -= m.remove(ctx, old, -1, byAge)
+		all = slices.DeleteFunc(all, func(im eviction.Image) bool { _, kept := m.images.known[im.ID]; return !kept })
+	}
 	switch {
 	case err != nil:
 	case disk != nil && disk.Capacity <= 0:
 		err = errors.New("invalid capacity 0 on image filesystem")
 		m.cfg.NodeEvent(corev1.EventTypeWarning, "InvalidDiskCapacity", err.Error())
 	case need > 0:
-		freed := m.remove(ctx, eviction.UnusedImages(all, m.cfg.Images.MinAge, time.Now()), need)
+		freed := m.remove(ctx, eviction.UnusedImages(all, m.cfg.Images.MinAge, time.Now()), need, bySpace)
 		if freed >= need || !m.images.told.IsZero() && time.Since(m.images.told) < imagePeriod {
 			return
 		}
@@ -64,11 +68,17 @@ func (m *Manager) removeUnused(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Looking for unused images failed")
 		return
 	}
-	m.remove(ctx, eviction.UnusedImages(all, 0, time.Now()), -1)
+	m.remove(ctx, eviction.UnusedImages(all, 0, time.Now()), -1, bySpace)
 }
 
+// Why images are removed, for the metrics.
+const (
+	bySpace = "space"
+	byAge   = "age"
+)
+
 // remove removes images in their order until so many bytes are free; negative: all.
-func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int64) (freed int64) {
+func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int64, why string) (freed int64) {
 	for _, im := range images {
 		if need >= 0 && freed >= need {
 			break
@@ -78,7 +88,10 @@ func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int6
 			klog.FromContext(ctx).Error(err, "Removing an unused image failed", "image", im.ID)
 			continue
 		}
-		klog.FromContext(ctx).Info("An unused image was removed", "image", im.ID, "bytes", im.Size)
+		klog.FromContext(ctx).Info("An unused image was removed", "image", im.ID, "bytes", im.Size, "reason", why)
+		if m.cfg.Collected != nil {
+			m.cfg.Collected(why)
+		}
 		delete(m.images.known, im.ID)
 		freed += im.Size
 	}

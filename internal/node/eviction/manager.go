@@ -61,6 +61,8 @@ type Config struct {
 	NodeEvent func(eventType, reason, message string)
 	// Evicted is called with the signal for which a pod was evicted; nil: not counted.
 	Evicted func(signal string)
+	// Collected is called with the reason, space or age, for which an image was removed; nil: not counted.
+	Collected func(reason string)
 	// Again causes a call of Look soon; it must not block.
 	Again func()
 	// Reclaim wakes pods that ended so that they check Shortage; it must not block.

@@ -166,6 +166,9 @@ func (m *Meter) PluginRun(name string, took time.Duration, failed bool) {
 	}
 }
 
+// Collected counts an unused image that was removed, and why: space or age.
+func (m *Meter) Collected(reason string) { m.imagesCollected.WithLabelValues(reason).Inc() }
+
 // Evicted counts a pod that was evicted for a signal such as memory.available.
 func (m *Meter) Evicted(signal string) { m.evictions.WithLabelValues(signal).Inc() }
 

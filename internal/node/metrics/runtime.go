@@ -53,13 +53,8 @@ func (r *metered) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 	return resp, err
 }
 
-// RemoveImage also counts the removal as garbage collection: the agent removes images for no other reason.
 func (r *metered) RemoveImage(ctx context.Context, req *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
-	resp, err := call(ctx, r.m, "remove_image", r.Runtime.RemoveImage, req)
-	if err == nil {
-		r.m.imagesCollected.WithLabelValues("space").Inc()
-	}
-	return resp, err
+	return call(ctx, r.m, "remove_image", r.Runtime.RemoveImage, req)
 }
 
 // CheckpointContainer implements runtime.Checkpointer where the runtime does.
