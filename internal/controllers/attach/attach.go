@@ -91,6 +91,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 			return nil, fmt.Errorf("attach: %w", err)
 		}
 	}
+	metrics.OnRead(c.measure)
 	return c, nil
 }
 

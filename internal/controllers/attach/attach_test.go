@@ -12,6 +12,7 @@ import (
 
 	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/volume"
 )
@@ -74,8 +75,24 @@ func TestAttachment(t *testing.T) {
 		api := controllertest.New(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "foreign"},
 			Spec: storagev1.VolumeAttachmentSpec{Attacher: "x", NodeName: "n1",
 				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &other}}})
+		metrics.Register()
 		events := start(t, api)
 		settle()
+		measured := func(wanted, attached float64) {
+			t.Helper()
+			now := controllertest.Metrics(t)
+			for name, want := range map[string]float64{"actual_state_of_world": attached, "desired_state_of_world": wanted} {
+				name = "attachdetach_controller_total_volumes{kubernetes.io/csi:" + driver + "," + name + "}"
+				if now[name] != want {
+					t.Errorf("%s is %v, want %v", name, now[name], want)
+				}
+			}
+			const used = "storage_count_attachable_volumes_in_use{n1,kubernetes.io/csi:" + driver + "}"
+			if now[used] != wanted {
+				t.Errorf("%s is %v, want %v", used, now[used], wanted)
+			}
+		}
+		measured(1, 0)
 		mine := handle.AttachmentName("n1")
 		controllertest.Equal(t, "attachments", attachments(api), mine, "foreign")
 		controllertest.Change(api, "", mine, func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })
@@ -94,9 +111,11 @@ func TestAttachment(t *testing.T) {
 		time.Sleep(time.Hour)
 		settle()
 		controllertest.Equal(t, "attachments while the node uses it", attachments(api), mine, "foreign")
+		measured(0, 1)
 		controllertest.Change(api, "", "n1", func(n *corev1.Node) { n.Status.VolumesInUse = nil })
 		settle()
 		controllertest.Equal(t, "attachments at the end", attachments(api), "foreign")
+		measured(0, 0)
 		if n := controllertest.All[*corev1.Node](api)[0]; len(n.Status.VolumesAttached) != 0 {
 			t.Errorf("attached: %+v", n.Status.VolumesAttached)
 		}

@@ -36,6 +36,7 @@ const (
 	taints    = "taint_eviction_controller"
 	devices   = "device_taint_eviction_controller"
 	claims    = "ephemeral_volume_controller"
+	binder    = "pv_collector"
 )
 
 func skips(subsystem, kind string) *metrics.CounterVec {
@@ -127,6 +128,27 @@ The event label can be "add" or "delete".`, metrics.BETA, "event")
 	ForcedDetaches = counter("attach_detach_controller", "attachdetach_controller_forced_detaches",
 		"Number of times the A/D Controller performed a forced detach", metrics.ALPHA, "reason")
 
+	AttachedVolumes = gauge("attachdetach_controller", "total_volumes", "Number of volumes in A/D Controller",
+		"plugin_name", "state")
+	VolumesInUse = gauge("storage_count", "attachable_volumes_in_use", "Measure number of volumes in use", "node",
+		"volume_plugin")
+
+	TotalVolumes = gauge(binder, "total_pv_count", "Gauge measuring total number of persistent volumes", "plugin_name",
+		"volume_mode")
+	BoundVolumes = gauge(binder, "bound_pv_count", "Gauge measuring number of persistent volume currently bound",
+		"storage_class")
+	UnboundVolumes = gauge(binder, "unbound_pv_count", "Gauge measuring number of persistent volume currently unbound",
+		"storage_class")
+	BoundClaims = gauge(binder, "bound_pvc_count", "Gauge measuring number of persistent volume claim currently bound",
+		"namespace", "storage_class", "volume_attributes_class")
+	UnboundClaims = gauge(binder, "unbound_pvc_count",
+		"Gauge measuring number of persistent volume claim currently unbound", "namespace", "storage_class",
+		"volume_attributes_class")
+	LateClasses = counter("", "retroactive_storageclass_total",
+		"Total number of retroactive StorageClass assignments to persistent volume claim", metrics.ALPHA)
+	NoLateClasses = counter("", "retroactive_storageclass_errors_total",
+		"Total number of failed retroactive StorageClass assignments to persistent volume claim", metrics.ALPHA)
+
 	VolumeClaims = counter(claims, "create_total", "Number of PersistentVolumeClaim creation requests", metrics.ALPHA)
 	NoClaims     = counter(claims, "create_failures_total", "Number of PersistentVolumeClaim creation requests",
 		metrics.ALPHA)
@@ -149,7 +171,9 @@ func families() []metrics.Registerable {
 		JobSyncSeconds, JobSyncs, JobsFinished, JobsElsewhere, JobPodsFinished, JobIndexesFinished, JobPodsCreated,
 		TrackedPodsEnded, CronJobSkew, JobDeletionSeconds, AutoscalerPasses, AutoscalerSeconds, Autoscalers, Desired,
 		ZoneHealth, ZoneSize, ZoneSick, Evictions, NodeSeconds, PodsRemoved, PodsNotRemoved, PodsEvicted,
-		EvictionSeconds, DevicePodsEvicted, DeviceEvictionSeconds, ForcedDetaches, VolumeClaims, NoClaims,
+		EvictionSeconds, DevicePodsEvicted, DeviceEvictionSeconds, ForcedDetaches, AttachedVolumes, VolumesInUse,
+		TotalVolumes, BoundVolumes, UnboundVolumes, BoundClaims, UnboundClaims, LateClasses, NoLateClasses,
+		VolumeClaims, NoClaims,
 		ResourceClaimsMade, ResourceClaims, SliceChanges, SliceSyncs, SlicesNumber}
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/loop"
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/volume"
 )
@@ -79,6 +80,7 @@ func New(client kubernetes.Interface, events, expands record.EventRecorder, read
 			return nil, fmt.Errorf("volumes: %w", err)
 		}
 	}
+	metrics.OnRead(c.measure)
 	return c, nil
 }
 
@@ -190,6 +192,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 			return 0, step.Err
 		}
 		wrote, err := c.write(ctx, step.Write)
+		if claim, ok := about.(*corev1.PersistentVolumeClaim); ok {
+			countLateClass(claim, step.Write, err)
+		}
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			return 10 * time.Millisecond, nil // the watches will show the change
 		}

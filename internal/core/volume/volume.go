@@ -175,6 +175,26 @@ func ModeOf(v *corev1.PersistentVolume) corev1.PersistentVolumeMode {
 	return corev1.PersistentVolumeFilesystem
 }
 
+// PluginName returns the name of the plugin of a volume in metrics (S1.96).
+func PluginName(v *corev1.PersistentVolume) string {
+	switch s := &v.Spec.PersistentVolumeSource; {
+	case s.CSI != nil:
+		return CSIPlugin + ":" + s.CSI.Driver
+	case s.Local != nil:
+		return "kubernetes.io/local-volume"
+	case s.HostPath != nil:
+		return "kubernetes.io/host-path"
+	case s.NFS != nil:
+		return "kubernetes.io/nfs"
+	case s.ISCSI != nil:
+		return "kubernetes.io/iscsi"
+	case s.FC != nil:
+		return "kubernetes.io/fc"
+	default:
+		return "N/A"
+	}
+}
+
 func attributesClass(name *string) string {
 	if name == nil {
 		return ""
