@@ -138,7 +138,7 @@ func (l *podLoop) readManifests(cfg *Config) {
 	}
 	if cfg.Manifests != "" {
 		l.manifest = static.NewSource(static.SourceConfig{Path: cfg.Manifests, Node: cfg.Name, Complete: cfg.Complete,
-			Wanted: files})
+			Cache: filepath.Join(cfg.RootDir, "static-pods"), Wanted: files})
 	}
 	if cfg.ManifestURL != "" {
 		l.web = static.NewWebSource(static.WebConfig{URL: cfg.ManifestURL, Header: cfg.ManifestHeader,

@@ -1,7 +1,10 @@
 package static
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +20,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/atomicfile"
 )
 
 // SourceConfig is the location of the manifests and the receiver of their pods.
 type SourceConfig struct {
 	Path string // a directory of manifests, or one file
 	Node string // name of the node
+	// Cache is a directory for the last usable text of each manifest, so that a running pod stays if carob starts while
+	// its manifest cannot be used; empty: none.
+	Cache string
 	// Complete fills in the defaults of a pod and validates it.
 	Complete func(*corev1.Pod) error
 	// Wanted gets the pods of all manifests, after each change.
@@ -137,6 +145,9 @@ func (s *Source) look(ctx context.Context) error {
 		news = s.read(log, path) || news
 	}
 	if news {
+		if err := s.forget(paths); err != nil {
+			log.Error(err, "Forgetting pod manifests that are gone")
+		}
 		s.told = true
 		s.cfg.Wanted(s.wanted(log, paths))
 	}
@@ -187,15 +198,26 @@ func (s *Source) read(log klog.Logger, path string) bool {
 		return false
 	}
 	f.size, f.changed, f.inode = info.Size(), info.ModTime(), inode(info)
-	pod, err := s.decode(path)
+	text, err := readManifest(path)
+	var pod *corev1.Pod
+	if err == nil {
+		pod, err = decode(text, path, s.cfg.Node, s.cfg.Complete, time.Now())
+	}
 	if err != nil {
 		if f.problem != err.Error() {
 			f.problem = err.Error()
 			log.Error(err, "A pod manifest can't be used; its pod stays as it was", "file", path)
 		}
+		if f.pod == nil {
+			f.pod = s.remembered(path)
+			return f.pod != nil
+		}
 		return false
 	}
 	f.problem = ""
+	if err := s.remember(path, text); err != nil {
+		log.Error(err, "If this pod manifest can't be used when carob starts again, its pod will end", "file", path)
+	}
 	if f.pod != nil && f.pod.UID == pod.UID {
 		return false
 	}
@@ -203,17 +225,64 @@ func (s *Source) read(log klog.Logger, path string) bool {
 	return true
 }
 
-func (s *Source) decode(path string) (*corev1.Pod, error) {
+func readManifest(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxManifest+1))
-	if err != nil {
-		return nil, err
+	return io.ReadAll(io.LimitReader(f, maxManifest+1))
+}
+
+// cached is where the last usable text of a manifest is kept.
+func (s *Source) cached(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join(s.cfg.Cache, hex.EncodeToString(sum[:]))
+}
+
+// remember keeps the text of a manifest.
+func (s *Source) remember(path string, text []byte) error {
+	if s.cfg.Cache == "" {
+		return nil
 	}
-	return decode(text, path, s.cfg.Node, s.cfg.Complete, time.Now())
+	if old, err := os.ReadFile(s.cached(path)); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	if err := os.MkdirAll(s.cfg.Cache, 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(s.cached(path), text, 0o600)
+}
+
+// remembered is the pod of a manifest as it could last be used; nil if it never could.
+func (s *Source) remembered(path string) *corev1.Pod {
+	if s.cfg.Cache == "" {
+		return nil
+	}
+	text, err := readManifest(s.cached(path))
+	if err != nil {
+		return nil
+	}
+	pod, err := decode(text, path, s.cfg.Node, s.cfg.Complete, time.Now())
+	if err != nil {
+		return nil // this version refuses it, too
+	}
+	return pod
+}
+
+// forget removes what is kept of manifests that no longer exist.
+func (s *Source) forget(paths []string) error {
+	kept, err := os.ReadDir(s.cfg.Cache)
+	if s.cfg.Cache == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, k := range kept {
+		if !slices.ContainsFunc(paths, func(path string) bool { return filepath.Base(s.cached(path)) == k.Name() }) {
+			errs = append(errs, os.Remove(filepath.Join(s.cfg.Cache, k.Name())))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // wanted is the pods of all manifests; of two with one name the first file counts (L3.3).

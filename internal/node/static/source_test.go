@@ -100,19 +100,25 @@ type watched struct {
 }
 
 func watch(t *testing.T) *watched {
-	w := &watched{t: t, dir: t.TempDir(), pods: make(chan []*corev1.Pod, 10)}
-	w.Source = NewSource(SourceConfig{Path: w.dir, Node: "n", Complete: accept,
+	w, stop := watchIn(t, t.TempDir(), "")
+	t.Cleanup(stop)
+	return w
+}
+
+// watchIn watches a directory until stop is called.
+func watchIn(t *testing.T, dir, cache string) (w *watched, stop func()) {
+	w = &watched{t: t, dir: dir, pods: make(chan []*corev1.Pod, 10)}
+	w.Source = NewSource(SourceConfig{Path: w.dir, Node: "n", Complete: accept, Cache: cache,
 		Wanted: func(p []*corev1.Pod) { w.pods <- p }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	t.Cleanup(func() {
+	return w, func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-	})
-	return w
+	}
 }
 
 // next is the next set of pods; a change that goes unnoticed runs into the deadline.
@@ -170,6 +176,40 @@ func TestBadManifestLeavesThePod(t *testing.T) {
 	w.write("zz.yaml", strings.Replace(manifest, "web", "zz", 1))
 	if now := w.next("web-n", "zz-n"); now[0].UID != old[0].UID {
 		t.Error("a bad manifest changed its pod")
+	}
+}
+
+// A pod also stays where the agent starts again while its manifest can't be used, until the manifest goes.
+func TestBadManifestAtTheStart(t *testing.T) {
+	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "kept")
+	w, stop := watchIn(t, dir, cache)
+	w.next()
+	w.write("web.yaml", manifest)
+	old := w.next("web-n")
+	stop()
+	w.write("web.yaml", "kind: [")
+	w.write("never.yaml", "kind: [")
+	w, stop = watchIn(t, dir, cache)
+	if now := w.next("web-n"); now[0].UID != old[0].UID {
+		t.Error("it is another pod")
+	}
+	w.write("web.yaml", strings.Replace(manifest, "image: web", "image: web:2", 1))
+	if now := w.next("web-n"); now[0].UID == old[0].UID {
+		t.Error("the mended manifest is not used")
+	}
+	stop()
+	if err := os.Remove(filepath.Join(dir, "web.yaml")); err != nil { // while no agent runs
+		t.Fatal(err)
+	}
+	w, stop = watchIn(t, dir, cache)
+	w.next()
+	stop()
+	w.write("web.yaml", "kind: [")
+	w, stop = watchIn(t, dir, cache)
+	defer stop()
+	w.next()
+	if kept, err := os.ReadDir(cache); err != nil || len(kept) != 0 {
+		t.Errorf("kept: %v, %v", kept, err)
 	}
 }
 
