@@ -81,8 +81,8 @@ func TestAttachment(t *testing.T) {
 		measured := func(wanted, attached float64) {
 			t.Helper()
 			now := controllertest.Metrics(t)
-			for name, want := range map[string]float64{"actual_state_of_world": attached, "desired_state_of_world": wanted} {
-				name = "attachdetach_controller_total_volumes{kubernetes.io/csi:" + driver + "," + name + "}"
+			for name, want := range map[string]float64{"actual": attached, "desired": wanted} {
+				name = "attachdetach_controller_total_volumes{" + plugin(driver) + "," + name + "_state_of_world}"
 				if now[name] != want {
 					t.Errorf("%s is %v, want %v", name, now[name], want)
 				}

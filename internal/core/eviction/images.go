@@ -62,8 +62,8 @@ func binarySize(bytes int64) string {
 	return fmt.Sprintf("%.1f %ciB", size, "KMGT"[unit])
 }
 
-// OldImages returns the images that have been unused for longer than maxAge, in the order of UnusedImages; none if maxAge
-// is 0. An image that was never seen in use counts from when it was first seen.
+// OldImages returns the images that have been unused for longer than maxAge, in the order of UnusedImages; none if
+// maxAge is 0. An image that was never seen in use counts from when it was first seen.
 func OldImages(all []Image, maxAge time.Duration, now time.Time) []Image {
 	if maxAge <= 0 {
 		return nil

@@ -81,7 +81,8 @@ func testExpandRefused(t *testing.T, code codes.Code) {
 			t.Fatal(got)
 		}
 	}
-	if got := claim(nil).Status.Conditions; len(got) != 1 || got[0].Type != corev1.PersistentVolumeClaimNodeResizeError ||
+	const refused = corev1.PersistentVolumeClaimNodeResizeError
+	if got := claim(nil).Status.Conditions; len(got) != 1 || got[0].Type != refused ||
 		!strings.Contains(got[0].Message, "not today") {
 		t.Fatalf("%+v", got)
 	}

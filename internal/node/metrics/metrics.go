@@ -21,25 +21,25 @@ import (
 type Meter struct {
 	kubelet, probes *prometheus.Registry
 
-	operations, operationErrors         *prometheus.CounterVec
-	operationTime                       *prometheus.HistogramVec
-	sandboxTime                         *prometheus.HistogramVec
-	sandboxErrors                       *prometheus.CounterVec
-	podsStarted, podsFailed             prometheus.Counter
-	containersStarted, containersFailed *prometheus.CounterVec
-	containersEnded                     *prometheus.CounterVec
-	podStart, podStartTotal             prometheus.Histogram
-	imagePull, pluginTime               *prometheus.HistogramVec
-	pluginErrors                        *prometheus.CounterVec
-	imagesCollected                     *prometheus.CounterVec
-	cgroupTime                          *prometheus.HistogramVec
-	relistTime, relistInterval          prometheus.Histogram
-	evictions, preemptions, notAdmitted *prometheus.CounterVec
-	probeTotal                          *prometheus.CounterVec
-	probeTime                           *prometheus.HistogramVec
-	storage                             storage
-	devices                             deviceFamilies
-	pinning                             pinningFamilies
+	operations, operationErrors          *prometheus.CounterVec
+	operationTime                        *prometheus.HistogramVec
+	sandboxTime                          *prometheus.HistogramVec
+	sandboxErrors                        *prometheus.CounterVec
+	podsStarted, podsFailed              prometheus.Counter
+	containersStarted, containersFailed  *prometheus.CounterVec
+	containersEnded                      *prometheus.CounterVec
+	podStart, podStartTotal, podStartSLI prometheus.Histogram
+	imagePull, pluginTime                *prometheus.HistogramVec
+	pluginErrors                         *prometheus.CounterVec
+	imagesCollected                      *prometheus.CounterVec
+	cgroupTime                           *prometheus.HistogramVec
+	relistTime, relistInterval           prometheus.Histogram
+	evictions, preemptions, notAdmitted  *prometheus.CounterVec
+	probeTotal                           *prometheus.CounterVec
+	probeTime                            *prometheus.HistogramVec
+	storage                              storage
+	devices                              deviceFamilies
+	pinning                              pinningFamilies
 
 	mu       sync.Mutex
 	pods     map[types.UID]*podCounts
@@ -51,6 +51,10 @@ type podCounts struct {
 	seen  time.Time         // when it was first seen
 	runs  bool              // its start was counted, or it ran before
 	ended map[string]string // container to the id of its last instance whose end was counted
+
+	pulls     int // that run now
+	pullsFrom time.Time
+	pulled    time.Duration // while at least one pull ran
 }
 
 // Buckets of upstream's families, in seconds.
@@ -99,6 +103,9 @@ func New() *Meter {
 		"container_type", "exit_code", "reason")
 	m.podStart = one(spread("pod_start_duration_seconds",
 		"Duration in seconds from the agent seeing a pod for the first time to the pod starting to run.", startBuckets))
+	m.podStartSLI = one(spread("pod_start_sli_duration_seconds",
+		"Duration in seconds to start a pod since its creation, without pulls of images and init containers.",
+		startBuckets))
 	m.podStartTotal = one(spread("pod_start_total_duration_seconds",
 		"Duration in seconds to start a pod since its creation, with the time to pull images and run init containers.",
 		startBuckets))

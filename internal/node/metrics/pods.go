@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,10 @@ type executor struct {
 // Do implements pods.Executor.
 func (e *executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Action) pods.Result {
 	began := time.Now()
+	if _, pulls := action.(podlife.PullImage); pulls {
+		e.m.pulls(pod, 1)
+		defer e.m.pulls(pod, -1)
+	}
 	r := e.Executor.Do(ctx, pod, action)
 	switch a := action.(type) {
 	case podlife.CreateSandbox:
@@ -53,6 +58,24 @@ func (e *executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 		}
 	}
 	return r
+}
+
+// pulls counts the pulls of a pod that run.
+func (m *Meter) pulls(pod *corev1.Pod, more int) {
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.pods[pod.UID]
+	if p == nil {
+		return // it is gone, or was never seen
+	}
+	if p.pulls == 0 {
+		p.pullsFrom = now
+	}
+	if p.pulls += more; p.pulls == 0 {
+		p.pulled += now.Sub(p.pullsFrom)
+	}
+	p.pulls = max(p.pulls, 0)
 }
 
 // Forget implements pods.Executor: the families of a pod that is gone go with it.
@@ -120,7 +143,13 @@ func (m *Meter) published(pod *corev1.Pod, status *corev1.PodStatus, now time.Ti
 	p := m.counts(pod, now)
 	if !p.runs && status.Phase == corev1.PodRunning {
 		m.podStart.Observe(now.Sub(p.seen).Seconds())
-		m.podStartTotal.Observe(now.Sub(pod.CreationTimestamp.Time).Seconds())
+		if made := pod.CreationTimestamp; !made.IsZero() { // static pods have none
+			total := now.Sub(made.Time)
+			m.podStartTotal.Observe(total.Seconds())
+			if !stateful(pod) {
+				m.podStartSLI.Observe(max(total-p.pulled-initTime(status), 0).Seconds())
+			}
+		}
 	}
 	p.runs = p.runs || status.Phase != corev1.PodPending
 	ends(status, func(kind string, s *corev1.ContainerStatus, id string, t *corev1.ContainerStateTerminated) {
@@ -129,6 +158,23 @@ func (m *Meter) published(pod *corev1.Pod, status *corev1.PodStatus, now time.Ti
 			m.containersEnded.WithLabelValues(kind, strconv.Itoa(int(t.ExitCode)), t.Reason).Inc()
 		}
 	})
+}
+
+// stateful reports whether the start of a pod depends on storage: the indicator of starts leaves such pods out.
+func stateful(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Secret == nil && v.ConfigMap == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Projected == nil
+	})
+}
+
+// initTime is how long the init containers ran that have ended.
+func initTime(status *corev1.PodStatus) (sum time.Duration) {
+	for i := range status.InitContainerStatuses {
+		if t := status.InitContainerStatuses[i].State.Terminated; t != nil && !t.StartedAt.IsZero() {
+			sum += max(t.FinishedAt.Sub(t.StartedAt.Time), 0)
+		}
+	}
+	return sum
 }
 
 // ends calls a function for the newest instance of each container that has ended.
