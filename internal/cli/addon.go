@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 
 	"carob/internal/base/addons"
@@ -73,6 +74,22 @@ var addonKinds = map[string]schema.GroupVersionResource{
 		Resource: "clusterrolebindings"},
 	"CustomResourceDefinition": {Group: "apiextensions.k8s.io", Version: "v1",
 		Resource: "customresourcedefinitions"},
+	"Role":           {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
+	"RoleBinding":    {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
+	"ServiceAccount": {Version: "v1", Resource: "serviceaccounts"},
+	workload:         {Group: "apps", Version: "v1", Resource: "deployments"},
+}
+
+// workload is the kind of objects that act on those of users. They go when the add-on is disabled.
+const workload = "Deployment"
+
+// addonAPI is the client for one object of an add-on.
+func addonAPI(c dynamic.Interface, o *unstructured.Unstructured) dynamic.ResourceInterface {
+	api := c.Resource(addonKinds[o.GetKind()])
+	if ns := o.GetNamespace(); ns != "" {
+		return api.Namespace(ns)
+	}
+	return api
 }
 
 // addon finds an add-on by its name, and the client for its objects.
@@ -207,7 +224,7 @@ func applyAddon(ctx context.Context, c dynamic.Interface, a addons.Addon) (chang
 		return false, err
 	}
 	for _, o := range objects {
-		api := c.Resource(addonKinds[o.GetKind()])
+		api := addonAPI(c, o)
 		before := ""
 		if old, err := api.Get(ctx, o.GetName(), metav1.GetOptions{}); err == nil {
 			before = old.GetResourceVersion()
@@ -318,6 +335,9 @@ func (r *root) disableAddon(ctx context.Context, c dynamic.Interface, a addons.A
 			patch, metav1.PatchOptions{FieldManager: addonOwner}); err != nil {
 			return fmt.Errorf("disable add-on %s: %w", a.Name, err)
 		}
+		if err := deleteAddon(ctx, c, a, func(kind string) bool { return kind == workload }); err != nil {
+			return fmt.Errorf("disable add-on %s: %w", a.Name, err)
+		}
 		fmt.Fprintf(r.out, "addon/%s disabled\n", a.Name)
 	} else {
 		fmt.Fprintf(r.out, "addon/%s unchanged: it is not enabled\n", a.Name)
@@ -344,25 +364,80 @@ func countAddonObjects(ctx context.Context, c dynamic.Interface, a addons.Addon)
 	return out
 }
 
-// purgeAddon deletes the objects of an add-on. It deletes the switch first, so that the add-on
-// stops acting.
+// purgeAddon deletes the objects of an add-on. It deletes the switch first, so that the add-on stops acting. What acts
+// in pods goes last: objects of users may wait for it.
 func purgeAddon(ctx context.Context, c dynamic.Interface, a addons.Addon) error {
 	objects, err := a.Manifests()
 	if err != nil {
 		return err
 	}
+	definition := func(kind string) bool { return kind == "CustomResourceDefinition" }
+	if err := deleteAddon(ctx, c, a, definition); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == workload }) {
+		for _, o := range objects {
+			if !definition(o.GetKind()) {
+				continue
+			}
+			if err := awaitGone(ctx, c, o.GetName()); err != nil {
+				return err
+			}
+		}
+	}
+	return deleteAddon(ctx, c, a, func(kind string) bool { return !definition(kind) })
+}
+
+// deleteAddon deletes the objects of an add-on that are of certain kinds, the last ones first.
+func deleteAddon(ctx context.Context, c dynamic.Interface, a addons.Addon, which func(kind string) bool) error {
+	objects, err := a.Manifests()
+	if err != nil {
+		return err
+	}
 	for _, object := range slices.Backward(objects) {
-		api := c.Resource(addonKinds[object.GetKind()])
+		if !which(object.GetKind()) {
+			continue
+		}
+		api := addonAPI(c, object)
 		o, err := api.Get(ctx, object.GetName(), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && o.GetLabels()[addons.Label] != a.Name {
 			continue
 		}
 		if err == nil {
-			err = api.Delete(ctx, o.GetName(), metav1.DeleteOptions{})
+			background := metav1.DeletePropagationBackground
+			err = api.Delete(ctx, o.GetName(), metav1.DeleteOptions{PropagationPolicy: &background})
 		}
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 			return err
 		}
 	}
 	return nil
+}
+
+// awaitGone waits until a definition that is being deleted is gone, with its objects.
+func awaitGone(ctx context.Context, c dynamic.Interface, definition string) error {
+	ctx, cancel := context.WithTimeout(ctx, addonTime)
+	defer cancel()
+	api := c.Resource(addonKinds["CustomResourceDefinition"])
+	one := fields.OneTermEqualSelector(metav1.ObjectNameField, definition)
+	options := metav1.ListOptions{FieldSelector: one.String()}
+	list, err := api.List(ctx, options)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", definition, err)
+	}
+	if len(list.Items) == 0 || list.Items[0].GetDeletionTimestamp() == nil { // gone, or not the add-on's
+		return nil
+	}
+	options.ResourceVersion = list.GetResourceVersion()
+	w, err := api.Watch(ctx, options)
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", definition, err)
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if e.Type == watch.Deleted {
+			return nil
+		}
+	}
+	return fmt.Errorf("objects of %s are still being deleted: see what they wait for, then try again", definition)
 }

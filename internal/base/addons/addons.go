@@ -27,11 +27,13 @@ const (
 
 // VPA is the add-on that runs VerticalPodAutoscalers. Gateway has the kinds of the Gateway API; a cluster that was
 // started with an address for the gateway has it from the start. Inference has the kinds of pools of model servers,
-// which the gateway serves.
+// which the gateway serves. Snapshots has the kinds and the controller of snapshots of volumes; unlike the others, this
+// controller is no part of carob.
 const (
 	VPA       = "vpa"
 	Gateway   = "gateway"
 	Inference = "inference"
+	Snapshots = "snapshots"
 )
 
 // Addon is one add-on.
@@ -67,6 +69,13 @@ var inference []byte
 //go:embed inference-crds.json.gz
 var inferenceDefinitions []byte
 
+//go:embed snapshots.yaml
+var snapshots []byte
+
+//go:generate ../../../hack/snapshot-crds
+//go:embed snapshot-crds.json.gz
+var snapshotDefinitions []byte
+
 // All are the add-ons, by name.
 func All() []Addon {
 	return []Addon{{Name: Gateway, Description: "Gateway API: routes to Services by HTTP host, path, and header",
@@ -82,6 +91,11 @@ func All() []Addon {
 			"inferenceobjectives.v1alpha2.inference.networking.x-k8s.io",
 			"inferencemodelrewrites.v1alpha2.inference.networking.x-k8s.io",
 			"inferenceobjectives.v1alpha2.llm-d.ai", "inferencemodelrewrites.v1alpha2.llm-d.ai"}, text: inference, definitions: inferenceDefinitions,
+	}, {Name: Snapshots, Description: "VolumeSnapshots of CSI drivers: their kinds and their controller",
+		Switch: "volumesnapshots.snapshot.storage.k8s.io", Group: "snapshot.storage.k8s.io",
+		Kept:    "drivers keep what their policy says",
+		Objects: []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}, text: snapshots,
+		definitions: snapshotDefinitions,
 	}, {Name: VPA, Description: "VerticalPodAutoscaler: sets the requests of pods by what they use",
 		Switch: "verticalpodautoscalers.autoscaling.k8s.io", Group: "autoscaling.k8s.io",
 		Kept:    "pods keep the requests that they have",
