@@ -236,17 +236,22 @@ func TestClaimsThatCannotBeProvisioned(t *testing.T) {
 		shared.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 		api.Put(shared)
 		selectNode(t, api, "shared", "n1")
+		huge := claim("huge")
+		huge.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1e30")}
+		api.Put(huge)
+		selectNode(t, api, "huge", "n1")
 		time.Sleep(time.Second)
 		got := controllertest.Events(events)
 		for _, want := range []string{`failed to provision volume with StorageClass "local-path": node "n9" not found`,
 			`failed to provision volume with StorageClass "local-path": NodePath only supports ReadWriteOnce and ` +
-				`ReadWriteOncePod (1.22+) access modes`} {
+				`ReadWriteOncePod (1.22+) access modes`,
+			`failed to provision volume with StorageClass "local-path": a size of 1e30 is more than any disk can have`} {
 			if !slices.Contains(got, "Warning ProvisioningFailed "+want) {
 				t.Errorf("no event %q in %q", want, got)
 			}
 		}
 		for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](api) {
-			if _, selected := c.Annotations[volume.SelectedNode]; selected != (c.Name == "shared") {
+			if _, selected := c.Annotations[volume.SelectedNode]; selected != (c.Name != "gone") {
 				t.Errorf("%s: annotations %v", c.Name, c.Annotations)
 			}
 		}

@@ -114,9 +114,25 @@ func TestMinimumReclaim(t *testing.T) {
 	}
 }
 
+// A threshold that is never left stays reached, also if its quantity is as large as a number can be.
+func TestHugeThreshold(t *testing.T) {
+	all, err := Parse(Settings{Hard: map[string]string{"memory.available": "9223372036854775807"},
+		MinReclaim: map[string]string{"memory.available": "1Gi"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := []Observation{{Signal: MemoryAvailable, Available: 8 << 30, Capacity: 16 << 30}}
+	for _, before := range []bool{false, true} {
+		if !Hit(all[0], free, before) {
+			t.Errorf("reached before: %t: it is not reached", before)
+		}
+	}
+}
+
 func TestSettingsAreChecked(t *testing.T) {
 	for want, s := range map[string]Settings{
 		`"memory.free" is not a signal`:    {Hard: map[string]string{"memory.free": "1"}},
+		`"1e30" is more than any machine`:  {Hard: map[string]string{"memory.available": "1e30"}},
 		`"ten" is neither a quantity`:      {Hard: map[string]string{"memory.available": "ten"}},
 		`"110%" is not a percentage`:       {Hard: map[string]string{"memory.available": "110%"}},
 		"needs a grace period":             {Soft: map[string]string{"pid.available": "1k"}},
@@ -305,6 +321,7 @@ func TestLocalLimits(t *testing.T) {
 		{Usage{Pod: pod("p", limits("2Mi")), Volumes: []VolumeUsage{{Name: "v", Bytes: 1 << 20}},
 			Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20, Logs: 1}}}, true,
 			"Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "},
+		{Usage{Pod: pod("p", limits("1e30")), Containers: []ContainerUsage{{Name: "c", Layer: 1 << 20}}}, true, ""},
 	} {
 		if got := HasLocalLimit(x.u.Pod); got != x.has {
 			t.Errorf("has a limit: %t, want %t", got, x.has)

@@ -38,7 +38,7 @@ func OverLocalLimit(u Usage) (message, signal string) {
 	}
 	for i := range u.Pod.Spec.Volumes {
 		v := &u.Pod.Spec.Volumes[i]
-		if limited(v) && held[v.Name] > v.EmptyDir.SizeLimit.Value() {
+		if limited(v) && v.EmptyDir.SizeLimit.CmpInt64(held[v.Name]) < 0 {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name,
 				v.EmptyDir.SizeLimit.String()), "emptydirfs.limit"
 		}
@@ -47,13 +47,13 @@ func OverLocalLimit(u Usage) (message, signal string) {
 		total += c.Layer + c.Logs
 	}
 	if limit, ok := resources.SpecLimits(u.Pod)[corev1.ResourceEphemeralStorage]; ok && limit.Sign() > 0 &&
-		total > limit.Value() {
+		limit.CmpInt64(total) < 0 {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ",
 			limit.String()), "ephemeralpodfs.limit"
 	}
 	for _, c := range u.Containers {
 		limit := limitOf(u.Pod, c.Name)
-		if limit != nil && c.Layer+c.Logs > limit.Value() {
+		if limit != nil && limit.CmpInt64(c.Layer+c.Logs) < 0 {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String()),
 				"ephemeralcontainerfs.limit"
 		}

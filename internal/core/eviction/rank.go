@@ -3,6 +3,7 @@ package eviction
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -99,8 +100,11 @@ func Rank(s Signal, pods []Usage, split bool) []Usage {
 		}
 		if name := s.Resource(); name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
 			q := resources.SpecRequests(u.Pod)[name]
+			r.over = q.CmpInt64(r.beyond) < 0
+			if q.CmpInt64(math.MaxInt64) > 0 { // as a number it would be another one
+				q = *resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
+			}
 			r.beyond -= q.Value()
-			r.over = r.beyond > 0
 		}
 		list = append(list, r)
 	}
@@ -156,7 +160,7 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 			continue
 		}
 		request, ok := requestOf(u.Pod, c.Name, name)
-		if !ok || uses <= request.Value() {
+		if !ok || request.CmpInt64(uses) >= 0 {
 			continue
 		}
 		fmt.Fprintf(&message, "Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name,

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -209,6 +210,9 @@ func parseAmount(text string) (Amount, error) {
 	if err != nil || q.Sign() < 0 {
 		return Amount{}, fmt.Errorf("%q is neither a quantity such as 100Mi nor a percentage", text)
 	}
+	if q.CmpInt64(math.MaxInt64) > 0 { // as a number it would be another one
+		return Amount{}, fmt.Errorf("%q is more than any machine can have", text)
+	}
 	return Amount{Quantity: &q}, nil
 }
 
@@ -329,7 +333,8 @@ func Hit(t Threshold, all []Observation, before bool) bool {
 	}
 	limit := t.Min.Of(o.Capacity)
 	if before {
-		limit += t.Reclaim.Of(o.Capacity)
+		more := t.Reclaim.Of(o.Capacity)
+		limit = min(limit, math.MaxInt64-more) + more // a quantity may be as large as a number can be
 	}
 	return o.Available < limit
 }

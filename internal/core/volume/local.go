@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -198,6 +200,9 @@ func newLocal(in LocalInput) (*corev1.PersistentVolume, *LocalPlace, error) {
 		return nil, nil, err
 	}
 	size := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	if err := tooLarge(size); err != nil {
+		return nil, nil, err
+	}
 	v := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: LocalName(c),
 			Annotations: map[string]string{ProvisionedBy: LocalProvisioner, LocalNode: in.Node.Name}},
@@ -234,6 +239,14 @@ func newLocal(in LocalInput) (*corev1.PersistentVolume, *LocalPlace, error) {
 		return nil, nil, fmt.Errorf("volume type %q is none of local and hostPath", kind)
 	}
 	return v, &LocalPlace{Base: class.Parameters[parameterPath], Name: name, Size: size.Value(), Block: block}, nil
+}
+
+// tooLarge refuses a size that is more bytes than a number can be: as a number it would be another one, or none.
+func tooLarge(size resource.Quantity) error {
+	if size.CmpInt64(math.MaxInt64) > 0 {
+		return fmt.Errorf("a size of %s is more than any disk can have", size.String())
+	}
+	return nil
 }
 
 // Into completes a volume whose data is at path. limit is the mechanism that enforces its size.
@@ -291,6 +304,9 @@ func expandLocal(in LocalInput) LocalStep {
 	size := v.Spec.Capacity[corev1.ResourceStorage]
 	if size.Cmp(want) < 0 {
 		place, err := placeOf(v, in.Bases)
+		if err == nil {
+			err = tooLarge(want)
+		}
 		if err != nil {
 			return LocalStep{Events: []Event{resizeFailed(v, err)}}
 		}

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -228,7 +229,14 @@ func openFile(base int, name string, flags uint64) (int, error) {
 	return fd, nil
 }
 
+// sector is what a block device's size is a multiple of; the rest of a file is cut off.
+const sector = 512
+
+// grow gives a file at least a size, in whole sectors.
 func grow(fd int, size int64) error {
+	if rest := size % sector; rest > 0 && size < math.MaxInt64-sector {
+		size += sector - rest
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err

@@ -281,6 +281,23 @@ func TestBlock(t *testing.T) {
 	}
 }
 
+// A block device has at least the size that was requested, although its size is a number of sectors.
+func TestBlockOfOddSize(t *testing.T) {
+	base := t.TempDir()
+	d := disk(t, base)
+	for _, c := range []struct{ request, size int64 }{{1, 512}, {1025, 1536}, {1536, 1536}, {1537, 2048}} {
+		p := volume.LocalPlace{Base: base, Name: place, Size: c.request, Block: true}
+		path, _ := makeAt(t, d, p)
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() != c.size {
+			t.Errorf("%d bytes: %d", c.request, info.Size())
+		}
+	}
+}
+
 // Where the file system has project quotas, a volume cannot have more than its size, until it is resized.
 func TestQuota(t *testing.T) {
 	dir := t.TempDir()
