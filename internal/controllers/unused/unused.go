@@ -27,6 +27,9 @@ import (
 // keeps its condition.
 const settle = 100 * time.Millisecond
 
+// recheck is the time between two looks at a claim that is used by a pod which the watch does not show.
+const recheck = time.Second
+
 // Controller writes the condition. Its key is a claim's namespace/name.
 type Controller struct {
 	*loop.Loop
@@ -43,7 +46,7 @@ func New(client kubernetes.Interface, pods, claims *source.Watch) (*Controller, 
 	c.Loop = loop.New("unused_claims", 2, c.reconcile)
 	err := claims.OnChange(func(_, after metav1.Object) {
 		// Each change: the write of a condition may be shown only after the pod that made it wrong.
-		if claim, ok := after.(*corev1.PersistentVolumeClaim); ok && volume.WantsUnused(claim) {
+		if claim, ok := after.(*corev1.PersistentVolumeClaim); ok && volume.HasUnused(claim) {
 			c.AddAfter(claim.Namespace+"/"+claim.Name, settle)
 		}
 	})
@@ -105,21 +108,23 @@ func (c *Controller) used(key string, claim *corev1.PersistentVolumeClaim) bool 
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	claim := source.Get[*corev1.PersistentVolumeClaim](c.claims, key)
-	if claim == nil || !volume.WantsUnused(claim) {
+	if claim == nil || !volume.HasUnused(claim) {
 		return 0, nil
 	}
-	namespace, used := claim.Namespace, c.used(key, claim)
+	namespace, used, again := claim.Namespace, c.used(key, claim), time.Duration(0)
 	changed := volume.Unused(claim, used, metav1.Now())
 	if changed != nil && !used { // the watch may not show a new pod yet
 		list, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return 0, fmt.Errorf("list the pods that may use claim %s: %w", key, err)
 		}
-		used = slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return uses(&p, claim) })
+		if used = slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return uses(&p, claim) }); used {
+			again = recheck // the watch never shows a pod that comes and goes while it is interrupted
+		}
 		changed = volume.Unused(claim, used, metav1.Now())
 	}
 	if changed == nil {
-		return 0, nil
+		return again, nil
 	}
 	_, err := c.client.CoreV1().PersistentVolumeClaims(namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
 	switch {
@@ -128,7 +133,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("write the condition Unused of claim %s: %w", key, err)
 	}
-	return 0, nil
+	return again, nil
 }
 
 // uses reports whether a pod uses a claim, scheduled or not, until its containers have ended.

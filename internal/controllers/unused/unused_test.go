@@ -136,6 +136,27 @@ func TestReplacedPod(t *testing.T) {
 	})
 }
 
+// A pod that comes and goes while the watch is interrupted is in a list of the controller, and never in the watch.
+func TestPodThatTheWatchNeverShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(claim("c"))
+		api.LateOf = func(r schema.GroupVersionResource) time.Duration {
+			if r.Resource == "pods" {
+				return 10 * time.Second
+			}
+			return 0
+		}
+		api.Faults = func() controllertest.Fault { return controllertest.Cut }
+		run(t, api)
+		api.Put(pod("p", "c"))
+		time.Sleep(5 * time.Second)
+		shows(t, api, "while the pod exists", "c", isUsed)
+		api.Remove(pod("p"))
+		time.Sleep(5 * time.Minute)
+		shows(t, api, "in the end", "c", isUnused)
+	})
+}
+
 // Watches that are late, deliver twice, or lose events, refused writes, and lost answers lead to the right condition in
 // the end.
 func TestFaults(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// WantsUnused reports whether a claim has the condition Unused: it is bound, and not being deleted (S7.10).
-func WantsUnused(c *corev1.PersistentVolumeClaim) bool {
+// HasUnused reports whether a claim has the condition Unused: it is bound, and not being deleted (S7.10).
+func HasUnused(c *corev1.PersistentVolumeClaim) bool {
 	return c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil
 }
 
@@ -26,7 +26,7 @@ func Unused(c *corev1.PersistentVolumeClaim, used bool, now metav1.Time) *corev1
 		return o.Type == want.Type
 	})
 	switch {
-	case !WantsUnused(c), i >= 0 && c.Status.Conditions[i].Status == want.Status:
+	case !HasUnused(c), i >= 0 && c.Status.Conditions[i].Status == want.Status:
 		return nil
 	}
 	c = c.DeepCopy()
