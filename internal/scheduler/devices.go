@@ -169,9 +169,9 @@ func (s *Scheduler) beginDevices(ctx context.Context, it *item, began time.Time)
 	return a, false
 }
 
-// askDevices requests devices on the nodes, until enough nodes have them.
-func askDevices(ctx context.Context, a *devices.Attempt, nodes []*corev1.Node, enough int, answers *placement.Answers) (
-	[]*corev1.Node, error) {
+// checkDevices requests devices on the nodes, until enough nodes have them.
+func checkDevices(ctx context.Context, a *devices.Attempt, nodes []*corev1.Node, enough int,
+	answers *placement.Answers) ([]*corev1.Node, error) {
 	var have []*corev1.Node
 	for _, n := range nodes {
 		if len(have) >= enough {

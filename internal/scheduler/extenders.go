@@ -31,8 +31,8 @@ func (s *Scheduler) interested(pod *corev1.Pod) []*extender.Client {
 	return list
 }
 
-// asksFurther reports whether nodes that fit need further checks: by extenders, or for devices.
-func (s *Scheduler) asksFurther(p *placement.Pod) bool {
+// hasExtenders reports whether nodes that fit need further checks: by extenders, or for devices.
+func (s *Scheduler) hasExtenders(p *placement.Pod) bool {
 	return len(s.interested(p.Object)) > 0 || needsDevices(p) || needsVolumes(p)
 }
 
@@ -70,7 +70,7 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 	answers := placement.Answers{Accepted: map[string]bool{}, Refused: map[string]placement.Refusal{},
 		Scores: map[string]int64{}}
 	if needs != nil {
-		nodes = askVolumes(needs, nodes, &answers)
+		nodes = checkVolumes(needs, nodes, &answers)
 		if attempt == nil && len(s.interested(it.pod.Object)) == 0 {
 			for _, n := range nodes {
 				answers.Accepted[n.Name] = true
@@ -89,13 +89,13 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 	s.calls.Do(pod.UID, func() {
 		var err error
 		if attempt != nil {
-			nodes, err = askDevices(ctx, attempt, nodes, enough, &answers)
+			nodes, err = checkDevices(ctx, attempt, nodes, enough, &answers)
 			for name, score := range attempt.Scores() {
 				answers.Scores[name] = score * weight
 			}
 		}
 		if err == nil {
-			err = ask(ctx, s.interested(pod), pod, nodes, &answers)
+			err = callExtenders(ctx, s.interested(pod), pod, nodes, &answers)
 		}
 		s.box.post(func() {
 			s.consulting = false
@@ -132,15 +132,15 @@ func (s *Scheduler) answered(ctx context.Context, it *item, answers placement.An
 	}
 }
 
-// ask calls the filters of extenders one after the other, each with the nodes that the previous ones
+// callExtenders calls the filters of extenders one after the other, each with the nodes that the previous ones
 // accepted, then all of them for their scores. It reads the snapshot of nodes only.
-func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nodes []*corev1.Node,
+func callExtenders(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nodes []*corev1.Node,
 	a *placement.Answers) error {
 	for _, e := range extenders {
 		if len(nodes) == 0 {
 			break
 		}
-		said, err := e.Filter(ctx, pod, nodes)
+		result, err := e.Filter(ctx, pod, nodes)
 		if err != nil {
 			if e.Ignorable() {
 				klog.FromContext(ctx).Info("Skipping an extender that does not answer", "extender", e.Name(), "err", err)
@@ -148,13 +148,13 @@ func ask(ctx context.Context, extenders []*extender.Client, pod *corev1.Pod, nod
 			}
 			return err
 		}
-		for name, why := range said.Failed {
+		for name, why := range result.Failed {
 			a.Refused[name] = refusedBy(a.Refused[name], why, true)
 		}
-		for name, why := range said.Unresolvable {
+		for name, why := range result.Unresolvable {
 			a.Refused[name] = refusedBy(a.Refused[name], why, false)
 		}
-		nodes = said.Nodes
+		nodes = result.Nodes
 	}
 	for _, n := range nodes {
 		a.Accepted[n.Name] = true
@@ -191,13 +191,13 @@ func refusedBy(before placement.Refusal, why string, curable bool) placement.Ref
 
 // decideAgain decides about a pod for which no node was found, with the results of extenders, if
 // any. ask means that they must be called before a node is chosen.
-func (s *Scheduler) decideAgain(it *item) (d placement.Decision, ask bool) {
+func (s *Scheduler) decideAgain(it *item) (d placement.Decision, extend bool) {
 	if it.answers != nil {
 		return s.cluster.Choose(it.pod, *it.answers)
 	}
 	d = s.decide(it)
 	s.start = d.Next
-	return d, d.Node != "" && s.asksFurther(it.pod)
+	return d, d.Node != "" && s.hasExtenders(it.pod)
 }
 
 // preemptWith lets extenders change the victims, then evicts what remains. It reports whether it does.

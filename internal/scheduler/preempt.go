@@ -24,8 +24,8 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 		return // deleted meanwhile
 	}
 	began := time.Now()
-	d, ask := s.decideAgain(it)
-	if ask {
+	d, extend := s.decideAgain(it)
+	if extend {
 		s.consult(ctx, it)
 		return
 	}

@@ -57,15 +57,15 @@ type item struct {
 
 // queue holds the pods without a node. It has no lock and no timer: the loop owns it.
 type queue struct {
-	items  map[types.UID]*item
-	active ranking
-	eager  ranking                 // those in back-off because no node fitted, tried when the scheduler is idle
-	parked map[types.UID]*item     // those that an event may help: unschedulable, or away for a preemption
-	wait   delayq.Queue[types.UID] // end of the back-off
-	flush  delayq.Queue[types.UID] // end of the time in unschedulable
-	sizes  [away + 1]int           // pods in each area
-	n      uint64
-	delays backoff.Exponential
+	items         map[types.UID]*item
+	active        ranking
+	retryWhenIdle ranking                 // those in back-off because no node fitted, tried when the scheduler is idle
+	parked        map[types.UID]*item     // those that an event may help: unschedulable, or away for a preemption
+	wait          delayq.Queue[types.UID] // end of the back-off
+	flush         delayq.Queue[types.UID] // end of the time in unschedulable
+	sizes         [away + 1]int           // pods in each area
+	n             uint64
+	delays        backoff.Exponential
 
 	held  func(*placement.Pod) bool // whether a pod must not be tried
 	holds func(*item)               // called for pods that must not
@@ -128,10 +128,10 @@ func (q *queue) Pop() *item {
 		it.retry = false
 		return it
 	}
-	if len(q.eager) == 0 {
+	if len(q.retryWhenIdle) == 0 {
 		return nil
 	}
-	it := q.eager[0]
+	it := q.retryWhenIdle[0]
 	q.leave(it)
 	it.retry = false
 	return it
@@ -244,7 +244,7 @@ func (q *queue) backOff(it *item, now time.Time) {
 	q.place(it, waiting)
 	q.wait.Set(it.pod.Object.UID, until)
 	if it.errors == 0 {
-		heap.Push(&q.eager, it)
+		heap.Push(&q.retryWhenIdle, it)
 	}
 }
 
@@ -266,7 +266,7 @@ func (q *queue) leave(it *item) {
 	case waiting:
 		q.wait.Remove(it.pod.Object.UID)
 		if it.errors == 0 {
-			heap.Remove(&q.eager, it.index)
+			heap.Remove(&q.retryWhenIdle, it.index)
 		}
 	case unschedulable:
 		q.flush.Remove(it.pod.Object.UID)

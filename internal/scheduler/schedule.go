@@ -21,7 +21,7 @@ func (s *Scheduler) schedule(ctx context.Context, it *item) {
 	began := time.Now()
 	it.began = began
 	it.tries++
-	if s.asksFurther(it.pod) {
+	if s.hasExtenders(it.pod) {
 		s.consult(ctx, it)
 		return
 	}

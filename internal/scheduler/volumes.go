@@ -233,8 +233,8 @@ func (s *Scheduler) volumeNeeds(p *placement.Pod) (*volume.Needs, *volume.Refusa
 	return needs, no
 }
 
-// askVolumes returns the nodes on which the volumes of a pod can be used.
-func askVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.Answers) []*corev1.Node {
+// checkVolumes returns the nodes on which the volumes of a pod can be used.
+func checkVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.Answers) []*corev1.Node {
 	var have []*corev1.Node
 	for _, n := range nodes {
 		if _, no := needs.On(n); no != nil {

@@ -138,7 +138,7 @@ func (s *Store) Keep(name string, socket any) error {
 	}
 	var sent error
 	if err := raw.Control(func(fd uintptr) {
-		sent = s.tell("FDSTORE=1\nFDPOLL=0\nFDNAME="+name, unix.UnixRights(int(fd)))
+		sent = s.send("FDSTORE=1\nFDPOLL=0\nFDNAME="+name, unix.UnixRights(int(fd)))
 	}); err != nil {
 		return fmt.Errorf("keep socket %s: %w", name, err)
 	}
@@ -150,10 +150,10 @@ func (s *Store) Forget(name string) error {
 	if s.manager == "" {
 		return nil
 	}
-	return s.tell("FDSTOREREMOVE=1\nFDNAME="+name, nil)
+	return s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil)
 }
 
-func (s *Store) tell(text string, rights []byte) error {
+func (s *Store) send(text string, rights []byte) error {
 	if strings.Count(text, "\n") > 2 {
 		return errors.New("a socket's name has a line break")
 	}

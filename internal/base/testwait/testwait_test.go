@@ -12,14 +12,14 @@ import (
 // failing is a test that fails.
 type failing struct {
 	testing.TB
-	ctx  context.Context
-	said string
+	ctx     context.Context
+	message string
 }
 
 func (f *failing) Helper()                  {}
 func (f *failing) Context() context.Context { return f.ctx }
 func (f *failing) Fatalf(format string, args ...any) {
-	f.said = fmt.Sprintf(format, args...)
+	f.message = fmt.Sprintf(format, args...)
 	panic(f)
 }
 
@@ -28,7 +28,7 @@ func (f *failing) run(wait func()) (said string) {
 		if r := recover(); r != nil && r != any(f) {
 			panic(r)
 		}
-		said = f.said
+		said = f.message
 	}()
 	wait()
 	return ""

@@ -58,14 +58,14 @@ func (o *Response) SetWatch(w watch.Interface) watch.Interface {
 		o.watch.Stop()
 	}
 	o.watch = w
-	return silent{w}
+	return bare{w}
 }
 
-// silent is a watch without events: they go directly to the client.
-type silent struct{ watch.Interface }
+// bare is a watch without events: they go directly to the client.
+type bare struct{ watch.Interface }
 
 // ResultChan implements watch.Interface.
-func (silent) ResultChan() <-chan watch.Event { return nil }
+func (bare) ResultChan() <-chan watch.Event { return nil }
 
 // list calls list with a Response. It returns the list that the storage has set and true, or else what list returned.
 func list(ctx context.Context, object reflect.Type,

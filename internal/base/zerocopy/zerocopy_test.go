@@ -24,12 +24,12 @@ type server struct {
 	response *watch.FakeWatcher
 	example  runtime.Object
 	fails    error
-	asked    metav1.ListOptions
-	silent   watch.Interface // what its handler sees
+	options  metav1.ListOptions
+	bare     watch.Interface // what its handler sees
 }
 
 func (s *server) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	s.asked = o
+	s.options = o
 	if s.unread != nil && !partial.Accepted(ctx) {
 		return nil, s.unread
 	}
@@ -44,7 +44,7 @@ func (s *server) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interfa
 	if response := ResponseFor(ctx, func() runtime.Object { return s.example }); response != nil {
 		w := watch.NewFakeWithChanSize(1, false)
 		s.watches = append(s.watches, w)
-		s.silent = response.SetWatch(w)
+		s.bare = response.SetWatch(w)
 		if s.fails == nil && len(s.watches) == 1 { // a request that is repeated
 			return s.Watch(ctx, metav1.ListOptions{})
 		}
@@ -62,8 +62,8 @@ func TestObjectsAreNotCopied(t *testing.T) {
 	if err != nil || list != s.own || !lw.Shared() {
 		t.Errorf("list %v, %v, shared: %v", list, err, lw.Shared())
 	}
-	if s.asked.ResourceVersion != "" || s.asked.Limit != 0 || s.asked.FieldSelector != "metadata.name=x" {
-		t.Errorf("asked for %+v", s.asked)
+	if s.options.ResourceVersion != "" || s.options.Limit != 0 || s.options.FieldSelector != "metadata.name=x" {
+		t.Errorf("asked for %+v", s.options)
 	}
 	w, err := lw.Watch(metav1.ListOptions{})
 	if err != nil || !lw.Shared() {
@@ -77,7 +77,7 @@ func TestObjectsAreNotCopied(t *testing.T) {
 	if ev := <-w.ResultChan(); ev.Object != pod {
 		t.Errorf("event %v", ev)
 	}
-	if s.silent.ResultChan() != nil {
+	if s.bare.ResultChan() != nil {
 		t.Error("the handler gets events, too")
 	}
 	w.Stop()
@@ -93,7 +93,7 @@ func TestHandlerEndsWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.silent.Stop()
+	s.bare.Stop()
 	if ev, open := <-w.ResultChan(); open {
 		t.Errorf("event %v", ev)
 	}

@@ -156,7 +156,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	node := source.Get[*corev1.Node](c.in.Nodes, name)
 	in := attach.Input{Node: name, Object: node, Wanted: c.wantedOn(name), Attachments: c.attachments(name),
 		Elsewhere: func(v attach.Volume) []string { return c.elsewhere(v, name) },
-		UsedBy:    func(v attach.Volume) []*corev1.Pod { return c.usedBy(v, name) }, Memory: c.remembered(name),
+		UsedBy:    func(v attach.Volume) []*corev1.Pod { return c.usedBy(v, name) }, Memory: c.memories(name),
 		Now: time.Now()}
 	step := attach.ForNode(in)
 	if step.Attached != nil {
@@ -216,8 +216,8 @@ func (c *Controller) delete(ctx context.Context, node string, d attach.Deletion)
 	return nil
 }
 
-// remembered returns the state of the attachments of a node. Only the reconciliation of the node may use it.
-func (c *Controller) remembered(node string) map[string]*attach.Memory {
+// memories returns the state of the attachments of a node. Only the reconciliation of the node may use it.
+func (c *Controller) memories(node string) map[string]*attach.Memory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := c.memory[node]

@@ -176,7 +176,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 		out = autoscaler.Rescaled(in, out, err)
 	}
 	metrics.Desired.WithLabelValues(hpa.Namespace, hpa.Name).Set(float64(out.Status.DesiredReplicas))
-	c.remember(key, hpa.UID, out.History)
+	c.keep(key, hpa.UID, out.History)
 	c.record(hpa, out.Events)
 	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))
 }
@@ -238,7 +238,7 @@ func (c *Controller) setSelector(key string, uid types.UID, selector labels.Sele
 	return k.history
 }
 
-func (c *Controller) remember(key string, uid types.UID, m autoscaler.History) {
+func (c *Controller) keep(key string, uid types.UID, m autoscaler.History) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if k, ok := c.known[key]; ok && k.uid == uid {

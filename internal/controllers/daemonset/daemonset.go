@@ -230,7 +230,7 @@ func (t turn) do(ctx context.Context, plan *daemonset.Plan, hash string) error {
 	for _, e := range plan.Events {
 		t.keeper.Events.Event(t.set, e.Type, e.Reason, e.Message)
 	}
-	t.remember(plan.Failures)
+	t.keep(plan.Failures)
 	_, created := t.keeper.CreatePods(ctx, t.owner, len(plan.Create), func(i int) (*corev1.Pod, error) {
 		return daemonset.Pod(t.set, hash, plan.Create[i])
 	})
@@ -250,7 +250,7 @@ func (t turn) failed() map[string]daemonset.Failure {
 	return maps.Clone(f.nodes)
 }
 
-func (t turn) remember(nodes map[string]daemonset.Failure) {
+func (t turn) keep(nodes map[string]daemonset.Failure) {
 	if len(nodes) == 0 {
 		return
 	}

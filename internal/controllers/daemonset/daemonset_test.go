@@ -88,7 +88,7 @@ func inWorld(t *testing.T, seed uint64, change func(*appsv1.DaemonSet), before f
 		test(w)
 		w.end()
 		w.others.Wait()
-		w.calm()
+		w.settled()
 		time.Sleep(time.Second) // delayed watches end
 	})
 }
@@ -289,7 +289,7 @@ func (w *world) touch(resource, name string) {
 	}
 }
 
-func (w *world) calm() {
+func (w *world) settled() {
 	w.api.Late, w.api.Faults, w.api.Before, w.api.After = nil, nil, nil, nil
 }
 
@@ -330,7 +330,7 @@ func TestConvergesUnderFaults(t *testing.T) {
 					}
 				}
 				w.settle()
-				w.calm()
+				w.settled()
 				w.settle()
 			})
 		})

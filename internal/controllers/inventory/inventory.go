@@ -278,7 +278,7 @@ func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[
 		}
 		changed = true
 		w.cancel()
-		w.heard()
+		w.signalListed()
 		delete(i.watched, gr)
 		if !ok {
 			for _, r := range i.readers {
@@ -299,7 +299,7 @@ func (i *Inventory) apply(ctx context.Context, group *sync.WaitGroup, kinds map[
 	return changed
 }
 
-func (w *watcher) heard() { w.once.Do(func() { close(w.listed) }) }
+func (w *watcher) signalListed() { w.once.Do(func() { close(w.listed) }) }
 
 func (i *Inventory) watch(ctx context.Context, w *watcher) {
 	log := klog.FromContext(ctx)
@@ -371,7 +371,7 @@ func (f *feed) Replace(list []any, _ string) error {
 	for _, r := range f.readers {
 		r.Relisted(f.w.kind, objects)
 	}
-	f.w.heard()
+	f.w.signalListed()
 	f.definitionChanged()
 	return nil
 }

@@ -184,10 +184,10 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 	if err != nil {
 		return 0, err
 	}
-	in := job.Input{Job: j, Pods: pods, Now: time.Now(), Backoff: c.remembered(key, j.UID)}
+	in := job.Input{Job: j, Pods: pods, Now: time.Now(), Backoff: c.backoff(key, j.UID)}
 	out := job.Plan(in)
 	*planned = out
-	c.remember(key, j, out.Backoff)
+	c.keepBackoff(key, j, out.Backoff)
 	failed := errors.Join(c.makePods(ctx, owner, &in, out.Create), c.deletePods(ctx, owner, out.Delete), out.Problem)
 	if failed != nil {
 		if children.NamespaceEnds(failed) {
@@ -309,7 +309,7 @@ func (c *Controller) store(ctx context.Context, owner children.Owner, j *batchv1
 	return nil
 }
 
-func (c *Controller) remembered(key string, uid types.UID) job.Backoff {
+func (c *Controller) backoff(key string, uid types.UID) job.Backoff {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m := c.backoffs[key]; m.uid == uid {
@@ -318,7 +318,7 @@ func (c *Controller) remembered(key string, uid types.UID) job.Backoff {
 	return job.Backoff{}
 }
 
-func (c *Controller) remember(key string, j *batchv1.Job, m job.Backoff) {
+func (c *Controller) keepBackoff(key string, j *batchv1.Job, m job.Backoff) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if job.Finished(j) {

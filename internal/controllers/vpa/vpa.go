@@ -262,7 +262,7 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 		}
 	}
 	took.step("UpdateVPAs")
-	c.remember(ctx, ours)
+	c.saveCheckpoints(ctx, ours)
 	took.step("MaintainCheckpoints")
 	c.model.Collect(time.Now())
 	took.step("GarbageCollect")
@@ -369,8 +369,8 @@ func (c *Controller) recommend(ctx context.Context, v *vpa.VerticalPodAutoscaler
 	return nil
 }
 
-// remember stores checkpoints, and removes those of deleted autoscalers.
-func (c *Controller) remember(ctx context.Context, targets []vpa.Target) {
+// saveCheckpoints stores checkpoints, and removes those of deleted autoscalers.
+func (c *Controller) saveCheckpoints(ctx context.Context, targets []vpa.Target) {
 	log, until := klog.FromContext(ctx), time.Now().Add(writing)
 	names := map[types.UID]named{}
 	for _, t := range targets {

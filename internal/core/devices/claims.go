@@ -72,7 +72,7 @@ func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[st
 		}
 		for i := range o.Status.Allocation.Devices.Results {
 			driver := o.Status.Allocation.Devices.Results[i].Driver
-			if _, asked := have.Drivers[driver]; !asked {
+			if _, requested := have.Drivers[driver]; !requested {
 				have.Drivers[driver] = nil
 			}
 		}

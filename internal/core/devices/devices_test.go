@@ -19,7 +19,7 @@ import (
 
 const gpu = "example.com/gpu"
 
-func wants(uid string, counts ...int) *corev1.Pod {
+func podWith(uid string, counts ...int) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "default"}}
 	for i, n := range counts {
 		p.Spec.Containers = append(p.Spec.Containers, container(fmt.Sprintf("c%d", i), n))
@@ -54,7 +54,7 @@ func allocate(p *Plugins, pod *corev1.Pod) error {
 
 func TestErrors(t *testing.T) { // S8.23
 	var p Plugins
-	if err := allocate(&p, wants("a", 1)); err != nil {
+	if err := allocate(&p, podWith("a", 1)); err != nil {
 		t.Errorf("a resource that no plugin has: %v", err)
 	}
 	p.Update(gpu, healthy("d0", "d1"))
@@ -64,17 +64,17 @@ func TestErrors(t *testing.T) { // S8.23
 		pod   *corev1.Pod
 		want  string
 	}{
-		{"too many", func() {}, wants("a", 3),
+		{"too many", func() {}, podWith("a", 3),
 			"requested number of devices unavailable for example.com/gpu. Requested: 3, Available: 2"},
-		{"all given", func() { _ = allocate(&p, wants("b", 2)) }, wants("a", 1),
+		{"all given", func() { _ = allocate(&p, podWith("b", 2)) }, podWith("a", 1),
 			"requested number of devices unavailable for example.com/gpu. Requested: 1, Available: 0"},
-		{"unhealthy", func() { p.Update(gpu, map[string]Device{"d0": {}, "d1": {}}) }, wants("b", 2),
+		{"unhealthy", func() { p.Update(gpu, map[string]Device{"d0": {}, "d1": {}}) }, podWith("b", 2),
 			"previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu"},
-		{"none healthy", func() {}, wants("a", 1),
+		{"none healthy", func() {}, podWith("a", 1),
 			"no healthy devices present; cannot allocate unhealthy devices example.com/gpu"},
-		{"away", func() { p.Disconnected(gpu) }, wants("b", 2), "cannot allocate unregistered device example.com/gpu"},
-		{"away, new", func() {}, wants("a", 1), "cannot allocate unregistered device example.com/gpu"},
-		{"changed", func() { p.Update(gpu, healthy("d0", "d1")) }, wants("b", 1),
+		{"away", func() { p.Disconnected(gpu) }, podWith("b", 2), "cannot allocate unregistered device example.com/gpu"},
+		{"away, new", func() {}, podWith("a", 1), "cannot allocate unregistered device example.com/gpu"},
+		{"changed", func() { p.Update(gpu, healthy("d0", "d1")) }, podWith("b", 1),
 			`pod "b" container "c0" changed request for resource "example.com/gpu" from 2 to 1`},
 	} {
 		c.setup()
@@ -82,7 +82,7 @@ func TestErrors(t *testing.T) { // S8.23
 			t.Errorf("%s: %v, want %s", c.name, err, c.want)
 		}
 	}
-	if err := allocate(&p, wants("b", 2)); err != nil {
+	if err := allocate(&p, podWith("b", 2)); err != nil {
 		t.Errorf("the devices are back, and the pod has them: %v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestInitContainers(t *testing.T) {
 	for _, sidecar := range []bool{false, true} {
 		var p Plugins
 		p.Update(gpu, healthy("d0", "d1", "d2"))
-		pod := wants("a", 1, 1)
+		pod := podWith("a", 1, 1)
 		first := container("init", 2)
 		if sidecar {
 			first.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
@@ -135,7 +135,7 @@ func TestInitContainers(t *testing.T) {
 }
 
 func TestPreferred(t *testing.T) { // S8.22; a plugin may prefer nonsense
-	a := Ask{Count: 3, Include: []string{"x"}, Free: []string{"a", "b", "c"}}
+	a := Request{Count: 3, Include: []string{"x"}, Free: []string{"a", "b", "c"}}
 	if got := a.Choose([]string{"c", "nobody", "x", "c", "b"}); !slices.Equal(got, []string{"b", "c", "x"}) {
 		t.Errorf("chose %v", got)
 	}
@@ -172,7 +172,7 @@ func TestNoDeviceTwice(t *testing.T) {
 				p.Expire(gpu)
 			case "pod":
 				n := 1 + int(uid[1]-'0')%3
-				if allocate(&p, wants(string(uid), n)) == nil && p.Has(uid) {
+				if allocate(&p, podWith(string(uid), n)) == nil && p.Has(uid) {
 					running[uid] = map[string]bool{}
 					for _, id := range p.Of(uid, "c0")[0].Devices {
 						running[uid][id] = true
@@ -182,7 +182,7 @@ func TestNoDeviceTwice(t *testing.T) {
 					}
 				}
 			case "refuse": // the plugin fails
-				if ask, err := p.Next(wants(string(uid), 1)); err == nil && ask != nil {
+				if ask, err := p.Next(podWith(string(uid), 1)); err == nil && ask != nil {
 					p.Hold(uid, ask, ask.Choose(nil))
 					p.Drop(uid, ask.Container, ask.Resource)
 				}
@@ -190,7 +190,7 @@ func TestNoDeviceTwice(t *testing.T) {
 				p.Release(uid)
 				delete(running, uid)
 			case "crash": // between Hold and Assign, too
-				if ask, err := p.Next(wants(string(uid), 1)); err == nil && ask != nil {
+				if ask, err := p.Next(podWith(string(uid), 1)); err == nil && ask != nil {
 					p.Hold(uid, ask, ask.Choose(nil))
 				}
 				again := Plugins{}
@@ -244,25 +244,25 @@ func drivers(calls map[string][]*Claim) string {
 func TestClaims(t *testing.T) {
 	c := Claims{}
 	one := claimFor("one", "a", "b")
-	if _, err := c.Enter(wants("stranger"), []*resourcev1.ResourceClaim{one}); err == nil || len(c) != 0 {
+	if _, err := c.Enter(podWith("stranger"), []*resourcev1.ResourceClaim{one}); err == nil || len(c) != 0 {
 		t.Errorf("a pod without a reservation: %v, %v", err, c)
 	}
-	calls, err := c.Enter(wants("a"), []*resourcev1.ResourceClaim{one})
+	calls, err := c.Enter(podWith("a"), []*resourcev1.ResourceClaim{one})
 	if err != nil || drivers(calls) != "d1 d2" {
 		t.Fatalf("%v, %v", calls, err)
 	}
 	c.Answered("uid-one", "d1", []Prepared{{Requests: []string{"r"}, Pool: "p", Device: "x", CDI: []string{"v/c=x"}}})
 	// The agent restarts before d2 has answered: both drivers are called again.
-	if calls, err = c.Enter(wants("a"), []*resourcev1.ResourceClaim{one}); err != nil || drivers(calls) != "d1 d2" {
+	if calls, err = c.Enter(podWith("a"), []*resourcev1.ResourceClaim{one}); err != nil || drivers(calls) != "d1 d2" {
 		t.Fatalf("%v, %v", calls, err)
 	}
 	c.Answered("uid-one", "d1", []Prepared{{Requests: []string{"r"}, Pool: "p", Device: "x", CDI: []string{"v/c=x"}}})
 	c.Answered("uid-one", "d2", []Prepared{{Pool: "p", Device: "y", CDI: []string{"v/c=y"}}})
 	c.Done([]*resourcev1.ResourceClaim{one})
-	if calls, err = c.Enter(wants("b"), []*resourcev1.ResourceClaim{one}); err != nil || len(calls) != 0 {
+	if calls, err = c.Enter(podWith("b"), []*resourcev1.ResourceClaim{one}); err != nil || len(calls) != 0 {
 		t.Errorf("prepared twice: %v, %v", calls, err)
 	}
-	pod := wants("a", 0)
+	pod := podWith("a", 0)
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "entry", ResourceClaimName: new("one")}}
 	for request, want := range map[string]int{"": 2, "r": 2, "other": 1} {
 		pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "entry", Request: request}}
@@ -280,7 +280,7 @@ func TestClaims(t *testing.T) {
 	if calls := c.Leave("b"); drivers(calls) != "d1 d2" {
 		t.Errorf("undone by %v", calls)
 	}
-	if _, err := c.Enter(wants("a"), []*resourcev1.ResourceClaim{one}); err == nil ||
+	if _, err := c.Enter(podWith("a"), []*resourcev1.ResourceClaim{one}); err == nil ||
 		err.Error() != "ResourceClaim one is being unprepared" {
 		t.Error(err)
 	}
@@ -288,7 +288,7 @@ func TestClaims(t *testing.T) {
 	c.Stays("uid-one")
 	again := claimFor("one", "a")
 	again.UID = "another"
-	if _, err := c.Enter(wants("a"), []*resourcev1.ResourceClaim{again}); err == nil ||
+	if _, err := c.Enter(podWith("a"), []*resourcev1.ResourceClaim{again}); err == nil ||
 		!strings.HasPrefix(err.Error(), "old ResourceClaim with same name one and different UID uid-one still exists") {
 		t.Error(err)
 	}

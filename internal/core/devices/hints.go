@@ -136,7 +136,7 @@ func (r *Resource) hints(ids []string, count int, machine pinning.Mask) []pinnin
 }
 
 // Align sets which devices of an ask are on the given NUMA nodes.
-func (p *Plugins) Align(a *Ask, nodes pinning.Mask) {
+func (p *Plugins) Align(a *Request, nodes pinning.Mask) {
 	for _, id := range a.Free {
 		if slices.ContainsFunc(p.Resources[a.Resource].Devices[id].NUMA,
 			func(n int64) bool { return nodes.Has(int(n)) }) {

@@ -46,8 +46,8 @@ type Plugins struct {
 	Assignments []Assignment
 }
 
-// Ask is the next allocation that a container needs.
-type Ask struct {
+// Request is the next allocation that a container needs.
+type Request struct {
 	Container string
 	Resource  string
 	Count     int
@@ -140,7 +140,7 @@ func (p *Plugins) Pods() []types.UID {
 
 // Next returns the next allocation for a pod; nil if it has all its devices (S8.20 to S8.23). The
 // error is the reason why the pod has to wait.
-func (p *Plugins) Next(pod *corev1.Pod) (*Ask, error) {
+func (p *Plugins) Next(pod *corev1.Pod) (*Request, error) {
 	reusable := map[string][]string{}
 	all := append(slices.Clone(pod.Spec.InitContainers), pod.Spec.Containers...)
 	for i := range all {
@@ -154,7 +154,7 @@ func (p *Plugins) Next(pod *corev1.Pod) (*Ask, error) {
 			}
 			have := p.assignment(pod.UID, c.Name, resource)
 			if have == nil {
-				return p.ask(c.Name, resource, r, count, reusable[resource])
+				return p.request(c.Name, resource, r, count, reusable[resource])
 			}
 			if err := usable(pod, c, resource, r, have, count); err != nil {
 				return nil, err
@@ -193,7 +193,7 @@ func unregistered(resource string) error {
 	return fmt.Errorf("cannot allocate unregistered device %s", resource)
 }
 
-func (p *Plugins) ask(container, resource string, r *Resource, count int, reusable []string) (*Ask, error) {
+func (p *Plugins) request(container, resource string, r *Resource, count int, reusable []string) (*Request, error) {
 	if !r.Connected {
 		return nil, unregistered(resource)
 	}
@@ -205,7 +205,7 @@ func (p *Plugins) ask(container, resource string, r *Resource, count int, reusab
 			}
 		}
 	}
-	a := &Ask{Container: container, Resource: resource, Count: count}
+	a := &Request{Container: container, Resource: resource, Count: count}
 	healthy := 0
 	for _, id := range slices.Sorted(maps.Keys(r.Devices)) {
 		if !r.Devices[id].Healthy {
@@ -233,7 +233,7 @@ func (p *Plugins) ask(container, resource string, r *Resource, count int, reusab
 
 // Candidates are the devices to pass to GetPreferredAllocation: only near ones if there are more of them than
 // needed.
-func (a *Ask) Candidates() []string {
+func (a *Request) Candidates() []string {
 	if len(a.Include)+len(a.Near) > a.Count {
 		return append(slices.Clone(a.Include), a.Near...)
 	}
@@ -242,7 +242,7 @@ func (a *Ask) Candidates() []string {
 
 // Choose selects devices for an ask: those that must be included, then near ones, then any; of each, first those
 // that the plugin prefers. It returns them sorted.
-func (a *Ask) Choose(preferred []string) []string {
+func (a *Request) Choose(preferred []string) []string {
 	chosen := slices.Clone(a.Include)
 	near := slices.DeleteFunc(slices.Clone(preferred), func(id string) bool { return !slices.Contains(a.Near, id) })
 	for _, list := range [][]string{near, a.Near, preferred, a.Free} {
@@ -257,7 +257,7 @@ func (a *Ask) Choose(preferred []string) []string {
 }
 
 // Hold reserves devices for a container, before the call of its plugin.
-func (p *Plugins) Hold(pod types.UID, a *Ask, devices []string) {
+func (p *Plugins) Hold(pod types.UID, a *Request, devices []string) {
 	p.Drop(pod, a.Container, a.Resource)
 	p.Assignments = append(p.Assignments, Assignment{Pod: pod, Container: a.Container, Resource: a.Resource,
 		Devices: devices})

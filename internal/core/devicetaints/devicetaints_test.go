@@ -72,8 +72,8 @@ func among(claims ...*resourcev1.ResourceClaim) func(string) *resourcev1.Resourc
 	}
 }
 
-// says formats an eviction: "never", or its second and its rules.
-func says(e *Eviction) string {
+// text formats an eviction: "never", or its second and its rules.
+func text(e *Eviction) string {
 	if e == nil {
 		return "never"
 	}
@@ -123,7 +123,7 @@ func TestTolerations(t *testing.T) {
 	} {
 		x := NewIndex()
 		x.SetSlice(nil, slice("s", 1, device("gpu", taint("k", "v", 10))))
-		if got := says(x.ForClaim(claim("c", "gpu", c.tolerations))); got != c.want {
+		if got := text(x.ForClaim(claim("c", "gpu", c.tolerations))); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 		r := NewIndex()
@@ -132,7 +132,7 @@ func TestTolerations(t *testing.T) {
 		if want != "never" {
 			want += " r"
 		}
-		if got := says(r.ForClaim(claim("c", "gpu", c.tolerations))); got != want {
+		if got := text(r.ForClaim(claim("c", "gpu", c.tolerations))); got != want {
 			t.Errorf("%s, by a rule: %s, want %s", name, got, want)
 		}
 	}
@@ -205,7 +205,7 @@ func TestForPod(t *testing.T) {
 		"a claim of another pod": {made, "never"},
 		"a claim not made yet":   {unknown, "never"},
 	} {
-		if got := says(x.ForPod(c.pod, get)); got != c.want {
+		if got := text(x.ForPod(c.pod, get)); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -223,15 +223,15 @@ func TestGenerations(t *testing.T) {
 	gpu := Device{"d", "p", "gpu"}
 	old, next := slice("old", 1, device("gpu", taint("k", "", 5))), slice("new", 2, device("gpu"))
 	changed(nil, old, gpu)
-	if got := says(x.ForClaim(c)); got != "5" {
+	if got := text(x.ForClaim(c)); got != "5" {
 		t.Errorf("first generation: %s", got)
 	}
 	changed(nil, next, gpu)
-	if got := says(x.ForClaim(c)); got != "never" {
+	if got := text(x.ForClaim(c)); got != "never" {
 		t.Errorf("an old generation evicts: %s", got)
 	}
 	changed(next, nil, gpu)
-	if got := says(x.ForClaim(c)); got != "5" {
+	if got := text(x.ForClaim(c)); got != "5" {
 		t.Errorf("the newest generation was deleted, the older one counts again: %s", got)
 	}
 	other := slice("old", 1, device("gpu", taint("k", "", 6)))
@@ -314,7 +314,7 @@ func TestIndexIsThatOfTheObjects(t *testing.T) {
 			if len(times) > 0 {
 				want = fmt.Sprint(slices.Min(times)) + why
 			}
-			if got := says(x.ForClaim(claim("c", n, nil))); got != want {
+			if got := text(x.ForClaim(claim("c", n, nil))); got != want {
 				t.Fatalf("device %s: %s, want %s", n, got, want)
 			}
 		}
@@ -411,7 +411,7 @@ func TestTenThousandDevices(t *testing.T) {
 		for i := range all {
 			if e := x.ForClaim(claim("c", fmt.Sprint("gpu-", i), nil)); e != nil {
 				if n++; int(e.At.Sub(start)/time.Second) != i%perSlice {
-					t.Fatalf("device %d: %s", i, says(e))
+					t.Fatalf("device %d: %s", i, text(e))
 				}
 			}
 		}

@@ -263,10 +263,10 @@ const longRepeat = 40
 // unsaid shortens a message whose end repeats an earlier line, such as the cause of a failed pull, which events and
 // statuses wrap as "what was attempted: cause". It reports whether the whole message is in an earlier line.
 func (l *Lines) unsaid(message string) (short string, repeats bool) {
-	said := func(text string) bool {
+	shown := func(text string) bool {
 		return slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(o.Text, text) })
 	}
-	if message != "" && said(message) {
+	if message != "" && shown(message) {
 		return message, true
 	}
 	for at := 0; ; {
@@ -278,7 +278,7 @@ func (l *Lines) unsaid(message string) (short string, repeats bool) {
 		if len(message)-at < longRepeat {
 			return message, false
 		}
-		if said(message[at:]) {
+		if shown(message[at:]) {
 			return message[:at] + "see above", false
 		}
 	}

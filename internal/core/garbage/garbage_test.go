@@ -40,7 +40,7 @@ func newCluster() *cluster {
 		byUs: map[types.UID]bool{}}
 }
 
-func (c *cluster) say(format string, args ...any) {
+func (c *cluster) logf(format string, args ...any) {
 	c.log = append(c.log, fmt.Sprintf(format, args...))
 }
 
@@ -53,7 +53,7 @@ func (c *cluster) put(o Object) {
 // settle stores a changed object, or removes it if nothing blocks its deletion.
 func (c *cluster) settle(o Object) {
 	if o.Deleting && !o.Orphan && !o.Foreground {
-		c.say("gone %s", o.UID)
+		c.logf("gone %s", o.UID)
 		delete(c.stored, o.UID)
 		c.events = append(c.events, func(g *Graph) []types.UID { return g.Gone(o.UID) })
 		return
@@ -76,7 +76,7 @@ func (c *cluster) delete(uid types.UID, policy metav1.DeletionPropagation) {
 	default:
 		n.Orphan, n.Foreground = false, false
 	}
-	c.say("delete %s %s", uid, policy)
+	c.logf("delete %s %s", uid, policy)
 	c.settle(n)
 }
 
@@ -120,7 +120,7 @@ func (c *cluster) work() bool {
 	if a.SetOwners != nil {
 		o := *c.stored[uid]
 		o.Owners = a.SetOwners
-		c.say("owners of %s: %d", uid, len(a.SetOwners))
+		c.logf("owners of %s: %d", uid, len(a.SetOwners))
 		c.put(o)
 	}
 	if a.Delete != "" {
@@ -132,7 +132,7 @@ func (c *cluster) work() bool {
 			n := *o
 			n.Owners = slices.DeleteFunc(slices.Clone(n.Owners),
 				func(r metav1.OwnerReference) bool { return r.UID == uid })
-			c.say("release %s from %s", d.UID, uid)
+			c.logf("release %s from %s", d.UID, uid)
 			c.put(n)
 		}
 	}
@@ -166,7 +166,7 @@ func (c *cluster) left() string {
 func TestDeletionScenarios(t *testing.T) {
 	for _, s := range []struct {
 		name, left string
-		tell       func(c *cluster)
+		deliver    func(c *cluster)
 	}{
 		{"background takes the tree", "", func(c *cluster) {
 			c.put(thing("a"))
@@ -213,7 +213,7 @@ func TestDeletionScenarios(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			c := newCluster()
-			s.tell(c)
+			s.deliver(c)
 			c.rest(t)
 			if c.left() != s.left {
 				t.Errorf("left: %q, want %q\n%s", c.left(), s.left, strings.Join(c.log, "\n"))
@@ -278,7 +278,7 @@ func TestProperties(t *testing.T) {
 						owners = append(owners, ref(fmt.Sprint(o, made[o]), rapid.Bool().Draw(t, "block")))
 					}
 				}
-				c.say("create %s of %d", uid, len(owners))
+				c.logf("create %s of %d", uid, len(owners))
 				c.put(thing(uid, owners...))
 			case "delete":
 				uid := types.UID(fmt.Sprint(rapid.SampledFrom(names).Draw(t, "victim"), 1))

@@ -108,7 +108,7 @@ func (p *planner) taken(ours map[string]bool) map[netip.Addr]Name {
 		}
 	}
 	all := slices.DeleteFunc(byAge(p.World.Gateways), func(g *gatewayv1.Gateway) bool {
-		return !ours[string(g.Spec.GatewayClassName)] || wantsAddress(g)
+		return !ours[string(g.Spec.GatewayClassName)] || requestsAddress(g)
 	})
 	for _, g := range all {
 		if ip, known := p.World.Assigned[nameOf(g)]; known {
@@ -125,8 +125,8 @@ func (p *planner) taken(ours map[string]bool) map[netip.Addr]Name {
 	return out
 }
 
-// wantsAddress reports whether a Gateway names its addresses.
-func wantsAddress(g *gatewayv1.Gateway) bool {
+// requestsAddress reports whether a Gateway names its addresses.
+func requestsAddress(g *gatewayv1.Gateway) bool {
 	return slices.ContainsFunc(g.Spec.Addresses, func(a gatewayv1.GatewaySpecAddress) bool { return a.Value != "" })
 }
 
@@ -168,7 +168,7 @@ func (p *planner) address(gw *gateway, taken map[netip.Addr]Name) {
 			return
 		}
 	}
-	if wantsAddress(gw.Gateway) {
+	if requestsAddress(gw.Gateway) {
 		for _, a := range gw.Spec.Addresses {
 			ip, err := netip.ParseAddr(a.Value)
 			switch {

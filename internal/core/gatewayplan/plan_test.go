@@ -84,8 +84,8 @@ func backendOf(name, namespace string) gatewayv1.HTTPBackendRef {
 	return ref
 }
 
-// told formats conditions as "Type=Status/Reason".
-func told(conditions []metav1.Condition) string {
+// textOf formats conditions as "Type=Status/Reason".
+func textOf(conditions []metav1.Condition) string {
 	var out []string
 	for _, c := range conditions {
 		out = append(out, fmt.Sprintf("%s=%s/%s", c.Type, c.Status, c.Reason))
@@ -178,11 +178,11 @@ func TestListeners(t *testing.T) {
 		w.Grants = c.grants
 		p := makePlan(w).Plan
 		s := p.Gateways[Name{Namespace: "a", Name: "g"}]
-		if got := told(s.Conditions); got != c.gateway {
+		if got := textOf(s.Conditions); got != c.gateway {
 			t.Errorf("%s: %s, want %s", c.what, got, c.gateway)
 		}
 		for i, want := range c.want {
-			if got := told(s.Listeners[i].Conditions); got != want {
+			if got := textOf(s.Listeners[i].Conditions); got != want {
 				t.Errorf("%s: listener %d: %s, want %s", c.what, i, got, want)
 			}
 		}
@@ -238,7 +238,7 @@ func TestAttachment(t *testing.T) {
 		w.HTTPRoutes = []*gatewayv1.HTTPRoute{c.route}
 		p := makePlan(w).Plan
 		parents := p.HTTPRoutes[nameOf(c.route)]
-		if len(parents) != 1 || told(parents[0].Conditions) != c.want+" ResolvedRefs=True/ResolvedRefs" {
+		if len(parents) != 1 || textOf(parents[0].Conditions) != c.want+" ResolvedRefs=True/ResolvedRefs" {
 			t.Errorf("%s: %+v", c.what, parents)
 		}
 		for i, l := range p.Gateways[Name{Namespace: "a", Name: "g"}].Listeners {
@@ -276,7 +276,7 @@ func TestReferences(t *testing.T) {
 		r.Spec.Rules[0].BackendRefs = c.refs
 		w.HTTPRoutes, w.Grants = []*gatewayv1.HTTPRoute{r}, c.grants
 		p := makePlan(w).Plan
-		if got := told(p.HTTPRoutes[nameOf(r)][0].Conditions); got != "Accepted=True/Accepted ResolvedRefs="+c.want {
+		if got := textOf(p.HTTPRoutes[nameOf(r)][0].Conditions); got != "Accepted=True/Accepted ResolvedRefs="+c.want {
 			t.Errorf("%s: %s", c.what, got)
 		}
 		served := p.Ports[netip.MustParseAddrPort("127.0.0.2:80")].Listeners[0].Routes[0].Rules[0].Backends
@@ -298,7 +298,7 @@ func TestUnknownFilter(t *testing.T) {
 	r.Spec.Rules = append(r.Spec.Rules, bad)
 	w.HTTPRoutes = []*gatewayv1.HTTPRoute{r}
 	p := makePlan(w).Plan
-	if got := told(p.HTTPRoutes[nameOf(r)][0].Conditions); !strings.Contains(got, "PartiallyInvalid=True") {
+	if got := textOf(p.HTTPRoutes[nameOf(r)][0].Conditions); !strings.Contains(got, "PartiallyInvalid=True") {
 		t.Error(got)
 	}
 	rules := p.Ports[netip.MustParseAddrPort("127.0.0.2:80")].Listeners[0].Routes[0].Rules
@@ -306,7 +306,7 @@ func TestUnknownFilter(t *testing.T) {
 		t.Errorf("%+v", rules)
 	}
 	r.Spec.Rules = r.Spec.Rules[1:]
-	if got := told(makePlan(w).Plan.HTTPRoutes[nameOf(r)][0].Conditions); !strings.HasPrefix(got,
+	if got := textOf(makePlan(w).Plan.HTTPRoutes[nameOf(r)][0].Conditions); !strings.HasPrefix(got,
 		"Accepted=False/UnsupportedValue") {
 		t.Error(got)
 	}
@@ -321,7 +321,7 @@ func TestAddresses(t *testing.T) {
 	address := func(g *gatewayv1.Gateway) string {
 		s := makePlan(w).Plan.Gateways[nameOf(g)]
 		if len(s.Addresses) == 0 {
-			return told(s.Conditions)
+			return textOf(s.Conditions)
 		}
 		return s.Addresses[0].Value
 	}
@@ -374,7 +374,7 @@ func TestSharedAddress(t *testing.T) {
 		}
 	}
 	w.Failed = map[netip.AddrPort]string{w.HTTP: "in use"}
-	if got := told(makePlan(w).Plan.Gateways[Name{Namespace: "a", Name: "g"}].Conditions); !strings.Contains(got,
+	if got := textOf(makePlan(w).Plan.Gateways[Name{Namespace: "a", Name: "g"}].Conditions); !strings.Contains(got,
 		"Programmed=False/AddressNotUsable") {
 		t.Error(got)
 	}

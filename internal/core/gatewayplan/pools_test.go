@@ -110,8 +110,8 @@ func TestPools(t *testing.T) {
 			}
 			p := makePlan(w).Plan
 			parents := p.HTTPRoutes[Name{Namespace: "a", Name: "r"}]
-			if len(parents) != 1 || !strings.Contains(told(parents[0].Conditions), c.route) ||
-				!strings.Contains(told(parents[0].Conditions), "Accepted=True") {
+			if len(parents) != 1 || !strings.Contains(textOf(parents[0].Conditions), c.route) ||
+				!strings.Contains(textOf(parents[0].Conditions), "Accepted=True") {
 				t.Errorf("the route: %+v", parents)
 			}
 			ns := "a"
@@ -121,7 +121,7 @@ func TestPools(t *testing.T) {
 			ref := httproute.Ref{Namespace: ns, Name: "p", Pool: c.group}
 			status := ""
 			if s := p.PoolStatus[ref]; len(s) == 1 {
-				status = told(s[0].Conditions)
+				status = textOf(s[0].Conditions)
 				parent := inferenceapi.ParentRef{Group: group, Kind: "Gateway", Namespace: "a", Name: "g"}
 				if s[0].ParentRef != parent || s[0].Conditions[0].ObservedGeneration != 3 {
 					t.Errorf("%+v", s[0])
@@ -167,7 +167,7 @@ func TestPools(t *testing.T) {
 	}
 	w.Inference = nil
 	conditions := makePlan(w).Plan.HTTPRoutes[Name{Namespace: "a", Name: "r"}][0].Conditions
-	if s := told(conditions); !strings.Contains(s, "InvalidKind") {
+	if s := textOf(conditions); !strings.Contains(s, "InvalidKind") {
 		t.Error(s)
 	}
 }
@@ -307,7 +307,7 @@ func TestModels(t *testing.T) {
 	}
 	for name, want := range map[string]string{"older": "Accepted=True/Accepted",
 		"younger": "Accepted=False/ModelNameInUse", "elsewhere": ""} {
-		if got := told(p.Models[Name{Namespace: "a", Name: name}]); got != want {
+		if got := textOf(p.Models[Name{Namespace: "a", Name: name}]); got != want {
 			t.Errorf("%s: %s, not %s", name, got, want)
 		}
 	}

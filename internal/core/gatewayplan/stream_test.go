@@ -70,7 +70,7 @@ func TestRawListeners(t *testing.T) {
 		p := makePlan(w).Plan
 		for i, want := range c.want {
 			s := p.Gateways[Name{Namespace: "a", Name: "g"}].Listeners[i]
-			if got := told(s.Conditions); got != want {
+			if got := textOf(s.Conditions); got != want {
 				t.Errorf("%s: listener %d: %s, want %s", what, i, got, want)
 			}
 			kind := map[gatewayv1.ProtocolType]gatewayv1.Kind{gatewayv1.TCPProtocolType: "TCPRoute",
@@ -96,7 +96,7 @@ func TestRawPortsAreShared(t *testing.T) {
 	w.FailedUDP = map[netip.AddrPort]string{at: "somebody else has it"}
 	p := makePlan(w).Plan
 	state := func(of string, i int) string {
-		return told(p.Gateways[Name{Namespace: "a", Name: of}].Listeners[i].Conditions[:1])
+		return textOf(p.Gateways[Name{Namespace: "a", Name: of}].Listeners[i].Conditions[:1])
 	}
 	if got := state("old", 0); got != "Accepted=True/Accepted" {
 		t.Errorf("the older Gateway: %s", got)
@@ -104,12 +104,12 @@ func TestRawPortsAreShared(t *testing.T) {
 	if got := state("young", 0); got != "Accepted=False/PortUnavailable" {
 		t.Errorf("the younger Gateway: %s", got)
 	}
-	got := told(p.Gateways[Name{Namespace: "a", Name: "young"}].Listeners[1].Conditions)
+	got := textOf(p.Gateways[Name{Namespace: "a", Name: "young"}].Listeners[1].Conditions)
 	if got != "Accepted=True/Accepted ResolvedRefs=True/ResolvedRefs Conflicted=False/NoConflicts Programmed=False/Pending" {
 		t.Errorf("UDP: %s", got)
 	}
 	set := p.ListenerSets[Name{Namespace: "a", Name: "s"}].Listeners
-	if told(set[0].Conditions[:1]) != "Accepted=False/ProtocolConflict" || told(set[1].Conditions[:1]) !=
+	if textOf(set[0].Conditions[:1]) != "Accepted=False/ProtocolConflict" || textOf(set[1].Conditions[:1]) !=
 		"Accepted=True/Accepted" {
 		t.Errorf("the ListenerSet: %+v", set)
 	}
@@ -151,18 +151,18 @@ func TestRawRoutes(t *testing.T) {
 		"pool":    "Accepted=True/Accepted ResolvedRefs=False/InvalidKind",
 		"secret":  "Accepted=True/Accepted ResolvedRefs=False/RefNotPermitted"} {
 		s := p.TCPRoutes[Name{Namespace: "a", Name: of}]
-		if len(s) != 1 || told(s[0].Conditions) != want {
+		if len(s) != 1 || textOf(s[0].Conditions) != want {
 			t.Errorf("TCPRoute %s: %+v, want %s", of, s, want)
 		}
 	}
-	if got := told(p.TCPRoutes[Name{Namespace: "b", Name: "space"}][0].Conditions[:1]); got !=
+	if got := textOf(p.TCPRoutes[Name{Namespace: "b", Name: "space"}][0].Conditions[:1]); got !=
 		"Accepted=False/NotAllowedByListeners" {
 		t.Errorf("a route of another namespace: %s", got)
 	}
 	for of, want := range map[string]string{"udp": ok,
 		"http": "Accepted=False/NotAllowedByListeners ResolvedRefs=True/ResolvedRefs",
 		"tcp":  "Accepted=True/Accepted ResolvedRefs=False/BackendNotFound"} { // the Service has the port for TCP only
-		if s := p.UDPRoutes[Name{Namespace: "a", Name: of}]; len(s) != 1 || told(s[0].Conditions) != want {
+		if s := p.UDPRoutes[Name{Namespace: "a", Name: of}]; len(s) != 1 || textOf(s[0].Conditions) != want {
 			t.Errorf("UDPRoute %s: %+v, want %s", of, s, want)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"carob/internal/core/resources"
 )
 
-// asks is a pod of a class: requests in cores, limits equal to them when guaranteed.
-func asks(name string, cores int64, guaranteed bool) *corev1.Pod {
+// podOf is a pod of a class: requests in cores, limits equal to them when guaranteed.
+func podOf(name string, cores int64, guaranteed bool) *corev1.Pod {
 	c := corev1.Container{Name: "c"}
 	if cores > 0 {
 		c.Resources.Requests = corev1.ResourceList{
@@ -49,7 +49,7 @@ func machineOf(cores, pods int64, running []*corev1.Pod) *Node {
 // L3.40
 func TestVictimsOfACriticalPod(t *testing.T) {
 	const top = 2_000_000_000
-	fromFile := asks("static", 4, false)
+	fromFile := podOf("static", 4, false)
 	fromFile.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 	for _, x := range []struct {
 		name        string
@@ -58,21 +58,21 @@ func TestVictimsOfACriticalPod(t *testing.T) {
 		running     []*corev1.Pod
 		want        string
 	}{
-		{"not critical", asks("new", 2, false), 4, 9, []*corev1.Pod{asks("a", 4, false)}, ""},
-		{"burstable before guaranteed", critical(asks("new", 2, false), top), 4, 9,
-			[]*corev1.Pod{asks("g", 2, true), asks("b", 2, false)}, "b"},
-		{"guaranteed too, when it must be", critical(asks("new", 4, false), top), 4, 9,
-			[]*corev1.Pod{asks("g", 2, true), asks("b", 2, false)}, "b g"},
-		{"the one that is enough", critical(asks("new", 2, false), top), 4, 9,
-			[]*corev1.Pod{asks("a", 1, false), asks("b", 2, false), asks("c", 1, false)}, "b"},
-		{"best effort gives room for a pod", critical(asks("new", 1, false), top), 9, 2,
-			[]*corev1.Pod{asks("g", 1, true), asks("e", 0, false)}, "e"},
-		{"nobody has enough", critical(asks("new", 5, false), top), 4, 9, []*corev1.Pod{asks("a", 4, false)}, ""},
-		{"critical ones stay", critical(asks("new", 2, false), top), 4, 9,
-			[]*corev1.Pod{critical(asks("a", 4, false), top)}, ""},
-		{"but for a higher one", critical(asks("new", 2, false), top+1000), 4, 9,
-			[]*corev1.Pod{critical(asks("a", 4, false), top)}, "a"},
-		{"static ones stay", critical(asks("new", 2, false), top), 4, 9, []*corev1.Pod{fromFile}, ""},
+		{"not critical", podOf("new", 2, false), 4, 9, []*corev1.Pod{podOf("a", 4, false)}, ""},
+		{"burstable before guaranteed", critical(podOf("new", 2, false), top), 4, 9,
+			[]*corev1.Pod{podOf("g", 2, true), podOf("b", 2, false)}, "b"},
+		{"guaranteed too, when it must be", critical(podOf("new", 4, false), top), 4, 9,
+			[]*corev1.Pod{podOf("g", 2, true), podOf("b", 2, false)}, "b g"},
+		{"the one that is enough", critical(podOf("new", 2, false), top), 4, 9,
+			[]*corev1.Pod{podOf("a", 1, false), podOf("b", 2, false), podOf("c", 1, false)}, "b"},
+		{"best effort gives room for a pod", critical(podOf("new", 1, false), top), 9, 2,
+			[]*corev1.Pod{podOf("g", 1, true), podOf("e", 0, false)}, "e"},
+		{"nobody has enough", critical(podOf("new", 5, false), top), 4, 9, []*corev1.Pod{podOf("a", 4, false)}, ""},
+		{"critical ones stay", critical(podOf("new", 2, false), top), 4, 9,
+			[]*corev1.Pod{critical(podOf("a", 4, false), top)}, ""},
+		{"but for a higher one", critical(podOf("new", 2, false), top+1000), 4, 9,
+			[]*corev1.Pod{critical(podOf("a", 4, false), top)}, "a"},
+		{"static ones stay", critical(podOf("new", 2, false), top), 4, 9, []*corev1.Pod{fromFile}, ""},
 	} {
 		n := machineOf(x.cores, x.pods, x.running)
 		p := Prepare(x.pod)
@@ -97,14 +97,14 @@ func TestVictimsAreEnoughAndNeeded(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var running []*corev1.Pod
 		for i := range 1 + r.IntN(6) {
-			p := asks(fmt.Sprint("p", i), int64(r.IntN(4)), r.IntN(2) == 0)
+			p := podOf(fmt.Sprint("p", i), int64(r.IntN(4)), r.IntN(2) == 0)
 			if r.IntN(6) == 0 {
 				critical(p, 2_000_000_000)
 			}
 			running = append(running, p)
 		}
 		n := machineOf(int64(1+r.IntN(8)), int64(1+r.IntN(7)), running)
-		p := Prepare(critical(asks("new", int64(1+r.IntN(5)), false), 2_000_000_000))
+		p := Prepare(critical(podOf("new", int64(1+r.IntN(5)), false), 2_000_000_000))
 		refused := n.Admit(p, "linux")
 		if refused == nil {
 			continue

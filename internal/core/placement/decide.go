@@ -41,7 +41,7 @@ func summaryOf(refusals []NodeRefusal) *summary {
 	return s
 }
 
-func (d Decision) said() *summary {
+func (d Decision) summarize() *summary {
 	if d.summary != nil {
 		return d.summary
 	}
@@ -228,7 +228,7 @@ func (d Decision) Filters() []Filter {
 	if d.Excluded > 0 {
 		filters = append(filters, NodeAffinity)
 	}
-	for _, f := range d.said().filters {
+	for _, f := range d.summarize().filters {
 		if !slices.Contains(filters, f) {
 			filters = append(filters, f)
 		}
@@ -242,7 +242,7 @@ func (d Decision) Message(preemption string) string {
 	if d.Nodes == 0 {
 		return "no nodes available to schedule pods"
 	}
-	reasons := maps.Clone(d.said().reasons)
+	reasons := maps.Clone(d.summarize().reasons)
 	reasons.add(d.Excluded, reasonExcluded)
 	message := reasons.unavailable(d.Nodes)
 	if d.Conflict != "" {

@@ -129,16 +129,16 @@ func (n *Node) refuses(p *Pod) *Refusal {
 	case len(p.Ports) > 0 && n.portTaken(p) && f.enables(NodePorts):
 		return &Refusal{Filter: NodePorts, Reasons: []string{reasonPorts}, Curable: true}
 	}
-	if asked := n.askedOf(p); !resources.FitsNow(&n.Ledger, asked) && f.enables(NodeResourcesFit) {
-		return resourceRefusal(resources.Fits(&n.Ledger, asked))
+	if requests := n.requestsOf(p); !resources.FitsNow(&n.Ledger, requests) && f.enables(NodeResourcesFit) {
+		return resourceRefusal(resources.Fits(&n.Ledger, requests))
 	}
 	return nil
 }
 
-// askedOf is what a pod requests of the node itself: not resources that it lacks and that a
+// requestsOf is what a pod requests of the node itself: not resources that it lacks and that a
 // class of devices serves (S9.60).
-func (n *Node) askedOf(p *Pod) resources.Demand {
-	d := p.asked
+func (n *Node) requestsOf(p *Pod) resources.Demand {
+	d := p.requests
 	if len(p.byClass) == 0 {
 		return d
 	}

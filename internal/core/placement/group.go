@@ -113,7 +113,7 @@ func (c *Cluster) groupOf(p *Pod) *group {
 			g.affinity.count(ch.pod, ch.node, ch.by)
 			g.attraction.count(ch.pod, ch.node, ch.by)
 		}
-		g.ask(c, ch.node)
+		g.query(c, ch.node)
 	}
 	g.at = c.dropped + uint64(len(c.changes))
 	return g
@@ -135,13 +135,13 @@ func (c *Cluster) newGroup(p *Pod, key string) *group {
 		}
 	}
 	for _, n := range c.nodes {
-		g.ask(c, n)
+		g.query(c, n)
 	}
 	return g
 }
 
-// ask evaluates a node again for the pods of the group.
-func (g *group) ask(c *Cluster, n *Node) {
+// query evaluates a node again for the pods of the group.
+func (g *group) query(c *Cluster, n *Node) {
 	v := &g.verdicts[n.index]
 	*v = verdict{refusal: n.refuses(g.pod), features: n.lacksFeatures(g.pod), hash: n.hash}
 	if v.refusal == nil && v.features == nil {

@@ -64,11 +64,11 @@ func TestSelected(t *testing.T) {
 // counting counts the pods that it is called for.
 type counting struct {
 	labels.Selector
-	asked *int
+	requests *int
 }
 
 func (s counting) Matches(l labels.Labels) bool {
-	*s.asked++
+	*s.requests++
 	return s.Selector.Matches(l)
 }
 

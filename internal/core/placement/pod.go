@@ -36,7 +36,7 @@ type Pod struct {
 	Claims   []volume.PodClaim // of its volumes
 
 	profile      *Profile
-	asked        resources.Demand // of Demand, what NodeResourcesFit checks
+	requests     resources.Demand // of Demand, what NodeResourcesFit checks
 	required     nodeaffinity.RequiredNodeAffinity
 	only         []string // names of the only nodes its affinity allows; nil for any
 	nowhere      bool     // its affinity allows no node
@@ -79,7 +79,7 @@ func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 		features:   neededFeatures(pod),
 		controller: controllerOf(pod),
 	}
-	p.asked = profile.demand(p.Demand)
+	p.requests = profile.demand(p.Demand)
 	if profile.enables(NodeAffinity) {
 		p.only, p.nowhere = onlyNodes(pod)
 	}

@@ -109,8 +109,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// said excludes derived fields from a comparison.
-var said = cmpopts.IgnoreUnexported(Decision{})
+// withoutSummary excludes derived fields from a comparison.
+var withoutSummary = cmpopts.IgnoreUnexported(Decision{})
 
 // TestIncrementalEqualsFresh: after random changes, the Cluster equals one that is built anew from
 // the remaining objects.
@@ -166,8 +166,8 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 				fresh.SetNamespace("default", c.namespaces["default"])
 				// Some of the pods come again and again, so that what is remembered for them is used.
 				for _, p := range regulars {
-					if a, b := c.Decide(p, 0), fresh.Decide(Prepare(p.Object), 0); !cmp.Equal(a, b, said) {
-						t.Fatalf("%s: %s", p.Object.Name, cmp.Diff(a, b, said))
+					if a, b := c.Decide(p, 0), fresh.Decide(Prepare(p.Object), 0); !cmp.Equal(a, b, withoutSummary) {
+						t.Fatalf("%s: %s", p.Object.Name, cmp.Diff(a, b, withoutSummary))
 					}
 				}
 				p := Prepare(genPod(t, "new"))
@@ -207,7 +207,7 @@ func TestPreemptionIsEnough(t *testing.T) {
 			}
 			return
 		}
-		if after := c.Decide(p, 0); !cmp.Equal(after, d, said) {
+		if after := c.Decide(p, 0); !cmp.Equal(after, d, withoutSummary) {
 			t.Fatal("looking for victims changed the cluster")
 		}
 		for _, v := range got.Victims {

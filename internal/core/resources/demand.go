@@ -45,7 +45,7 @@ type Demand struct {
 func DemandOf(pod *corev1.Pod) Demand {
 	d := Demand{Amount: AmountOf(Requests(pod))}
 	d.ScoreMilliCPU, d.ScoreMemory = d.MilliCPU, d.Memory
-	if silent(pod) {
+	if withoutRequests(pod) {
 		score := podresources.PodRequests(pod, podresources.PodResourcesOptions{
 			UseStatusResources: true,
 			InPlacePodLevelResourcesVerticalScalingEnabled: true,
@@ -59,8 +59,8 @@ func DemandOf(pod *corev1.Pod) Demand {
 	return d
 }
 
-// silent reports whether a container has no cpu or memory request.
-func silent(pod *corev1.Pod) bool {
+// withoutRequests reports whether a container has no cpu or memory request.
+func withoutRequests(pod *corev1.Pod) bool {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
 			requests := list[i].Resources.Requests

@@ -18,15 +18,15 @@ type Point struct{ Utilization, Score int64 }
 
 // use is how much of a resource is used on the node with the pod and without it, and the node's
 // capacity. An other resource that the pod does not request does not count: all three are 0.
-func use(l *Ledger, d Demand, name corev1.ResourceName, silentCount bool) (with, without, capacity int64) {
+func use(l *Ledger, d Demand, name corev1.ResourceName, countUnrequested bool) (with, without, capacity int64) {
 	switch name {
 	case corev1.ResourceCPU:
-		if silentCount {
+		if countUnrequested {
 			return l.ScoreUsed.MilliCPU + d.ScoreMilliCPU, l.ScoreUsed.MilliCPU, l.Allocatable.MilliCPU
 		}
 		return l.Used.MilliCPU + d.MilliCPU, l.Used.MilliCPU, l.Allocatable.MilliCPU
 	case corev1.ResourceMemory:
-		if silentCount {
+		if countUnrequested {
 			return l.ScoreUsed.Memory + d.ScoreMemory, l.ScoreUsed.Memory, l.Allocatable.Memory
 		}
 		return l.Used.Memory + d.Memory, l.Used.Memory, l.Allocatable.Memory

@@ -287,19 +287,19 @@ func (m *Manager) expire(resource string) {
 func (m *Manager) Allocate(ctx context.Context, pod *corev1.Pod) error {
 	for {
 		m.mu.Lock()
-		ask, err := m.plugins.Next(pod)
+		request, err := m.plugins.Next(pod)
 		var e *endpoint
-		if ask != nil {
-			e = m.newest(ask.Resource)
+		if request != nil {
+			e = m.newest(request.Resource)
 		}
 		m.mu.Unlock()
 		switch {
-		case err != nil || ask == nil:
+		case err != nil || request == nil:
 			return err
 		case e == nil:
-			return fmt.Errorf("unknown Device Plugin %s", ask.Resource)
+			return fmt.Errorf("unknown Device Plugin %s", request.Resource)
 		}
-		if err := m.allocateOne(ctx, pod, ask, e); err != nil {
+		if err := m.allocateOne(ctx, pod, request, e); err != nil {
 			return err
 		}
 	}
@@ -313,20 +313,20 @@ func (m *Manager) newest(resource string) *endpoint {
 }
 
 // allocateOne has a plugin allocate for one container. The devices are reserved for the container before the call.
-func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices.Ask, e *endpoint) error {
-	near, aligned := m.cfg.Pinning.Near(pod.UID, ask.Container)
+func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, request *devices.Request, e *endpoint) error {
+	near, aligned := m.cfg.Pinning.Near(pod.UID, request.Container)
 	m.mu.Lock()
 	if aligned {
-		m.plugins.Align(ask, near)
+		m.plugins.Align(request, near)
 	}
 	m.mu.Unlock()
-	preferred, err := m.preferred(ctx, ask, e)
+	preferred, err := m.preferred(ctx, request, e)
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
 	again, err := m.plugins.Next(pod) // other pods may have taken some during the call of the plugin
-	if err != nil || again == nil || again.Container != ask.Container || again.Resource != ask.Resource {
+	if err != nil || again == nil || again.Container != request.Container || again.Resource != request.Resource {
 		m.mu.Unlock()
 		return err // if nil, the loop tries again
 	}
@@ -339,7 +339,7 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 	began := time.Now()
 	resp, err := e.client.Allocate(ctx, &pluginapi.AllocateRequest{
 		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: chosen}}})
-	m.cfg.Meter.Allocated(ask.Resource, time.Since(began))
+	m.cfg.Meter.Allocated(request.Resource, time.Since(began))
 	var response []byte
 	switch {
 	case err != nil:
@@ -351,33 +351,33 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, ask *devices
 			response, err = proto.Marshal(resp.ContainerResponses[0])
 		}
 		if err != nil {
-			err = fmt.Errorf("answer of device plugin %s: %w", ask.Resource, err)
+			err = fmt.Errorf("answer of device plugin %s: %w", request.Resource, err)
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		m.plugins.Drop(pod.UID, ask.Container, ask.Resource)
+		m.plugins.Drop(pod.UID, request.Container, request.Resource)
 		return err
 	}
 	if response == nil {
 		response = []byte{} // an empty response is valid, too
 	}
-	if !m.plugins.Assign(pod.UID, ask.Container, ask.Resource, response) {
+	if !m.plugins.Assign(pod.UID, request.Container, request.Resource, response) {
 		return errors.New("the pod ended while its devices were allocated")
 	}
 	return m.save()
 }
 
 // preferred calls a plugin for the devices that it prefers, if there is a choice (S8.22).
-func (m *Manager) preferred(ctx context.Context, ask *devices.Ask, e *endpoint) ([]string, error) {
-	if !e.options.GetGetPreferredAllocationAvailable() || len(ask.Include)+len(ask.Free) <= ask.Count {
+func (m *Manager) preferred(ctx context.Context, request *devices.Request, e *endpoint) ([]string, error) {
+	if !e.options.GetGetPreferredAllocationAvailable() || len(request.Include)+len(request.Free) <= request.Count {
 		return nil, nil
 	}
 	resp, err := e.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
 		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{
-			AvailableDeviceIDs:   ask.Candidates(),
-			MustIncludeDeviceIDs: ask.Include, AllocationSize: int32(min(ask.Count, maxDevices))}}})
+			AvailableDeviceIDs:   request.Candidates(),
+			MustIncludeDeviceIDs: request.Include, AllocationSize: int32(min(request.Count, maxDevices))}}})
 	if err != nil {
 		return nil, fmt.Errorf("device plugin GetPreferredAllocation rpc failed with err: %w", err)
 	}

@@ -154,7 +154,7 @@ func (w *world) want(got, want string) {
 	}
 }
 
-func asks(ip string) func(*corev1.Service) {
+func requests(ip string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = ip } //nolint:staticcheck // still in use
 }
 
@@ -175,22 +175,22 @@ func TestAllocate(t *testing.T) {
 
 func TestRequestedAddress(t *testing.T) {
 	w := newWorld(t, "192.0.2.10-192.0.2.12,2001:db8::1-2001:db8::2")
-	w.want(w.set("a", asks("192.0.2.12")), "192.0.2.12")
-	w.want(w.set("a", asks("192.0.2.11")), "192.0.2.11") // it moves
-	w.want(w.set("b", asks("192.0.2.11")), `AllocationFailed: Failed to allocate IP for "ns/b": `+
+	w.want(w.set("a", requests("192.0.2.12")), "192.0.2.12")
+	w.want(w.set("a", requests("192.0.2.11")), "192.0.2.11") // it moves
+	w.want(w.set("b", requests("192.0.2.11")), `AllocationFailed: Failed to allocate IP for "ns/b": `+
 		"192.0.2.11 belongs to Service ns/a, and they have no sharing key in common")
-	w.want(w.set("c", asks("203.0.113.1")),
+	w.want(w.set("c", requests("203.0.113.1")),
 		`AllocationFailed: Failed to allocate IP for "ns/c": 203.0.113.1 is not in the pool`)
-	w.want(w.set("d", asks("no address\x00")),
+	w.want(w.set("d", requests("no address\x00")),
 		`AllocationFailed: Failed to allocate IP for "ns/d": "no address\x00" is not an IP address`)
-	w.want(w.set("e", asks("2001:db8::1")), `AllocationFailed: Failed to allocate IP for "ns/e": `+
+	w.want(w.set("e", requests("2001:db8::1")), `AllocationFailed: Failed to allocate IP for "ns/e": `+
 		"2001:db8::1 is not one address of each family of the Service")
 	both := func(s *corev1.Service) {
 		s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
 		s.Annotations[annotationAddresses] = "192.0.2.12, 2001:db8::2"
 	}
 	w.want(w.set("f", both), "192.0.2.12 2001:db8::2")
-	w.want(w.set("f", asks("192.0.2.12")), `ClearAssignment: it can no longer have 192.0.2.12 2001:db8::2`)
+	w.want(w.set("f", requests("192.0.2.12")), `ClearAssignment: it can no longer have 192.0.2.12 2001:db8::2`)
 	w.remove("a")
 	w.want(w.status("b"), "192.0.2.11")
 }
@@ -256,7 +256,7 @@ func TestChanges(t *testing.T) {
 				s.Spec.IPFamilies = [][]corev1.IPFamily{{"IPv4"}, {"IPv6"}, {"IPv6", "IPv4"}}[r.IntN(3)]
 				s.Spec.LoadBalancerIP = "" //nolint:staticcheck // still in use
 				if r.IntN(3) == 0 && len(s.Spec.IPFamilies) == 1 && s.Spec.IPFamilies[0] == "IPv4" {
-					asks(fmt.Sprintf("192.0.2.%d", 9+r.IntN(6)))(s)
+					requests(fmt.Sprintf("192.0.2.%d", 9+r.IntN(6)))(s)
 				}
 			})
 		}
@@ -285,8 +285,8 @@ func TestChanges(t *testing.T) {
 // in the pool are released.
 func TestAddressesAreKeptInStatus(t *testing.T) {
 	w := newWorld(t, "192.0.2.10-192.0.2.12")
-	w.want(w.set("a", asks("192.0.2.12")), "192.0.2.12")
-	w.set("a", asks(""))
+	w.want(w.set("a", requests("192.0.2.12")), "192.0.2.12")
+	w.set("a", requests(""))
 	w.want(w.set("b", nil), "192.0.2.10")
 	again := func(list string) {
 		t.Helper()

@@ -361,7 +361,7 @@ func (s *State) requestOf(svc *corev1.Service) (r request) {
 		list = by
 	}
 	if r.wrong == "" && list != "" {
-		r.ask(list)
+		r.read(list)
 	}
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		r.backend = "pods " + labels.FormatLabels(svc.Spec.Selector)
@@ -372,8 +372,8 @@ func (s *State) requestOf(svc *corev1.Service) (r request) {
 	return r
 }
 
-// ask returns the addresses that a Service requests by name.
-func (r *request) ask(list string) {
+// read returns the addresses that a Service requests by name.
+func (r *request) read(list string) {
 	wanted := slices.Concat(r.families, r.optional)
 	var seen []corev1.IPFamily
 	for one := range strings.SplitSeq(list, ",") {

@@ -77,8 +77,8 @@ func config(t testing.TB, text string) *dns.Config {
 	return c
 }
 
-// ask packs a question like a client, and unpacks the answer with another implementation.
-func ask(t testing.TB, z *dns.Zone, k *dns.Kubernetes, name string, typ uint16, udp uint16) (*mdns.Msg, dns.Result) {
+// query packs a question like a client, and unpacks the answer with another implementation.
+func query(t testing.TB, z *dns.Zone, k *dns.Kubernetes, name string, typ uint16, udp uint16) (*mdns.Msg, dns.Result) {
 	t.Helper()
 	m := new(mdns.Msg).SetQuestion(name, typ)
 	if udp > 0 {
@@ -219,7 +219,7 @@ func TestAnswers(t *testing.T) {
 		{"local.", "A", "next"},
 		{".", "NS", "next"},
 	} {
-		got := short(ask(t, z, k, c.name, mdns.StringToType[c.typ], 4096))
+		got := short(query(t, z, k, c.name, mdns.StringToType[c.typ], 4096))
 		if got != c.want {
 			t.Errorf("%s %s:\n got %s\nwant %s", c.typ, c.name, got, c.want)
 		}
@@ -232,7 +232,7 @@ func TestVariants(t *testing.T) {
 	asked := func(corefile, name, typ string) string {
 		t.Helper()
 		k := config(t, corefile).Servers[0].Kubernetes
-		return short(ask(t, z, k, name, mdns.StringToType[typ], 4096))
+		return short(query(t, z, k, name, mdns.StringToType[typ], 4096))
 	}
 	for _, c := range []struct{ options, name, typ, want string }{
 		{"pods verified", "10-88-0-9.shop.pod.cluster.local.", "A", "NOERROR A 10.88.0.9"},
@@ -253,7 +253,7 @@ func TestVariants(t *testing.T) {
 		t.Errorf("a reverse name without fallthrough: %s", got)
 	}
 	k := config(t, "cluster.local {\nkubernetes {\nttl 3600\n}\n}").Servers[0].Kubernetes
-	m, _ := ask(t, z, k, "x.shop.svc.Cluster.local.", mdns.TypeA, 0)
+	m, _ := query(t, z, k, "x.shop.svc.Cluster.local.", mdns.TypeA, 0)
 	soa := m.Ns[0].(*mdns.SOA)
 	if soa.Hdr.Ttl != 300 || soa.Minttl != 3600 || soa.Serial != 7 || soa.Ns != "ns.dns.cluster.local." ||
 		soa.Mbox != "hostmaster.cluster.local." || soa.Refresh != 7200 || soa.Retry != 1800 || soa.Expire != 86400 ||
@@ -276,7 +276,7 @@ func TestChanges(t *testing.T) {
 	k := config(t, dns.DefaultCorefile("cluster.local")).Servers[0].Kubernetes
 	is := func(what, name, typ, want string) {
 		t.Helper()
-		if got := short(ask(t, z, k, name, mdns.StringToType[typ], 4096)); got != want {
+		if got := short(query(t, z, k, name, mdns.StringToType[typ], 4096)); got != want {
 			t.Errorf("%s: %s: got %s, want %s", what, name, got, want)
 		}
 	}
@@ -329,13 +329,13 @@ func TestTruncation(t *testing.T) {
 		typ, size uint16
 		most      int
 	}{{mdns.TypeA, 0, 512}, {mdns.TypeA, 1232, 1232}, {mdns.TypeA, 60000, 4096}, {mdns.TypeSRV, 0, 512}} {
-		m, _ := ask(t, z, k, "big.n.svc.cluster.local.", c.typ, c.size)
+		m, _ := query(t, z, k, "big.n.svc.cluster.local.", c.typ, c.size)
 		m.Compress = true
 		if !m.Truncated || len(m.Answer) == 0 || m.Len() > c.most {
 			t.Errorf("%v: truncated %v, %d records, %d bytes", c, m.Truncated, len(m.Answer), m.Len())
 		}
 	}
-	if m, _ := ask(t, z, k, "10-1-0-1.big.n.svc.cluster.local.", mdns.TypeA, 0); m.Truncated || len(m.Answer) != 1 {
+	if m, _ := query(t, z, k, "10-1-0-1.big.n.svc.cluster.local.", mdns.TypeA, 0); m.Truncated || len(m.Answer) != 1 {
 		t.Errorf("one endpoint: %v", m)
 	}
 }
@@ -366,7 +366,7 @@ func TestManyPorts(t *testing.T) {
 		"same.big.n.svc.cluster.local.", "proxied.n.svc.cluster.local."} {
 		for _, typ := range []uint16{mdns.TypeSRV, mdns.TypeA} {
 			allocs := testing.AllocsPerRun(1, func() {
-				if m, _ := ask(t, z, k, name, typ, 0); len(m.Answer) == 0 {
+				if m, _ := query(t, z, k, name, typ, 0); len(m.Answer) == 0 {
 					t.Errorf("%s: no answer", name)
 				}
 			})
@@ -375,7 +375,7 @@ func TestManyPorts(t *testing.T) {
 			}
 		}
 	}
-	m, _ := ask(t, z, k, "_p7._tcp.big.n.svc.cluster.local.", mdns.TypeSRV, 0)
+	m, _ := query(t, z, k, "_p7._tcp.big.n.svc.cluster.local.", mdns.TypeSRV, 0)
 	if srv, ok := m.Answer[0].(*mdns.SRV); !ok || len(m.Answer) != 1 || srv.Port != 8 || len(m.Extra) == 0 {
 		t.Errorf("one port of endpoints with one name: %v", m)
 	}

@@ -59,8 +59,8 @@ func apply(t *testing.T, stored map[string]*discoveryv1.EndpointSlice, p mirror.
 	}
 }
 
-// says formats the content of slices: address, whether it is ready, and ports, sorted.
-func says(stored map[string]*discoveryv1.EndpointSlice) []string {
+// lines formats the content of slices: address, whether it is ready, and ports, sorted.
+func lines(stored map[string]*discoveryv1.EndpointSlice) []string {
 	var out []string
 	for _, s := range stored {
 		var list []string
@@ -92,7 +92,7 @@ func TestCopies(t *testing.T) {
 	stored := map[string]*discoveryv1.EndpointSlice{}
 	is := func(what string, want ...string) {
 		t.Helper()
-		if got := says(stored); !slices.Equal(got, want) {
+		if got := lines(stored); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
@@ -132,7 +132,7 @@ func TestCopies(t *testing.T) {
 	}
 	p := decide(t, stored, object(corev1.EndpointSubset{Addresses: append(many, addresses("x", "1.2.3")...),
 		Ports: ports(1)}))
-	if n := len(says(stored)); n != mirror.Max || p.Skipped != 502 {
+	if n := len(lines(stored)); n != mirror.Max || p.Skipped != 502 {
 		t.Errorf("%d endpoints, %d skipped, %d invalid", n, p.Skipped, p.Invalid)
 	}
 	if p := decide(t, stored, object(corev1.EndpointSubset{Addresses: addresses("x", "10.0.0.1"),

@@ -24,9 +24,9 @@ import (
 
 // Limits of waits (S0.33, S0.35).
 const (
-	ForceWait    = 6 * time.Minute // for a node that is not ready
-	AttachWait   = 2 * time.Minute // for the driver, before an event for the pods
-	MaxToldAgain = 4 * time.Minute // between two events about the same wait
+	ForceWait   = 6 * time.Minute // for a node that is not ready
+	AttachWait  = 2 * time.Minute // for the driver, before an event for the pods
+	RepeatEvent = 4 * time.Minute // between two events about the same wait
 )
 
 // Volume is a persistent volume of a CSI driver.
@@ -79,7 +79,7 @@ type Memory struct {
 	NotReady time.Time            // since when the node has not been ready, within Leaving; zero: it is ready
 	Error    string               // the last failure in an event for the pods
 	Attached bool                 // an event has reported it, or it was already attached
-	Told     time.Time            // time of the last event that they wait
+	Recorded time.Time            // time of the last event that they wait
 	Blocked  map[string]time.Time // pods with an event about other nodes, by UID
 }
 
@@ -179,7 +179,7 @@ func (d *decision) again(wait time.Duration) {
 	}
 }
 
-func (d *decision) tell(pods []*corev1.Pod, kind, reason, format string, args ...any) {
+func (d *decision) record(pods []*corev1.Pod, kind, reason, format string, args ...any) {
 	for _, p := range pods {
 		d.step.Events = append(d.step.Events, Event{p, kind, reason, fmt.Sprintf(format, args...)})
 	}
@@ -209,11 +209,11 @@ func (d *decision) attach(name string, w Wanted, m *Memory) {
 		d.waits(w, m)
 	case a.DeletionTimestamp != nil: // it is deleted first; the deletion is an event
 	case a.Status.Attached:
-		m.Waiting, m.Error, m.Told, m.Blocked = time.Time{}, "", time.Time{}, nil
+		m.Waiting, m.Error, m.Recorded, m.Blocked = time.Time{}, "", time.Time{}, nil
 		unique := w.UniqueName()
 		d.attached = append(d.attached, corev1.AttachedVolume{Name: unique})
 		if !listed(d.in.Object, unique) && !m.Attached {
-			d.tell(
+			d.record(
 				w.Pods,
 				corev1.EventTypeNormal,
 				"SuccessfulAttachVolume",
@@ -225,7 +225,7 @@ func (d *decision) attach(name string, w Wanted, m *Memory) {
 	case a.Status.AttachError != nil:
 		failure := a.Status.AttachError.Time.UTC().Format(time.RFC3339) + " " + a.Status.AttachError.Message
 		if m.Error != failure {
-			d.tell(
+			d.record(
 				w.Pods,
 				corev1.EventTypeWarning,
 				"FailedAttachVolume",
@@ -234,7 +234,7 @@ func (d *decision) attach(name string, w Wanted, m *Memory) {
 				a.Status.AttachError.Message,
 			)
 		}
-		m.Error, m.Waiting, m.Told = failure, time.Time{}, time.Time{}
+		m.Error, m.Waiting, m.Recorded = failure, time.Time{}, time.Time{}
 	default:
 		d.waits(w, m)
 	}
@@ -246,16 +246,16 @@ func (d *decision) waits(w Wanted, m *Memory) {
 		m.Waiting = d.in.Now
 	}
 	due := m.Waiting.Add(AttachWait)
-	if !m.Told.IsZero() {
-		due = m.Told.Add(MaxToldAgain)
+	if !m.Recorded.IsZero() {
+		due = m.Recorded.Add(RepeatEvent)
 	}
 	if d.in.Now.Before(due) {
 		d.again(due.Sub(d.in.Now))
 		return
 	}
-	m.Told = d.in.Now
-	d.again(MaxToldAgain)
-	d.tell(
+	m.Recorded = d.in.Now
+	d.again(RepeatEvent)
+	d.record(
 		w.Pods,
 		corev1.EventTypeWarning,
 		"FailedAttachVolume",
@@ -278,7 +278,7 @@ func (d *decision) blocked(w Wanted, m *Memory) {
 			m.Blocked = map[string]time.Time{}
 		}
 		m.Blocked[string(p.UID)] = d.in.Now
-		d.tell(
+		d.record(
 			[]*corev1.Pod{p},
 			corev1.EventTypeWarning,
 			"FailedAttachVolume",
@@ -318,7 +318,7 @@ func (d *decision) detach(a *storagev1.VolumeAttachment, m *Memory) {
 	if m.Leaving.IsZero() {
 		m.Leaving = d.in.Now
 	}
-	m.Waiting, m.Told, m.Blocked = time.Time{}, time.Time{}, nil
+	m.Waiting, m.Recorded, m.Blocked = time.Time{}, time.Time{}, nil
 	if a.DeletionTimestamp != nil {
 		return
 	}

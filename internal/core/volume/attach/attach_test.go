@@ -211,7 +211,7 @@ type world struct {
 	now     time.Time
 	nodes   map[string]*corev1.Node // as the API has them
 	seen    map[string]*corev1.Node // as the controller's watch has them
-	wants   map[string]bool         // a pod on the node
+	wanted  map[string]bool         // a pod on the node
 	mounted map[string]bool         // by the agent
 	known   map[string]*corev1.Node // what the agent got as the answer to its last write or from its watch
 	have    map[string]*storagev1.VolumeAttachment
@@ -220,7 +220,7 @@ type world struct {
 
 func newSim(seed uint64) *world {
 	w := &world{r: rand.New(rand.NewPCG(seed, 1)), v: volumeNamed("pv", true), now: start,
-		nodes: map[string]*corev1.Node{}, seen: map[string]*corev1.Node{}, wants: map[string]bool{},
+		nodes: map[string]*corev1.Node{}, seen: map[string]*corev1.Node{}, wanted: map[string]bool{},
 		mounted: map[string]bool{}, known: map[string]*corev1.Node{}, have: map[string]*storagev1.VolumeAttachment{},
 		memory: map[string]map[string]*attach.Memory{}}
 	for _, n := range []string{"a", "b"} {
@@ -244,12 +244,12 @@ func (w *world) agent(name string) {
 	unique := w.v.UniqueName()
 	uses := slices.Contains(w.known[name].Status.VolumesInUse, unique)
 	switch {
-	case w.wants[name] && !uses:
+	case w.wanted[name] && !uses:
 		w.known[name] = w.write(
 			name,
 			func(s *corev1.NodeStatus) { s.VolumesInUse = []corev1.UniqueVolumeName{unique} },
 		)
-	case w.wants[name] && !w.mounted[name]:
+	case w.wanted[name] && !w.mounted[name]:
 		if slices.ContainsFunc(w.known[name].Status.VolumesAttached, func(a corev1.AttachedVolume) bool {
 			return a.Name == unique
 		}) {
@@ -257,9 +257,9 @@ func (w *world) agent(name string) {
 		} else {
 			w.known[name] = w.nodes[name]
 		}
-	case !w.wants[name] && w.mounted[name]:
+	case !w.wanted[name] && w.mounted[name]:
 		w.mounted[name] = false
-	case !w.wants[name] && uses:
+	case !w.wanted[name] && uses:
 		w.known[name] = w.write(name, func(s *corev1.NodeStatus) { s.VolumesInUse = nil })
 	}
 }
@@ -276,7 +276,7 @@ func (w *world) controller(name string) {
 			}
 			return on
 		}, UsedBy: func(attach.Volume) []*corev1.Pod { return nil }}
-	if w.wants[name] {
+	if w.wanted[name] {
 		in.Wanted = []attach.Wanted{{Volume: w.v, Pods: []*corev1.Pod{podNamed("ns", name)}}}
 	}
 	if a := w.have[w.v.AttachmentName(name)]; a != nil {
@@ -339,7 +339,7 @@ func TestNoDetachWhileMounted(t *testing.T) {
 			node := []string{"a", "b"}[w.r.IntN(2)]
 			switch w.r.IntN(8) {
 			case 0:
-				w.wants[node] = !w.wants[node]
+				w.wanted[node] = !w.wanted[node]
 			case 1:
 				w.attacher()
 			case 2:
@@ -353,7 +353,7 @@ func TestNoDetachWhileMounted(t *testing.T) {
 			}
 			w.check(t, seed)
 		}
-		w.wants["a"], w.wants["b"] = seed%2 == 0, seed%2 != 0
+		w.wanted["a"], w.wanted["b"] = seed%2 == 0, seed%2 != 0
 		for range 40 {
 			for _, node := range []string{"a", "b"} {
 				w.agent(node)
@@ -364,8 +364,8 @@ func TestNoDetachWhileMounted(t *testing.T) {
 			}
 			w.attacher()
 		}
-		if w.mounted["a"] != w.wants["a"] || w.mounted["b"] != w.wants["b"] || len(w.have) != 1 {
-			t.Fatalf("seed %d: wanted %v, mounted %v, attachments %d", seed, w.wants, w.mounted, len(w.have))
+		if w.mounted["a"] != w.wanted["a"] || w.mounted["b"] != w.wanted["b"] || len(w.have) != 1 {
+			t.Fatalf("seed %d: wanted %v, mounted %v, attachments %d", seed, w.wanted, w.mounted, len(w.have))
 		}
 	}
 }

@@ -95,7 +95,7 @@ func TestRandomHistories(t *testing.T) {
 				w.write = func(string) bool { n--; return n > 0 }
 			}
 			if !w.sync() {
-				w.say("crash")
+				w.logf("crash")
 				w.write = func(string) bool { return true }
 				w.sync()
 			}

@@ -117,13 +117,13 @@ func (w *world) command(d *datadriven.TestData) error {
 			j = j.DeepCopy()
 			j.CreationTimestamp, j.Status = metav1.Time{}, batchv1.JobStatus{}
 			text, _ := yaml.Marshal(j)
-			w.say("%s", strings.TrimSpace(string(text)))
+			w.logf("%s", strings.TrimSpace(string(text)))
 		})
 	default:
 		return fmt.Errorf("no command %s", d.Cmd)
 	}
 	if err == nil && !w.sync() {
-		w.say("crash")
+		w.logf("crash")
 		w.down()
 		w.sync()
 	}

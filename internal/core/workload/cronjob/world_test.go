@@ -38,7 +38,7 @@ func newWorld() *world {
 		others: map[string]bool{}}
 }
 
-func (w *world) say(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+func (w *world) logf(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
 func (w *world) apply(manifest string) error {
 	cj := &batchv1.CronJob{}
@@ -83,16 +83,16 @@ func (w *world) sync() bool {
 				return false
 			}
 			w.cj.Status = *out.Status
-			w.say("%s", summary(&w.cj.Status))
+			w.logf("%s", summary(&w.cj.Status))
 		}
 		for _, e := range out.Events {
-			w.say("event %s %s: %s", e.Type, e.Reason, e.Message)
+			w.logf("event %s %s: %s", e.Type, e.Reason, e.Message)
 		}
 		for _, j := range out.History {
 			if !w.write("delete") {
 				return false
 			}
-			w.say("delete %s", j.Name)
+			w.logf("delete %s", j.Name)
 			w.remove(j.UID)
 			deleted[j.UID] = true
 		}
@@ -100,7 +100,7 @@ func (w *world) sync() bool {
 			if !w.write("delete") {
 				return false
 			}
-			w.say("delete %s", r.Name)
+			w.logf("delete %s", r.Name)
 			w.remove(r.UID)
 			deleted[r.UID] = true
 		}
@@ -109,7 +109,7 @@ func (w *world) sync() bool {
 				return false
 			}
 			if err := w.create(out.Create); err != nil {
-				w.say("%v", err)
+				w.logf("%v", err)
 				if !w.others[out.Create.Name] {
 					w.next = w.now.Add(time.Second)
 					return true
@@ -140,7 +140,7 @@ func (w *world) create(j *batchv1.Job) error {
 	j.Status.StartTime = new(metav1.NewTime(w.now))
 	w.names[j.Name]++
 	w.jobs = append(w.jobs, j)
-	w.say("create %s for %s", j.Name, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
+	w.logf("create %s for %s", j.Name, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (w *world) advance(by time.Duration) {
 	end := w.now.Add(by)
 	for !w.next.IsZero() && !w.next.After(end) {
 		w.now = w.next
-		w.say("at %s", w.now.Format("15:04:05.0"))
+		w.logf("at %s", w.now.Format("15:04:05.0"))
 		w.sync()
 	}
 	w.now = end

@@ -22,26 +22,26 @@ func (recorder) Helper() {}
 
 func (recorder) Fatalf(format string, a ...any) { panic(broken(fmt.Sprintf(format, a...))) }
 
-// notices reports whether one of many random histories breaks a promise.
-func notices(t *testing.T, seeds uint64, sabotage func(in *Input)) bool {
+// breaksInvariant reports whether one of many random histories breaks a promise.
+func breaksInvariant(t *testing.T, seeds uint64, sabotage func(in *Input)) bool {
 	t.Helper()
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		said := func() (said string) {
+		message := func() (message string) {
 			defer func() {
 				if r := recover(); r != nil {
 					b, ok := r.(broken)
 					if !ok {
 						panic(r)
 					}
-					said = string(b)
+					message = string(b)
 				}
 			}()
 			history(recorder{}, func(_ string, n int) int { return rng.IntN(n) }, sabotage)
 			return ""
 		}()
-		if said != "" {
-			t.Logf("seed %d: %.120s", seed, said)
+		if message != "" {
+			t.Logf("seed %d: %.120s", seed, message)
 			return true
 		}
 	}
@@ -96,11 +96,11 @@ func TestChecksNoticeSabotage(t *testing.T) {
 		"minReadySeconds (W4.64)": func(in *Input) { in.Set.Spec.MinReadySeconds = 0 },
 		"generation (W0.71)":      func(in *Input) { in.Set.Generation = 1 },
 	} {
-		if !notices(t, 2000, s) {
+		if !breaksInvariant(t, 2000, s) {
 			t.Errorf("%s: the checks do not notice the sabotage", name)
 		}
 	}
-	if notices(t, 200, nil) {
+	if breaksInvariant(t, 200, nil) {
 		t.Error("the checks fail without a sabotage")
 	}
 }

@@ -129,7 +129,7 @@ func TestRandomHistories(t *testing.T) {
 				h.write = func(string) bool { n--; return n > 0 }
 			}
 			if !h.sync() {
-				h.say("crash")
+				h.logf("crash")
 				h.backoff, h.write = Backoff{}, func(string) bool { return true }
 				if !h.sync() {
 					t.Fatal("an unexpected crash")
@@ -214,18 +214,18 @@ func (h *history) step(t *rapid.T) {
 		h.run(p)
 	case what <= 4 && p != nil && !workload.Terminal(p):
 		h.good[p.UID] = true
-		h.say("%s succeeds", p.Name)
+		h.logf("%s succeeds", p.Name)
 		h.exit(p, 0)
 	case what <= 6 && p != nil && !workload.Terminal(p):
 		h.bad[p.UID] = true
-		h.say("%s fails", p.Name)
+		h.logf("%s fails", p.Name)
 		h.exit(p, 1)
 	case what == 7 && p != nil:
 		h.plain = false
-		h.say("somebody deletes %s", p.Name)
+		h.logf("somebody deletes %s", p.Name)
 		h.remove(p.Name)
 	case what == 8 && p != nil && p.DeletionTimestamp != nil:
-		h.say("%s is gone", p.Name)
+		h.logf("%s is gone", p.Name)
 		h.gone(p)
 	case what == 9:
 		h.plain = false

@@ -126,14 +126,14 @@ func (w *world) command(d *datadriven.TestData) error {
 			if Tracked(p) {
 				line += " tracked"
 			}
-			w.say("%s", line)
+			w.logf("%s", line)
 		}
 		return nil
 	case "template":
 		p := w.find(names[0]).DeepCopy()
 		p.CreationTimestamp, p.Status = metav1.Time{}, corev1.PodStatus{}
 		text, err := yaml.Marshal(p)
-		w.say("%s", strings.TrimSpace(string(text)))
+		w.logf("%s", strings.TrimSpace(string(text)))
 		return err
 	default:
 		return fmt.Errorf("no command %s", d.Cmd)
@@ -142,7 +142,7 @@ func (w *world) command(d *datadriven.TestData) error {
 		return err
 	}
 	if !w.sync() {
-		w.say("crash")
+		w.logf("crash")
 		w.write, w.backoff = func(string) bool { return true }, Backoff{}
 		w.sync()
 	}
@@ -153,7 +153,7 @@ func (w *world) advance(by time.Duration) {
 	end := w.now.Add(by)
 	for !w.next.IsZero() && !w.next.After(end) {
 		w.now = w.next
-		w.say("after %v", w.now.Sub(begin))
+		w.logf("after %v", w.now.Sub(begin))
 		w.sync()
 	}
 	w.now = end

@@ -113,7 +113,7 @@ func (w *world) sync() bool {
 		w.backoff = out.Backoff
 		for _, pod := range out.Create {
 			if w.refuse {
-				w.say("create refused")
+				w.logf("create refused")
 				hold = true
 				break
 			}
@@ -132,7 +132,7 @@ func (w *world) sync() bool {
 			if !w.write("delete") {
 				return false
 			}
-			w.say("delete %s", d.Pod.Name)
+			w.logf("delete %s", d.Pod.Name)
 			w.remove(d.Pod.Name)
 		}
 		if out.Status != nil {
@@ -145,16 +145,16 @@ func (w *world) sync() bool {
 				panic(err)
 			}
 			w.job = next
-			w.say("%s", summary(&next.Status, w.now))
+			w.logf("%s", summary(&next.Status, w.now))
 		}
 		for _, e := range out.Events {
-			w.say("event %s %s: %s", e.Type, e.Reason, e.Message)
+			w.logf("event %s %s: %s", e.Type, e.Reason, e.Message)
 		}
 		for _, pod := range out.Untrack {
 			if !w.write("untrack") {
 				return false
 			}
-			w.say("untrack %s", pod.Name)
+			w.logf("untrack %s", pod.Name)
 			w.untrack(pod)
 		}
 		if out.Done() {
@@ -168,7 +168,7 @@ func (w *world) sync() bool {
 	panic("the plan has no end: " + strings.Join(w.log[len(w.log)-10:], "\n"))
 }
 
-func (w *world) say(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+func (w *world) logf(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
 func (w *world) create(pod *corev1.Pod) {
 	w.made++
@@ -183,7 +183,7 @@ func (w *world) create(pod *corev1.Pod) {
 			notes = append(notes, " "+strings.TrimPrefix(a, "batch.kubernetes.io/job-index-")+"="+v)
 		}
 	}
-	w.say("create %s%s", pod.Name, strings.Join(notes, ""))
+	w.logf("create %s%s", pod.Name, strings.Join(notes, ""))
 }
 
 func (w *world) find(name string) *corev1.Pod {

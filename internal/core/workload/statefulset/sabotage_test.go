@@ -30,26 +30,26 @@ func (recorder) Helper() {}
 
 func (recorder) Fatalf(format string, a ...any) { panic(broken(fmt.Sprintf(format, a...))) }
 
-// notices reports whether one of many random histories breaks a promise.
-func notices(t *testing.T, seeds uint64, s *sabotage, run func(tester, picker, *sabotage)) bool {
+// breaksInvariant reports whether one of many random histories breaks a promise.
+func breaksInvariant(t *testing.T, seeds uint64, s *sabotage, run func(tester, picker, *sabotage)) bool {
 	t.Helper()
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		said := func() (said string) {
+		message := func() (message string) {
 			defer func() {
 				if r := recover(); r != nil {
 					b, ok := r.(broken)
 					if !ok {
 						panic(r)
 					}
-					said = string(b)
+					message = string(b)
 				}
 			}()
 			run(recorder{}, func(_ string, n int) int { return rng.IntN(n) }, s)
 			return ""
 		}()
-		if said != "" {
-			t.Logf("seed %d: %.120s", seed, said)
+		if message != "" {
+			t.Logf("seed %d: %.120s", seed, message)
 			return true
 		}
 	}
@@ -108,15 +108,15 @@ func TestChecksNoticeSabotage(t *testing.T) {
 		}},
 		"history limit (W3.26)": {hoard: true},
 	} {
-		if !notices(t, 2000, s, history) {
+		if !breaksInvariant(t, 2000, s, history) {
 			t.Errorf("%s: the checks do not notice the sabotage", name)
 		}
 	}
-	if !notices(t, 2000, &sabotage{forget: true}, rollback) {
+	if !breaksInvariant(t, 2000, &sabotage{forget: true}, rollback) {
 		t.Error("rollback ends where it said (W3.23): the checks do not notice the sabotage")
 	}
 	for _, run := range []func(tester, picker, *sabotage){history, rollback} {
-		if notices(t, 200, nil, run) {
+		if breaksInvariant(t, 200, nil, run) {
 			t.Error("the checks fail without a sabotage")
 		}
 	}

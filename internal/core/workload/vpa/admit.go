@@ -47,7 +47,7 @@ func Sizes(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) []Sized {
 		if ranges.Container != nil {
 			standard = ranges.Container.Default
 		}
-		var said []string
+		var notes []string
 		for _, n := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			q, set, why := limitFor(n, limits[n], requests[n], c.Target[n], standard[n])
 			if set {
@@ -57,11 +57,11 @@ func Sizes(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) []Sized {
 				out[i].Limits[n] = q
 			}
 			if why != "" {
-				said = append(said, why)
+				notes = append(notes, why)
 			}
 		}
 		if out[i].Limits != nil {
-			out[i].Notes = append(out[i].Notes, said...)
+			out[i].Notes = append(out[i].Notes, notes...)
 		}
 	}
 	return out
@@ -74,11 +74,11 @@ func Admit(pod *corev1.Pod, v *VerticalPodAutoscaler, ranges Ranges) {
 	for i, s := range Sizes(v, pod, ranges) {
 		c := &pod.Spec.Containers[i]
 		names[i] = c.Name
-		said := slices.Clone(s.Notes)
-		said = append(said, set(&c.Resources.Requests, s.Requests, "request")...)
-		said = append(said, set(&c.Resources.Limits, s.Limits, "limit")...)
+		notes := slices.Clone(s.Notes)
+		notes = append(notes, set(&c.Resources.Requests, s.Requests, "request")...)
+		notes = append(notes, set(&c.Resources.Limits, s.Limits, "limit")...)
 		if len(s.Requests)+len(s.Limits) > 0 {
-			updates = append(updates, fmt.Sprintf("container %d: %s", i, strings.Join(said, ", ")))
+			updates = append(updates, fmt.Sprintf("container %d: %s", i, strings.Join(notes, ", ")))
 		}
 	}
 	if pod.Annotations == nil {
@@ -91,13 +91,13 @@ func Admit(pod *corev1.Pod, v *VerticalPodAutoscaler, ranges Ranges) {
 	pod.Annotations[ObservedAnnotation] = strings.Join(names, namesSeparator)
 }
 
-func set(list *corev1.ResourceList, to corev1.ResourceList, what string) (said []string) {
+func set(list *corev1.ResourceList, to corev1.ResourceList, what string) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(to)) {
 		if *list == nil {
 			*list = corev1.ResourceList{}
 		}
 		(*list)[name] = to[name]
-		said = append(said, string(name)+" "+what)
+		notes = append(notes, string(name)+" "+what)
 	}
-	return said
+	return notes
 }

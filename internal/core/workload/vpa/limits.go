@@ -73,20 +73,20 @@ func Fit(v *VerticalPodAutoscaler, pod *corev1.Pod, ranges Ranges) (*Recommendat
 		policy := v.Spec.ResourcePolicy.Policy(c.ContainerName)
 		requests, limits := Actual(pod, c.ContainerName)
 		fit := func(list corev1.ResourceList) []string {
-			said := append(fitContainer(list, requests, limits, ranges.Container), policy.bound(list)...)
+			changes := append(fitContainer(list, requests, limits, ranges.Container), policy.bound(list)...)
 			if !policy.requestsOnly() {
-				return said
+				return changes
 			}
 			for _, name := range slices.Sorted(maps.Keys(limits)) {
 				if q, there := list[name]; there && q.Cmp(limits[name]) > 0 {
 					list[name] = limits[name]
-					said = append(said, string(name)+" capped to container limit")
+					changes = append(changes, string(name)+" capped to container limit")
 				}
 			}
-			return said
+			return changes
 		}
-		if said := fit(c.Target); len(said) > 0 {
-			notes[c.ContainerName] = said
+		if changes := fit(c.Target); len(changes) > 0 {
+			notes[c.ContainerName] = changes
 		}
 		fit(c.LowerBound)
 		fit(c.UpperBound)

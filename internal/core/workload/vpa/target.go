@@ -69,7 +69,7 @@ func Resolve(of Controllers, v *VerticalPodAutoscaler) Target {
 			Problem: "Cannot read targetRef. Reason: targetRef not defined. If this is a v1beta1 object, switch to v1"}
 	}
 	ref := Ref{t.APIVersion, t.Kind, v.Namespace, t.Name}
-	said := fmt.Sprintf("%s.%s/%s", t.APIVersion, t.Kind, t.Name)
+	text := fmt.Sprintf("%s.%s/%s", t.APIVersion, t.Kind, t.Name)
 	c, err := of(ref)
 	if err == nil {
 		err = c.Unselected
@@ -80,11 +80,11 @@ func Resolve(of Controllers, v *VerticalPodAutoscaler) Target {
 	const check = "is a topmost well-known or scalable controller"
 	switch top, err := Topmost(of, ref); {
 	case err != nil:
-		return Target{VPA: v, Problem: fmt.Sprintf("Error checking if target %s %s: %s", said, check, err)}
+		return Target{VPA: v, Problem: fmt.Sprintf("Error checking if target %s %s: %s", text, check, err)}
 	case top == Ref{}:
-		return Target{VPA: v, Problem: fmt.Sprintf("Unknown error during checking if target %s %s", said, check)}
+		return Target{VPA: v, Problem: fmt.Sprintf("Unknown error during checking if target %s %s", text, check)}
 	case top != ref:
-		return Target{VPA: v, Problem: "The target " + said + " has a parent controller but it should point to a " +
+		return Target{VPA: v, Problem: "The target " + text + " has a parent controller but it should point to a " +
 			"topmost well-known or scalable controller"}
 	}
 	return Target{VPA: v, Selector: c.Selector}
