@@ -1,10 +1,12 @@
 package archtest
 
 import (
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -264,5 +266,31 @@ func TestExclusionsOfLintersAreUsed(t *testing.T) {
 	}
 	if found < 4 {
 		t.Errorf("only %d exclusions were found", found)
+	}
+}
+
+// A package that cites clauses of the specification names the document in its comment or its source.
+func TestPackagesNameTheirContract(t *testing.T) {
+	clause := regexp.MustCompile(`\b[LNSWM][0-9]+\.[0-9]+[a-z]?\b`)
+	cites, names := map[string]bool{}, map[string]bool{}
+	for _, name := range tracked(t, "internal/*.go") {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil || strings.HasSuffix(name, "_test.go") {
+			continue // removed and not committed yet, or about its package
+		}
+		if clause.Match(text) {
+			cites[path.Dir(name)] = true
+		}
+		if strings.Contains(string(text), "docs/spec/") {
+			names[path.Dir(name)] = true
+		}
+	}
+	for _, folder := range slices.Sorted(maps.Keys(cites)) {
+		if !names[folder] {
+			t.Errorf("%s cites clauses and does not name their document: // Contract: docs/spec/….md", folder)
+		}
+	}
+	if len(cites) < 80 {
+		t.Errorf("only %d packages that cite clauses were found", len(cites))
 	}
 }

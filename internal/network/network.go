@@ -1,6 +1,8 @@
 // Package network is the contract of the pod network, which gives a sandbox its network namespace
 // and address. bridge implements it on this host, cni calls external plugins. The runtime drives
 // it; it must never depend on containers.
+//
+// Contract: docs/spec/network.md.
 package network
 
 import (

@@ -1,5 +1,7 @@
 // Package externalmetrics has the types with which a part of carob offers values as external.metrics.k8s.io, which the
 // API server serves and HorizontalPodAutoscalers read (W8.22). It does nothing by itself.
+//
+// Contract: docs/spec/workloads.md.
 package externalmetrics
 
 import "time"

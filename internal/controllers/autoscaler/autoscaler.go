@@ -1,5 +1,7 @@
 // Package autoscaler sizes the targets of HorizontalPodAutoscalers: it drives
 // core/workload/autoscaler. The controller manager runs it; it must never decide a size itself.
+//
+// Contract: docs/spec/workloads.md.
 package autoscaler
 
 import (

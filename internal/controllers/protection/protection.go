@@ -2,6 +2,8 @@
 // admission added once no pod uses the claim, no claim the volume, and no claim or volume the
 // attributes class. The controller manager runs one controller per kind; they must never delete
 // anything.
+//
+// Contract: docs/spec/storage-and-node.md.
 package protection
 
 import (

@@ -1,5 +1,7 @@
 // Package slicewriter writes EndpointSlices according to a plan. The controllers endpointslice and
 // endpointslicemirroring use it; it must never decide about the content of a slice.
+//
+// Contract: docs/spec/network.md.
 package slicewriter
 
 import (

@@ -4,6 +4,8 @@
 // amount, or which pod changes.
 //
 // Goroutines: one with a pass per minute while there is an autoscaler, and its watch.
+//
+// Contract: docs/spec/workloads.md.
 package vpa
 
 import (

@@ -11,6 +11,8 @@
 //  5. the older route, then the one whose namespace and name come first, then the first rule in a route.
 //
 // If a rule does not match, the next one of this order is tried, also across host names of one listener.
+//
+// Contract: docs/spec/network.md.
 package httproute
 
 import (

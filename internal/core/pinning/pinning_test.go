@@ -111,6 +111,7 @@ func TestCPUsOfContainers(t *testing.T) {
 			"a/c0=1-2,9-10 a/c1=1,9 a/c2=2,10 0,3-8,11-15"},
 		"sidecars keep": {nil, []*corev1.Pod{guaranteed("a", "s:2", "2")}, "a/c0=1,9 a/c1=2,10 0,3-8,11-15"},
 		"strict":        {[]string{"strict-cpu-reservation"}, []*corev1.Pod{guaranteed("a", "2")}, "a/c0=1,9 2-8,10-15"},
+		// L3.28
 		"too many": {nil, []*corev1.Pod{guaranteed("a", "15"), guaranteed("b", "1")}, "UnexpectedAdmissionError: " +
 			"Allocate failed due to not enough cpus available to satisfy request: requested=1, available=0, which is unexpected"},
 		"half a core": {[]string{"full-pcpus-only"}, []*corev1.Pod{guaranteed("a", "3")},
@@ -144,6 +145,29 @@ func TestCPUsOfContainers(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 		})
+	}
+}
+
+// A pod whose CPUs no NUMA node has alone is refused by the policy that requires one node (L3.32), and by no other.
+func TestTopologyAffinityError(t *testing.T) {
+	for _, policy := range policies {
+		want := ""
+		if policy == TopologySingleNode {
+			want = "TopologyAffinityError: Resources cannot be allocated with Topology locality"
+		}
+		cfg := static()
+		cfg.Policy = policy
+		m := manager(t, machine(2, 1, 1, 4, 2), cfg)
+		got := ""
+		if _, refused := m.Admit(guaranteed("a", "10"), nil); refused != nil {
+			got = refused.Reason + ": " + refused.Message
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", policy, got, want)
+		}
+		if _, refused := m.Admit(guaranteed("b", "4"), nil); refused != nil {
+			t.Errorf("%s: a pod that fits a node is refused: %+v", policy, refused)
+		}
 	}
 }
 

@@ -1,4 +1,6 @@
 // Package certs selects the certificates of a gateway, and reads those in Secrets and ConfigMaps.
+//
+// Contract: docs/spec/network.md.
 package certs
 
 import (

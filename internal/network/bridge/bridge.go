@@ -14,6 +14,8 @@
 // Attach takes a place (namespace and veth) from the pool, records the address, configures address
 // and routes, and opens host ports. Each step may be repeated; a kill between two steps leaves a
 // record that the next Attach completes or the next Sweep frees.
+//
+// Contract: docs/spec/network.md.
 package bridge
 
 import (

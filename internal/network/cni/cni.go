@@ -4,6 +4,8 @@
 //
 // For each sandbox, one file records what was requested from the plugins. It is written before ADD,
 // so that after a kill in between DEL is called.
+//
+// Contract: docs/spec/network.md.
 package cni
 
 import (

@@ -26,6 +26,8 @@
 // An element of a verdict map that goes to a chain makes the kernel check the whole table at each
 // change (nft_table_validate), which takes time in proportion to all verdict maps. Maps of data, and
 // sets, have no such cost: prefer them for large numbers of elements.
+//
+// Contract: docs/spec/network.md.
 package nft
 
 import (

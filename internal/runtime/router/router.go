@@ -11,6 +11,8 @@
 //
 //	agent ──▶ Router ─┬─ no handler, or the node's own ─▶ native runtime
 //	                  └─ handler NAME, recorded pods ───▶ CRI socket
+//
+// Contract: docs/spec/pod-lifecycle.md.
 package router
 
 import (

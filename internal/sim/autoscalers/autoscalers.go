@@ -4,6 +4,8 @@
 // events late, twice, or only with a new list; there are conflicts and lost responses; the process ends
 // between any two writes. Each change of the size is checked. Tests and the command "carob sim" run it;
 // it must never touch a real cluster.
+//
+// Contract: docs/spec/workloads.md.
 package autoscalers
 
 import (

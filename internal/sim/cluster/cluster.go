@@ -5,6 +5,8 @@
 // list; there are conflicts and lost answers; carob ends between any two writes; nodes come, are drained,
 // are cut off, and go; containers die. The invariants are about the containers that run, not about what the
 // API shows. Tests and the command "carob sim" run it; it must never touch a real cluster.
+//
+// Contract: docs/spec/pod-lifecycle.md and docs/spec/storage-and-node.md and docs/spec/workloads.md.
 package cluster
 
 import (

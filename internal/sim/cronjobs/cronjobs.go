@@ -3,6 +3,8 @@
 // watches deliver events late, twice, or only with a new list; there are conflicts and lost
 // answers; the controller ends between any two writes. After each write it checks the invariants.
 // Its tests run it; it must never touch a real cluster.
+//
+// Contract: docs/spec/workloads.md.
 package cronjobs
 
 import (

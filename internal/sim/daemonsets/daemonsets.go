@@ -4,6 +4,8 @@
 // conflicts and lost responses; the controller ends between any two writes. After each write it
 // checks the invariants. Its tests run it; it must never touch a real cluster. The hash of a
 // template is its image: revisions are not simulated.
+//
+// Contract: docs/spec/workloads.md.
 package daemonsets
 
 import (

@@ -3,6 +3,8 @@
 // late, twice, or only with a new list; there are conflicts and lost responses; controllers end
 // between any two writes; pods break. After each write it checks the invariants. Its tests run it; it
 // must never touch a real cluster.
+//
+// Contract: docs/spec/workloads.md.
 package deployments
 
 import (

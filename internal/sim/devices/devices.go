@@ -1,6 +1,8 @@
 // Package devices is the part of the simulated cluster that has to do with claims of devices: it drives core/podclaims
 // as the controller of ResourceClaims, and checks claims, their reservations and devices. Package cluster runs it with
 // the scheduler and nodes; it must never touch a real cluster.
+//
+// Contract: docs/spec/storage-and-node.md.
 package devices
 
 import (

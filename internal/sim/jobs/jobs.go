@@ -3,6 +3,8 @@
 // list; there are conflicts and lost responses; the controller ends between any two writes; pods
 // run, succeed, fail, and disappear with their nodes. After each write it checks the invariants.
 // Its tests run it; it must never touch a real cluster.
+//
+// Contract: docs/spec/pod-lifecycle.md and docs/spec/workloads.md.
 package jobs
 
 import (

@@ -1,6 +1,8 @@
 // Package quotas is the part of the simulated cluster that has to do with resource quotas: the admission that charges
 // each creation, the controller that counts what exists, and the checks of both. core/quota has the rules. Package
 // cluster runs it; it must never touch a real cluster.
+//
+// Contract: docs/spec/pod-lifecycle.md and docs/spec/workloads.md.
 package quotas
 
 import (

@@ -3,6 +3,8 @@
 // deliver events late, twice, or only with a new list; there are conflicts and lost responses; the
 // controller ends between any two writes. After each write it checks the invariants. Its tests run
 // it; it must never touch a real cluster. Package cluster runs the controller with claims.
+//
+// Contract: docs/spec/workloads.md.
 package statefulsets
 
 import (

@@ -2,6 +2,8 @@
 // the controllers volumes (the binder), localpath (the provisioner of each node) and protection do, keeps the data of
 // the volumes, and checks the invariants about claims, volumes and data. Package cluster runs it with the scheduler,
 // StatefulSets with claim templates, and nodes; it must never touch a real cluster.
+//
+// Contract: docs/spec/storage-and-node.md and docs/spec/workloads.md.
 package storage
 
 import (

@@ -3,6 +3,8 @@
 // pods, defer it, or fail; there are OOM kills, and missing, late and duplicate metrics; watches deliver events late,
 // twice, or only with a new list; writes fail or their responses get lost, and the controller ends between any two of
 // them. Its tests run it; it must never touch a real cluster.
+//
+// Contract: docs/spec/workloads.md.
 package vpas
 
 import (

@@ -1,5 +1,7 @@
 // Package autoscaler decides the number of pods of a HorizontalPodAutoscaler's target (W7). The
 // controller drives it. It is a function of its arguments.
+//
+// Contract: docs/spec/workloads.md.
 package autoscaler
 
 import (
