@@ -6,11 +6,13 @@ import (
 )
 
 // Handler serves GET /timeline/{namespace}/{pod}: the entries of all pods with that name as a JSON
-// list, oldest first; 404 if there are none. It does not authenticate: the server that mounts it
-// must.
+// list, oldest first; 404 if there are none. GET /timeline/follow?since=TIME is a stream of JSON lines: the stored
+// entries of all pods, an empty line, and then each entry when it is recorded. It does not authenticate: the server
+// that mounts it must.
 func (s *Store) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /timeline/{namespace}/{pod}", s.servePod)
+	mux.HandleFunc("GET /timeline/follow", s.serveFollow)
 	return mux
 }
 

@@ -54,6 +54,8 @@ type Store struct {
 	timer   *time.Timer // runs while entries are queued
 	closed  bool
 
+	followers map[*follower]struct{}
+
 	io       sync.Mutex // guards the files; taken before mu
 	file     *os.File   // current file; nil before the first write
 	size     int64
@@ -105,6 +107,9 @@ func (s *Store) Record(e journal.Entry) {
 	defer s.mu.Unlock()
 	if s.closed {
 		return
+	}
+	for f := range s.followers {
+		f.take(&e)
 	}
 	if len(s.waiting) >= s.limits.Buffer {
 		s.dropped++
@@ -260,6 +265,9 @@ func search(path, namespace, name string) ([]journal.Entry, error) {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
+	for f := range s.followers {
+		f.poke()
+	}
 	s.mu.Unlock()
 	err := s.Flush()
 	s.io.Lock()
