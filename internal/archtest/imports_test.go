@@ -23,8 +23,8 @@ var rules = []rule{
 	{"carob/cmd", []string{"carob/internal/app", "carob/internal/cli"}, "a main parses and runs; it composes nothing"},
 	{"carob/internal/app", []string{"carob/internal"}, "only here parts meet"},
 	{"carob/internal/cli", []string{"carob/internal/cli", "carob/internal/base", "carob/internal/core/explain",
-		"carob/internal/core/podclaims"},
-		"a command uses only the public API; core/explain describes the objects, core/podclaims matches pods and claims"},
+		"carob/internal/core/podclaims", "carob/internal/webui"},
+		"a command uses only the public API; core/explain describes the objects, core/podclaims matches pods and claims, webui is the page of `carob dashboard`, a client, too"},
 	{"carob/internal/core", []string{"carob/internal/core", "carob/internal/base/errkind"},
 		"decisions depend on their arguments only"},
 	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},
@@ -64,7 +64,9 @@ var rules = []rule{
 	{"carob/internal/kinds", []string{"carob/internal/kinds", "carob/internal/core", "carob/internal/base/errkind"},
 		"what a kind means does not depend on how a server works"},
 	part("apiserver", "carob/internal/kinds"), part("scheduler"), part("controllers"), part("node"), part("gateway", "carob/internal/inference"), part("inference"),
-	part("timeline"), part("webui"),
+	part("timeline"),
+	{"carob/internal/webui", []string{"carob/internal/core/explain", "carob/internal/base"},
+		"the page is a client of the API, and no part of the engine"},
 }
 
 // exact contract packages that a prefix rule must not widen to their implementations.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -208,34 +207,7 @@ func (x *explainer) ask(ctx context.Context, path string, into any) (unknown str
 	return "", nil
 }
 
-// parents are the entries of a status: parents of pools and routes, or the conditions of an object.
-type parents struct {
-	ParentRef struct {
-		Kind string `json:"kind"`
-		Name string `json:"name"`
-	} `json:"parentRef"`
-	Conditions []metav1.Condition `json:"conditions"`
-}
-
-func parentsOf(all []parents) (out []explain.Parent) {
-	for _, p := range all {
-		if p.ParentRef.Kind != "Status" { // v1alpha2 has a placeholder
-			out = append(out, explain.Parent{Name: p.ParentRef.Name, Conditions: p.Conditions})
-		}
-	}
-	return out
-}
-
 func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
-	var object struct {
-		Spec struct {
-			Selector json.RawMessage `json:"selector"`
-		} `json:"spec"`
-		Status struct {
-			Parents []parents `json:"parents"`
-			Old     []parents `json:"parent"`
-		} `json:"status"`
-	}
 	var text []byte
 	err := errors.New("the cluster has no InferencePools: `carob addon enable inference`")
 	group := ""
@@ -254,24 +226,13 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(text, &object); err != nil {
-		return nil, fmt.Errorf("read the InferencePool: %w", err)
-	}
-	selector := struct {
-		MatchLabels map[string]string `json:"matchLabels"`
-	}{}
-	if group == "inference.networking.k8s.io" {
-		err = json.Unmarshal(object.Spec.Selector, &selector)
-	} else {
-		err = json.Unmarshal(object.Spec.Selector, &selector.MatchLabels)
-	}
+	facts, err := explain.PoolFacts(text, group)
 	if err != nil {
-		return nil, fmt.Errorf("read the selector of the InferencePool: %w", err)
+		return nil, err
 	}
-	facts := explain.Pool{Selector: selector.MatchLabels, Model: x.model,
-		Parents: parentsOf(slices.Concat(object.Status.Parents, object.Status.Old))}
+	facts.Model = x.model
 	pods, err := x.c.CoreV1().Pods(x.namespace).List(ctx,
-		metav1.ListOptions{LabelSelector: labels.SelectorFromSet(maps.Clone(facts.Selector)).String()})
+		metav1.ListOptions{LabelSelector: labels.SelectorFromSet(facts.Selector).String()})
 	if err != nil {
 		return nil, fmt.Errorf("list its pods: %w", plain(err))
 	}
@@ -298,8 +259,8 @@ func (x *explainer) route(ctx context.Context, group, resource, kind string) (ex
 	}
 	var object struct {
 		Status struct {
-			Parents    []parents          `json:"parents"`
-			Conditions []metav1.Condition `json:"conditions"`
+			Parents    explain.StatusParents `json:"parents"`
+			Conditions []metav1.Condition    `json:"conditions"`
 		} `json:"status"`
 		Spec struct {
 			ParentRefs []struct {
@@ -310,7 +271,7 @@ func (x *explainer) route(ctx context.Context, group, resource, kind string) (ex
 	if err := json.Unmarshal(text, &object); err != nil {
 		return nil, fmt.Errorf("read the %s: %w", kind, err)
 	}
-	facts := explain.Served{Parents: parentsOf(object.Status.Parents)}
+	facts := explain.Served{Parents: object.Status.Parents.Parents()}
 	if len(object.Status.Conditions) > 0 {
 		facts.Parents = append(facts.Parents, explain.Parent{Conditions: object.Status.Conditions})
 	}

@@ -103,7 +103,7 @@ argument, or flag. ` + "`carob kubectl`" + ` has the exit codes of kubectl.`,
 	cmd.AddCommand(
 		r.upCommand(), r.downCommand(), r.statusCommand(), r.lsCommand(),
 		r.kubectlCommand(), r.kubeconfigCommand(),
-		r.imageCommand(), r.demoCommand(), r.timelineCommand(), r.bundleCommand(),
+		r.imageCommand(), r.demoCommand(), r.timelineCommand(), r.dashboardCommand(), r.bundleCommand(),
 		r.addonCommand(), r.routesCommand(), r.explainCommand(), r.cniCommand(), r.simCommand(), r.versionCommand(),
 	)
 	cmd.SetHelpCommand(helpCommand())

@@ -147,6 +147,7 @@ type row struct {
 
 type gantt struct {
 	entries []journal.Entry
+	end     time.Time // until when bars that have not ended are drawn
 	color   bool
 	rows    []*row
 	width   int
@@ -181,6 +182,9 @@ type begun struct {
 // collect turns entries into rows.
 func (g *gantt) collect() {
 	end := g.entries[len(g.entries)-1].Time
+	if g.end.After(end) {
+		end = g.end
+	}
 	var open []begun
 	take := func(key string) (begun, bool) {
 		for i, b := range slices.Backward(open) {
