@@ -55,7 +55,7 @@ func poolState(p ownPool) explain.PoolState {
 	sums, servers := p.served.own.Statuses()
 	out.Ready, out.Held, out.HeldBytes, out.Saturation = sums.Ready, sums.Held, sums.HeldBytes, sums.Saturation
 	out.Requests, out.Waiting, out.Starting = sums.Requests, min(sums.Waiting, sums.Requests), sums.Starting
-	out.TokenProblem = p.served.own.TokenProblem()
+	out.TokenProblem, out.Refused = p.served.own.TokenProblem(), p.served.own.Refusals()
 	for i := range servers {
 		s := &servers[i]
 		one := explain.Server{Name: s.Name(), Address: s.Endpoint.Address.String(), Engine: s.Engine,

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +32,7 @@ type Pool struct {
 	ctx       context.Context //nolint:containedctx // the life of the scrapers, which SetEndpoints starts
 	cancel    context.CancelFunc
 	scraping  sync.WaitGroup
+	refusals  atomic.Int64
 
 	mu       sync.Mutex
 	config   *routing.Config
@@ -221,8 +223,12 @@ func (p *Pool) wait(ctx context.Context, t routing.Ticket, w *waiter) (*Pick, er
 	return k, nil
 }
 
+// Refusals counts the requests that the picker has refused since the pool was made.
+func (p *Pool) Refusals() int64 { return p.refusals.Load() }
+
 func (p *Pool) refusal(r *routing.Request, why routing.Reason) error {
 	p.figures.refused(r, why)
+	p.refusals.Add(1)
 	return &Refused{why}
 }
 

@@ -35,6 +35,7 @@ type PoolState struct {
 	HeldBytes  int      `json:"heldBytes"`
 	Requests   int      `json:"requests"` // on servers
 	Waiting    int      `json:"waiting"`  // of Requests, those in the servers' queues
+	Refused    int64    `json:"refused"`  // by the picker, since it began to serve the pool
 	Saturation float64  `json:"saturation"`
 	Starting   bool     `json:"starting,omitempty"` // requests wait for the first server
 	Servers    []Server `json:"servers,omitempty"`
