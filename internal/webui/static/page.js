@@ -234,8 +234,7 @@ function row(r, i, height) {
   e.setAttribute('aria-setsize', list.length);
   e.setAttribute('aria-posinset', i + 1);
   const name = el('span', 'name cut');
-  name.append(el('span', 'ns', r.ns ? `${r.ns}/` : ''), r.kind === 'pod' || r.kind === 'service' || r.kind === 'node' ?
-    plain(r.name) : plain(`${r.kind} ${r.name}`));
+  name.append(el('span', 'ns', r.ns ? `${r.ns}/` : ''), plain(r.name));
   name.title = plain(`${r.ns ? `${r.ns}/` : ''}${r.name}`);
   const age = `${span(Date.now() - r.created)} old`;
   if (r.kind === 'pod') {
@@ -245,7 +244,7 @@ function row(r, i, height) {
   } else {
     const count = r.kind === 'node' ? `${r.ready}/${r.wanted} pods` : `${r.ready}/${r.wanted}`;
     e.append(el('span', 'state cut', words[r.class]), name, el('span', 'ready-count meta', count), el('span', 'age meta', age),
-      el('span', 'node meta cut', r.detail));
+      el('span', 'node meta cut', [tab.id === 'workloads' && r.kind, r.detail].filter(Boolean).join(', ')));
   }
   if (r.says) e.append(el('span', 'says', r.says));
   e.addEventListener('click', () => show(r.id));

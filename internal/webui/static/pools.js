@@ -97,7 +97,8 @@ function servers(p, all, now) {
     head.append(h);
   }
   table.append(head);
-  for (const s of all.slice(0, mostServers)) {
+  const sorted = [...all].sort((a, b) => (a.name < b.name ? -1 : 1));
+  for (const s of sorted.slice(0, mostServers)) {
     const row = el('tr');
     const name = el('td', '', s.name);
     name.title = s.address;
