@@ -79,15 +79,20 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	s.watchAll(run)
 	run(func(ctx context.Context) { s.followNodes(ctx, run) })
 	run(s.renderLoop)
-	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: headerTime, MaxHeaderBytes: mostHeader,
-		ReadTimeout: headerTime, IdleTimeout: time.Minute, ErrorLog: log.New(quiet{}, "", 0),
-		BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := s.server(ctx)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
+}
+
+// server has no time limit for whole requests: it would end streams, too.
+func (s *Server) server(ctx context.Context) *http.Server {
+	return &http.Server{Handler: s.Handler(), ReadHeaderTimeout: headerTime, MaxHeaderBytes: mostHeader,
+		IdleTimeout: time.Minute, ErrorLog: log.New(quiet{}, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx }}
 }
 
 // quiet drops what http.Server logs about clients.

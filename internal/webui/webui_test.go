@@ -330,6 +330,12 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+func TestStreamsHaveNoTimeLimit(t *testing.T) {
+	if h := New(Config{}).server(t.Context()); h.ReadTimeout != 0 || h.WriteTimeout != 0 || h.ReadHeaderTimeout == 0 {
+		t.Errorf("limits: read %v, write %v, header %v", h.ReadTimeout, h.WriteTimeout, h.ReadHeaderTimeout)
+	}
+}
+
 func TestPagesAreLimited(t *testing.T) {
 	base, s := serve(t, newFakeAPI(), "")
 	for range mostPages {

@@ -336,7 +336,7 @@ function refresh() { // at most twice in a second
     again = undefined;
     const r = rows.get(open);
     if (!r) {
-      if (open && status && !status.loading?.length && !$('detail').hidden) $('detail').prepend(el('p', 'line bad', 'It does not exist any more.'));
+      if (open && !$('detail').hidden) $('detail').prepend(el('p', 'line bad', 'It does not exist any more.'));
       return;
     }
     reading?.abort();
