@@ -24,7 +24,8 @@ var rules = []rule{
 	{"carob/internal/app", []string{"carob/internal"}, "only here parts meet"},
 	{"carob/internal/cli", []string{"carob/internal/cli", "carob/internal/base", "carob/internal/core/explain",
 		"carob/internal/core/podclaims", "carob/internal/webui"},
-		"a command uses only the public API; core/explain describes the objects, core/podclaims matches pods and claims, webui is the page of `carob dashboard`, a client, too"},
+		"a command uses only the public API; core/explain describes the objects, core/podclaims matches pods and " +
+			"claims, webui is the page of `carob dashboard`, a client, too"},
 	{"carob/internal/core", []string{"carob/internal/core", "carob/internal/base/errkind"},
 		"decisions depend on their arguments only"},
 	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},

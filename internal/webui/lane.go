@@ -190,8 +190,8 @@ func (l *lane) stage() string {
 	return stageSchedule
 }
 
-// stagesOf returns the stages of a pod: those of its node's timeline behind its creation, or those that the times in its
-// status show, which are whole seconds, if there is no timeline of it.
+// stagesOf returns the stages of a pod: those of its node's timeline behind its creation, or those that the times in
+// its status show, which are whole seconds, if there is no timeline of it.
 func stagesOf(p *corev1.Pod, l *lane) (out []stage, exact bool) {
 	if l == nil || !l.whole || len(l.stages) == 0 {
 		return fromStatus(p), false

@@ -43,8 +43,8 @@ func TestLane(t *testing.T) {
 	placed := journal.Entry{Kind: journal.Schedule, Key: "n1"}
 	unplaced := journal.Entry{Kind: journal.Schedule}
 	backOff := journal.Entry{Kind: journal.Wait, Key: "back-off", Object: "c"}
-	start := []journal.Entry{unplaced, placed, begin("sandbox/create/0", ""), begin("pull/c", "c"), end("sandbox/create/0"),
-		end("pull/c"), begin("start/c/0", "c"), end("start/c/0"), status("Ready", "True")}
+	start := []journal.Entry{unplaced, placed, begin("sandbox/create/0", ""), begin("pull/c", "c"),
+		end("sandbox/create/0"), end("pull/c"), begin("start/c/0", "c"), end("start/c/0"), status("Ready", "True")}
 	const started = "0:schedule 1:prepare 3:pull 5:wait 6:create 7:run 8:ready"
 	for _, c := range []struct {
 		name string

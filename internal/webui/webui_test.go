@@ -316,8 +316,8 @@ func TestAccess(t *testing.T) {
 				t.Errorf("%s: %s is %q", c.name, header, got)
 			}
 		}
-		if csp := res.Header.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") ||
-			!strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
+		csp := res.Header.Get("Content-Security-Policy")
+		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: the policy is %q", c.name, csp)
 		}
 	}
@@ -403,7 +403,8 @@ func TestForbidden(t *testing.T) {
 	c := connect(t, s, base)
 	c.until(func() bool { return c.rows["pod/shop/web"] != nil && len(c.status.Notes) >= 7 })
 	notes := strings.Join(c.status.Notes, "\n")
-	for _, want := range []string{"you may not list and watch nodes", "you may not list and watch deployments in namespace shop",
+	for _, want := range []string{"you may not list and watch nodes",
+		"you may not list and watch deployments in namespace shop",
 		"you may not get nodes/proxy of node n1: lanes show the times in the pods' statuses"} {
 		c.until(func() bool { return strings.Contains(strings.Join(c.status.Notes, "\n"), want) })
 	}
@@ -429,7 +430,8 @@ func TestTimeline(t *testing.T) {
 		r := c.rows["pod/shop/web"]
 		return r != nil && r["exact"] == true && strings.Count(fmt.Sprint(r["stages"]), "[") >= 5
 	})
-	if got := fmt.Sprint(c.rows["pod/shop/web"]["stages"]); !strings.Contains(got, "pull") || !strings.HasSuffix(got, "prepare]]") {
+	got := fmt.Sprint(c.rows["pod/shop/web"]["stages"])
+	if !strings.Contains(got, "pull") || !strings.HasSuffix(got, "prepare]]") {
 		t.Errorf("%s", got)
 	}
 }

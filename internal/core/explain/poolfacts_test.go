@@ -7,7 +7,8 @@ import (
 )
 
 func TestPoolFacts(t *testing.T) {
-	const status = `"status":{"parents":[{"parentRef":{"name":"gw"}}],"parent":[{"parentRef":{"kind":"Status","name":"default"}}]}`
+	const status = `"status":{"parents":[{"parentRef":{"name":"gw"}}],` +
+		`"parent":[{"parentRef":{"kind":"Status","name":"default"}}]}`
 	want := Pool{Selector: map[string]string{"app": "vllm"}, Parents: []Parent{{Name: "gw"}}}
 	for group, selector := range map[string]string{PoolGroup: `{"matchLabels":{"app":"vllm"}}`,
 		"inference.networking.x-k8s.io": `{"app":"vllm"}`} {
