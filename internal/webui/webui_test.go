@@ -317,7 +317,8 @@ func TestAccess(t *testing.T) {
 			}
 		}
 		csp := res.Header.Get("Content-Security-Policy")
-		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
+		if !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") ||
+			!strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: the policy is %q", c.name, csp)
 		}
 	}
