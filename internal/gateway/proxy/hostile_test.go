@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 // served proxies a request, and returns what the backend got and what the client got before the answer.
@@ -75,5 +77,39 @@ func TestClaimsWithUnderscores(t *testing.T) {
 	if strings.Contains(got, "1.2.3.4") || strings.Contains(got, "evil") || strings.Contains(got, "orwarded_proto") ||
 		!strings.Contains(got, "stays") {
 		t.Errorf("the backend got %s", got)
+	}
+}
+
+// What the gateway itself answers has a status of gRPC for calls of gRPC, and only for them.
+func TestRefusals(t *testing.T) {
+	for _, c := range []struct {
+		major   int
+		content string
+		status  int
+		want    string // the status of HTTP, and that of gRPC
+		timeout string // the call took a second
+	}{
+		{2, "application/grpc", 500, "200 14 Internal Server Error", ""},
+		{2, "application/grpc+proto", 404, "200 12 Not Found", ""},
+		{2, "Application/gRPC;x=y", 504, "200 4 Gateway Timeout", ""},
+		{2, "application/grpc", 413, "200 8 Request Entity Too Large", ""},
+		{2, "application/grpc", 400, "200 13 Bad Request", ""}, {2, "application/grpc", 418, "200 2 I'm a teapot", ""},
+		{2, "application/grpc", 502, "200 4 Bad Gateway", "1S"}, {2, "application/grpc", 502, "200 4 Bad Gateway", "999m"},
+		{2, "application/grpc", 502, "200 14 Bad Gateway", "1001m"},
+		{2, "application/grpc", 502, "200 14 Bad Gateway", "99999999H"},
+		{2, "application/grpc", 502, "200 14 Bad Gateway", "1s"}, {2, "application/grpc", 502, "200 14 Bad Gateway", "-1S"},
+		{2, "application/grpc", 404, "200 12 Not Found", "1n"},
+		{1, "application/grpc", 503, "503  ", ""}, {2, "application/grpc-web", 503, "503  ", ""},
+		{2, "application/json", 503, "503  ", ""}, {2, "", 503, "503  ", ""},
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/s/M", nil)
+		r.ProtoMajor = c.major
+		r.Header.Set("Content-Type", c.content)
+		r.Header.Set("Grpc-Timeout", c.timeout)
+		Refuse(w, r, c.status, time.Second)
+		got := fmt.Sprint(w.Code, " ", w.Header().Get("Grpc-Status"), " ", w.Header().Get("Grpc-Message"))
+		if got != c.want {
+			t.Errorf("HTTP/%d, %q, %d: %q, want %q", c.major, c.content, c.status, got, c.want)
+		}
 	}
 }

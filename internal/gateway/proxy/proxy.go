@@ -37,7 +37,7 @@ type Proxy struct {
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	if upgrades(r) {
 		rp := httputil.ReverseProxy{Rewrite: p.Rewrite, Transport: p.Transport, ErrorHandler: p.Fail, ErrorLog: silent,
-			ModifyResponse: func(res *http.Response) error { p.Answer(res); return nil }}
+			ModifyResponse: func(res *http.Response) error { p.Answer(res); untyped(w.Header(), res); return nil }}
 		rp.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
@@ -211,11 +211,20 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
+// untyped leaves a response without a Content-Type as it is. The server would guess one, text/html for instance, for
+// what a browser must not take for a page.
+func untyped(to http.Header, res *http.Response) {
+	if _, has := res.Header["Content-Type"]; !has {
+		to["Content-Type"] = nil
+	}
+}
+
 // answer writes a response to the client. If a part cannot be read, it closes the client's connection: the client must
 // not take an incomplete response for a complete one.
 func answer(w http.ResponseWriter, res *http.Response) {
 	defer res.Body.Close()
 	copyHeader(w.Header(), res.Header)
+	untyped(w.Header(), res)
 	announced := len(res.Trailer)
 	if announced > 0 {
 		names := make([]string, 0, announced)

@@ -120,7 +120,7 @@ func compare(t *testing.T, r func() *http.Request, f fake) (got, answered string
 	})
 	want, wanted := one(func(f *fake, w http.ResponseWriter, r *http.Request) {
 		p := httputil.ReverseProxy{Rewrite: rewrite, Transport: f, ErrorHandler: fail, ErrorLog: silent,
-			ModifyResponse: func(res *http.Response) error { change(res); return nil }}
+			ModifyResponse: func(res *http.Response) error { change(res); untyped(w.Header(), res); return nil }}
 		p.ServeHTTP(w, r)
 	})
 	if got != want {

@@ -27,6 +27,9 @@ func (p *proxied) CloseWrite() error {
 // Raw is the connection that was given to Conn.
 func (p *proxied) Raw() net.Conn { return p.raw }
 
+// Unwrap is the same, for server.Reset.
+func (p *proxied) Unwrap() net.Conn { return p.raw }
+
 // RemoteAddr is the address of the client. A header with another one than that of a TCP connection, such as the path of
 // a socket, which may be any bytes, counts as one without an address: the load balancer is the client.
 func (p *proxied) RemoteAddr() net.Addr {

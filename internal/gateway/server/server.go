@@ -462,6 +462,9 @@ func (a *again) Read(p []byte) (int, error) {
 	return a.Conn.Read(p)
 }
 
+// Unwrap is the connection itself, for Reset.
+func (a *again) Unwrap() net.Conn { return a.Conn }
+
 // CloseWrite ends one direction.
 func (a *again) CloseWrite() error {
 	if w, ok := a.Conn.(interface{ CloseWrite() error }); ok {
