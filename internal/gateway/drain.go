@@ -22,6 +22,7 @@ type clientConns struct {
 
 type clientConn struct {
 	of      *clientConns
+	conn    net.Conn
 	state   http.ConnState
 	h2      bool // it gets GOAWAY, which loses no request
 	serving int
@@ -38,7 +39,7 @@ func (c *clientConns) context(ctx context.Context, conn net.Conn) context.Contex
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.handed--
-	one := &clientConn{of: c}
+	one := &clientConn{of: c, conn: conn}
 	c.all[conn] = one
 	return context.WithValue(ctx, clientConnKey{}, one)
 }

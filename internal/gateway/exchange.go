@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/proxy"
+	"carob/internal/gateway/resend"
 )
 
 // errNoEndpoints is the reason of a response with status 503.
@@ -82,21 +82,25 @@ type exchange struct {
 	site    *site
 	in      *http.Request
 	path    string // clean
-	moved   bool   // dot segments were removed
+	moved   bool   // it is not the one that was sent
 	met     httproute.Result
 	backend *httproute.Backend
 	targets []*Target
-	body    *body
+	body    *resend.Body
 	mirror  *mirrors
 }
 
 // ServeHTTP serves one request.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirrors) {
 	host, hostOK := httproute.Host(r.Host)
-	path, moved, pathOK := httproute.CleanPath(r.URL.EscapedPath())
+	sent := r.URL.EscapedPath()
+	if sent == "" && r.URL.Host != "" {
+		sent = "/" // http://example.com (RFC 9110, 4.2.3)
+	}
+	path, moved, pathOK := httproute.CleanPath(sent)
 	// HTTP/2 may carry a space in a query, with which a request line of HTTP/1.1 would end early.
 	if !hostOK || !pathOK || r.Method == http.MethodConnect || strings.Contains(r.URL.RawQuery, " ") {
-		http.Error(w, "Bad Request", http.StatusBadRequest)
+		refuse(w, r, http.StatusBadRequest)
 		return
 	}
 	// A connection that was opened for the name of one listener must not reach another's routes (RFC 9110, 15.5.20).
@@ -106,18 +110,18 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirror
 	}
 	met, ok := s.table.Find(&httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &lookup{r: r}})
 	if !ok || met.Rule.NotFound {
-		http.Error(w, "Not Found", http.StatusNotFound)
+		refuse(w, r, http.StatusNotFound)
 		return
 	}
 	rec := seenOf(w)
 	rec.met(&met)
-	x := &exchange{rec: rec, site: s, in: r, path: path, moved: moved, met: met, mirror: mirrors}
+	x := &exchange{rec: rec, site: s, in: r, path: path, moved: moved || r.URL.Path == "", met: met, mirror: mirrors}
 	if s.answered(w, x, host) {
 		return
 	}
 	x.backend = met.Rule.Choose(randomBelow(met.Rule.TotalWeight()))
 	if x.backend == nil || x.backend.Invalid != "" {
-		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+		refuse(w, r, http.StatusInternalServerError)
 		return
 	}
 	if s.answeredBy(w, x, &x.backend.Filters, host) {
@@ -137,7 +141,7 @@ func randomBelow(n int64) int64 {
 func (s *site) answered(w http.ResponseWriter, x *exchange, host string) bool {
 	if limit := x.met.Rule.MaxBody; limit > 0 {
 		if x.in.ContentLength > limit {
-			http.Error(w, "Request Entity Too Large", http.StatusRequestEntityTooLarge)
+			refuse(w, x.in, http.StatusRequestEntityTooLarge)
 			return true
 		}
 		x.in.Body = http.MaxBytesReader(w, x.in.Body, limit)
@@ -171,7 +175,7 @@ func (s *site) answeredBy(w http.ResponseWriter, x *exchange, f *httproute.Filte
 func (x *exchange) proxy(w http.ResponseWriter) {
 	of, known := x.site.pools.Get(x.backend.Ref)
 	if !known {
-		http.Error(w, "Internal Server Error", http.StatusInternalServerError)
+		refuse(w, x.in, http.StatusInternalServerError)
 		return
 	}
 	ctx := x.in.Context()
@@ -185,7 +189,7 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		return
 	}
 	if err := x.choose(ctx); err != nil {
-		http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+		refuse(w, x.in, http.StatusServiceUnavailable)
 		return
 	}
 	p := proxy.Proxy{Rewrite: x.rewrite, Transport: x, Answer: x.answer, Fail: x.fail}
@@ -220,14 +224,11 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	if out.Body != nil && out.Body != http.NoBody {
-		x.body = &body{ReadCloser: out.Body}
-		out.Body = x.body.attempt()
-		out.GetBody = func() (io.ReadCloser, error) {
-			if x.body.read.Load() {
-				return nil, errors.New("the body was sent already")
-			}
-			return x.body.attempt(), nil
+		x.body = &resend.Body{ReadCloser: out.Body}
+		if x.met.Rule.Retry != nil {
+			x.body.Keep(out.ContentLength)
 		}
+		out.Body, out.GetBody = x.body.Attempt(), x.body.Again
 	}
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		for i := range f.Mirrors {
@@ -301,10 +302,21 @@ func (x *exchange) fail(w http.ResponseWriter, _ *http.Request, err error) {
 		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok && tooLarge != nil {
 			status = http.StatusRequestEntityTooLarge
 		} else if x.body != nil {
-			status = x.body.blame(status)
+			status = x.body.Blame(status)
 		}
 	}
-	http.Error(w, http.StatusText(status), status)
+	refuse(w, x.in, status)
+}
+
+// refuse answers a request itself. Log and metrics have the status also if it is one of gRPC.
+func refuse(w http.ResponseWriter, r *http.Request, status int) {
+	rec := seenOf(w)
+	if rec == nil {
+		proxy.Refuse(w, r, status, 0)
+		return
+	}
+	proxy.Refuse(w, r, status, time.Since(rec.began))
+	rec.status = status
 }
 
 func isDial(err error) bool {
@@ -312,8 +324,8 @@ func isDial(err error) bool {
 	return ok
 }
 
-// RoundTrip tries the endpoints in their order, until one can be connected to.
-func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
+// send tries the endpoints in their order, until one can be connected to.
+func (x *exchange) send(out *http.Request) (*http.Response, error) {
 	upgrade := httpguts.HeaderValuesContainsToken(out.Header["Connection"], "Upgrade")
 	m := mode{protocol: x.backend.Protocol, upgrade: upgrade}
 	if x.backend.TLS != nil {
@@ -332,11 +344,11 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 				return res, nil
 			}
 			t.end()
-			if !isDial(err) || out.Context().Err() != nil || x.body != nil && x.body.read.Load() {
+			if !isDial(err) || out.Context().Err() != nil || x.body.Spent() {
 				return nil, err
 			}
 			if x.body != nil {
-				out.Body = x.body.attempt()
+				out.Body = x.body.Attempt()
 			}
 		}
 		if begun {
@@ -481,40 +493,6 @@ func (u *upgradedClient) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-// body is the body of a request, which may be sent to another endpoint as long as none has read from it.
-type body struct {
-	io.ReadCloser
-	read   atomic.Bool
-	failed atomic.Pointer[error] // why the client's part cannot be read
-}
-
-// blame returns the status of a failure: the client's, if its body is not valid, or stopped.
-func (b *body) blame(status int) int {
-	switch err := b.failed.Load(); {
-	case err == nil:
-		return status
-	case errors.Is(*err, os.ErrDeadlineExceeded):
-		return http.StatusRequestTimeout
-	}
-	return http.StatusBadRequest
-}
-
-// attempt is the body for one endpoint; closing it leaves the body open.
-func (b *body) attempt() io.ReadCloser { return offered{b} }
-
-type offered struct{ b *body }
-
-func (o offered) Read(p []byte) (int, error) {
-	o.b.read.Store(true)
-	n, err := o.b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		o.b.failed.Store(&err)
-	}
-	return n, err
-}
-
-func (o offered) Close() error { return nil }
 
 // slowClient is how long a client may send nothing of a body, or read nothing of a response. Bodies of HTTP/2 without a
 // length have no such limit.

@@ -34,8 +34,8 @@ func raw(t *testing.T, handle func(method string, s grpc.ServerStream) error) st
 	return ln.Addr().String()
 }
 
-// Deadlines and cancellations of gRPC reach the server, and its statuses, also those of calls that it ends early, reach
-// the client; a stream whose client is silent goes on.
+// Calls that the gateway refuses get statuses of gRPC. Deadlines and cancellations of gRPC reach the server, and its
+// statuses, also those of calls that it ends early, reach the client; a stream whose client is silent goes on.
 func TestGRPC(t *testing.T) {
 	cancelled, deadlines := make(chan error, 10), make(chan bool, 10)
 	release := make(chan struct{})
@@ -70,7 +70,9 @@ func TestGRPC(t *testing.T) {
 	})
 	l := newLab(t)
 	l.service("a", "kubernetes.io/h2c", at(addr, "pa"))
-	l.ingress("", nil, "/=a")
+	l.service("empty", "kubernetes.io/h2c")
+	l.service("gone", "kubernetes.io/h2c", at(freePort(t).String(), "pg"))
+	l.ingress("", nil, "/s=a", "/none=missing", "/empty=empty", "/gone=gone")
 	l.update()
 	conn, err := grpc.NewClient(netip.MustParseAddrPort(l.http).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -87,6 +89,10 @@ func TestGRPC(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	code("a backend that is not there", call(t.Context(), "/none/Call"), grpccodes.Unavailable, "")
+	code("no endpoint", call(t.Context(), "/empty/Call"), grpccodes.Unavailable, "Service Unavailable")
+	code("an endpoint that does not listen", call(t.Context(), "/gone/Call"), grpccodes.Unavailable, "")
+	code("no route", call(t.Context(), "/other/Call"), grpccodes.Unimplemented, "Not Found")
 	code("a call", call(t.Context(), "/s/Call"), grpccodes.OK, "")
 	code("a refusal", call(t.Context(), "/s/Refuse"), grpccodes.FailedPrecondition, "no: 100%")
 	code("an error after a message", call(t.Context(), "/s/Half"), grpccodes.DataLoss, "half")

@@ -452,7 +452,7 @@ func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 			t.end()
 			sent = !isDial(err)
 		}
-		if out.Context().Err() != nil || q.body != nil && q.body.read.Load() || sent && again {
+		if out.Context().Err() != nil || q.body.Spent() || sent && again {
 			return nil, err
 		}
 		again = again || sent

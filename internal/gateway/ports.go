@@ -279,7 +279,7 @@ func (c *counted) CloseWrite() error {
 
 // ServeHTTP implements http.Handler.
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer logPanic(r.Context())
+	defer logPanic(r)
 	w, ended := server.Parts(w, r, slowClient)
 	defer ended()
 	defer serve(r)()
@@ -294,13 +294,17 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // logPanic logs a panic that is a mistake of the gateway. It ends only the request's connection.
-func logPanic(ctx context.Context) {
+func logPanic(r *http.Request) {
 	switch v := recover(); v {
 	case nil:
 		return
 	case http.ErrAbortHandler: // how a response ends that is not complete
 	default:
-		klog.FromContext(ctx).Error(fmt.Errorf("panic: %v", v), "A request failed", "stack", string(debug.Stack()))
+		log := klog.FromContext(r.Context())
+		log.Error(fmt.Errorf("panic: %v", v), "A request failed", "stack", string(debug.Stack()))
+	}
+	if one, ok := r.Context().Value(clientConnKey{}).(*clientConn); ok && !r.ProtoAtLeast(1, 1) {
+		server.Reset(one.conn) // the client would take the end of the connection for that of the response
 	}
 	panic(http.ErrAbortHandler)
 }

@@ -26,7 +26,7 @@ func TestPanicsAreLogged(t *testing.T) {
 		var got any
 		func() {
 			defer func() { got = recover() }()
-			defer logPanic(ctx)
+			defer logPanic((&http.Request{ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx))
 			if c.panics != nil {
 				panic(c.panics)
 			}

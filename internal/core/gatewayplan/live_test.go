@@ -200,7 +200,7 @@ func (o *objects) change(r *rand.Rand, step int, c *Changes) {
 				Matches: []gatewayv1.HTTPRouteMatch{{Path: &gatewayv1.HTTPPathMatch{
 					Value: new(pick(r, "/", "/x", "/y"))}}}}
 			if r.IntN(4) == 0 {
-				rule.Retry = &gatewayv1.HTTPRouteRetry{} // cannot be served
+				rule.SessionPersistence = &gatewayv1.SessionPersistence{} // cannot be served
 			}
 			in.Spec.Rules = append(in.Spec.Rules, rule)
 		}

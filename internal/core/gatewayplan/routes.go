@@ -371,9 +371,7 @@ func (p *planner) httpRule(r *route, in *gatewayv1.HTTPRouteRule) (out httproute
 	if in.SessionPersistence != nil {
 		return out, "sessionPersistence is not supported"
 	}
-	if in.Retry != nil {
-		return out, "retry is not supported"
-	}
+	out.Retry = retry(in.Retry)
 	filters, bad := p.filters(r, in.Filters)
 	problem = bad
 	out.Filters = filters
@@ -382,6 +380,9 @@ func (p *planner) httpRule(r *route, in *gatewayv1.HTTPRouteRule) (out httproute
 		b := p.backend(r, &ref.BackendObjectReference, or(ref.Weight, 1))
 		b.Filters, bad = p.filters(r, ref.Filters)
 		problem = cmp.Or(problem, bad)
+		if out.Retry != nil && b.Ref.Pool != "" {
+			problem = cmp.Or(problem, "retry is not supported for an InferencePool, whose picker names the next server")
+		}
 		out.Backends = append(out.Backends, b)
 	}
 	if problem == "" {
@@ -390,6 +391,18 @@ func (p *planner) httpRule(r *route, in *gatewayv1.HTTPRouteRule) (out httproute
 		}
 	}
 	return out, problem
+}
+
+// retry returns the retry of a rule, a field that only the kinds of the experimental channel have.
+func retry(in *gatewayv1.HTTPRouteRetry) *httproute.Retry {
+	if in == nil {
+		return nil
+	}
+	out := &httproute.Retry{Attempts: or(in.Attempts, 1), Backoff: duration(in.Backoff)}
+	for _, code := range in.Codes {
+		out.Codes = append(out.Codes, int(code))
+	}
+	return out
 }
 
 // duration reads a duration of the Gateway API (GEP-2257), whose form the API server has checked.

@@ -81,6 +81,7 @@ type Rule struct {
 	ConnectTimeout, ReadTimeout time.Duration
 	// MaxBody is the largest request body in bytes; 0: no limit.
 	MaxBody int64
+	Retry   *Retry // nil: none
 	// NotFound answers 404 without a backend.
 	NotFound bool
 }
