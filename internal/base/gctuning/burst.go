@@ -25,11 +25,12 @@ const (
 	// In a burst, the heap may grow by this many bytes before the next collection. Otherwise, with
 	// the small heap of an idle cluster, the collector takes a fifth of the CPU time.
 	burstRoom = 192 << 20
-	// At the beginning of a burst it is less, and doubles with each collection: the objects that a burst leaves are
-	// spread over all pages that the heap had.
-	firstRoom = 32 << 20
+	// At the beginning of a burst it is less, and then a fraction of what the burst has allocated: the objects that a
+	// burst leaves are spread over all pages that the heap had, and a short burst should not leave a large heap.
+	firstRoom = 16 << 20
+	roomShare = 8
 	// Smaller changes of the percentage are not applied, because a change stops the process for a moment.
-	percentStep = 50
+	percentStep = 25
 )
 
 // Follow calls Settle after each of the given delays, one after the other. From then on, until ctx
@@ -45,6 +46,7 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 	next := append(first, quietGap)
 	burst := false // since the last Settle
 	before := used()
+	p.settled(collections())
 	need := need{settled: before}
 	settle := time.NewTimer(next[0])
 	defer settle.Stop()
@@ -54,7 +56,7 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			return nil
 		case <-collected:
 			percent := p.percent
-			burst = p.collected(time.Now(), live()) || burst
+			burst = p.collected(time.Now(), collections(), retained(), used().allocated) || burst
 			if p.percent != percent {
 				setPercent(p.percent)
 			}
@@ -67,10 +69,10 @@ func Follow(ctx context.Context, first ...time.Duration) error {
 			before = use
 			if need.check(use, quiet, burst, len(next) > 1) {
 				burst = false
-				p.percent, p.grown = settledPercent, 0
 				if err := Settle(); err != nil {
 					return err
 				}
+				p.settled(collections())
 			}
 			if len(next) > 1 {
 				next = next[1:]
@@ -98,18 +100,31 @@ func (n *need) check(now use, quiet, burst, starting bool) bool {
 // tuner decides how much the heap may grow between two collections.
 type tuner struct {
 	room    uint64    // bytes that the heap may grow in a long burst
-	grown   uint64    // how much of it since the last Settle
+	began   uint64    // bytes allocated until the burst since the last Settle began; 0: there was none
 	last    time.Time // collection
+	seen    uint64    // collections until the last Settle, with its own
 	percent int
 }
 
-// collected records a collection and the live bytes after it, and reports whether there is a burst.
-func (p *tuner) collected(now time.Time, live uint64) (burst bool) {
+// settled begins anew after a Settle, with as many collections since the start.
+func (p *tuner) settled(collections uint64) {
+	p.percent, p.began, p.seen = settledPercent, 0, collections
+}
+
+// collected records a collection, the bytes that it has kept, and the bytes allocated since the start, and reports
+// whether there is a burst. The collections of a Settle are none.
+func (p *tuner) collected(now time.Time, collections, kept, allocated uint64) (burst bool) {
+	if collections == p.seen {
+		return false
+	}
 	burst = now.Sub(p.last) < burstGap
 	p.last = now
 	if burst {
-		p.grown = min(max(2*p.grown, firstRoom), p.room)
-		percent := int(p.grown * 100 / max(live, 1))
+		if p.began == 0 {
+			p.began = allocated
+		}
+		grow := min(max((allocated-p.began)/roomShare, firstRoom), p.room)
+		percent := int(grow * 100 / max(kept, 1))
 		p.percent = min(max(percent-percent%percentStep, settledPercent), startPercent)
 	}
 	return burst
@@ -126,6 +141,14 @@ func room() uint64 {
 
 // live returns the live bytes after the last collection.
 func live() uint64 { return figure("/gc/heap/live:bytes") }
+
+// retained returns the bytes that Go's percentage refers to: live ones, stacks, and global variables.
+func retained() uint64 {
+	return live() + figure("/gc/scan/stack:bytes") + figure("/gc/scan/globals:bytes")
+}
+
+// collections returns how many collections there were since the start.
+func collections() uint64 { return figure("/gc/cycles/total:gc-cycles") }
 
 // use describes how the heap is used.
 type use struct {

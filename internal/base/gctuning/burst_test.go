@@ -9,32 +9,56 @@ import (
 
 func TestPaceOfABurst(t *testing.T) {
 	start := time.Now()
+	type collection struct {
+		at          time.Duration
+		allocatedMB uint64
+	}
 	for _, tc := range []struct {
 		name   string
-		at     []time.Duration // collections
-		liveMB uint64
+		made   []collection
+		keptMB uint64
 		want   int
 	}{
-		{"the first", []time.Duration{0}, 30, settledPercent},
-		{"far apart", []time.Duration{0, burstGap, 3 * burstGap}, 30, settledPercent},
-		{"a burst begins", []time.Duration{0, burstGap - 1}, 20, 150},
-		{"on a larger heap", []time.Duration{0, 1}, 60, settledPercent},
-		{"it goes on", []time.Duration{0, 1, 2}, 20, 300},
-		{"for longer", []time.Duration{0, 1, 2, 3}, 60, 200},
-		{"a long one", []time.Duration{0, 1, 2, 3, 4, 5, 6}, 60, 300},
-		{"on a very small heap", []time.Duration{0, 1}, 3, startPercent},
-		{"on none", []time.Duration{0, 1}, 0, startPercent},
-		{"a long one on a large heap", []time.Duration{0, 1, 2, 3, 4, 5}, 500, settledPercent},
-		{"in between", []time.Duration{0, 1, 2, 3, 4, 5}, 100, 150},
-		{"goes on though it slows down", []time.Duration{0, 1, 2, 3 * burstGap}, 20, 300},
+		{"the first", []collection{{0, 100}}, 30, settledPercent},
+		{"far apart", []collection{{0, 100}, {burstGap, 200}, {3 * burstGap, 900}}, 30, settledPercent},
+		{"a burst begins", []collection{{0, 100}, {burstGap - 1, 900}}, 20, 75},
+		{"on a larger heap", []collection{{0, 100}, {1, 900}}, 60, settledPercent},
+		{"it goes on", []collection{{0, 100}, {1, 120}, {2, 140}}, 20, 75},
+		{"for longer", []collection{{0, 100}, {1, 120}, {2, 520}}, 20, 250},
+		{"a long one", []collection{{0, 100}, {1, 120}, {2, 120 + 8*192}}, 60, 300},
+		{"a very long one", []collection{{0, 100}, {1, 120}, {2, 100_000}}, 60, 300},
+		{"on a very small heap", []collection{{0, 100}, {1, 120}}, 3, startPercent},
+		{"on none", []collection{{0, 100}, {1, 120}}, 0, startPercent},
+		{"a long one on a large heap", []collection{{0, 100}, {1, 120}, {2, 100_000}}, 500, settledPercent},
+		{"goes on though it slows down", []collection{{0, 100}, {1, 120}, {2, 520}, {3 * burstGap, 9000}}, 20, 250},
 	} {
-		p := tuner{room: burstRoom, percent: settledPercent}
-		for _, at := range tc.at {
-			p.collected(start.Add(at), tc.liveMB<<20)
+		p := tuner{room: burstRoom}
+		p.settled(7)
+		for i, c := range tc.made {
+			p.collected(start.Add(c.at), uint64(8+i), tc.keptMB<<20, c.allocatedMB<<20)
 		}
 		if p.percent != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, p.percent, tc.want)
 		}
+	}
+}
+
+// The collections of a Settle are announced after it, and no burst: there would be a Settle after each.
+func TestSettleIsNoBurst(t *testing.T) {
+	start := time.Now()
+	p := tuner{room: burstRoom}
+	p.settled(9)
+	for range 3 {
+		if p.collected(start, 9, 30<<20, 1<<30) {
+			t.Error("the collections of a Settle are a burst")
+		}
+	}
+	if p.collected(start, 10, 30<<20, 1<<30) || !p.collected(start, 11, 30<<20, 1<<30) || p.began == 0 {
+		t.Error("the next ones are none")
+	}
+	p.settled(13)
+	if p.collected(start, 13, 30<<20, 1<<30) || p.percent != settledPercent || p.began != 0 {
+		t.Errorf("after the next Settle: %+v", p)
 	}
 }
 

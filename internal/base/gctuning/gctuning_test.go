@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -100,5 +101,50 @@ func TestSettle(t *testing.T) {
 	setPercent(1)
 	if got := debug.SetGCPercent(startPercent); got != startPercent {
 		t.Errorf("the user's setting is overridden: %d", got)
+	}
+}
+
+// recurse uses much stack, and then waits with little.
+//
+//go:noinline
+func recurse(n int) (sum int) {
+	var frame [64]int
+	if n == 0 {
+		return 0
+	}
+	for i := range frame {
+		frame[i] = n
+	}
+	return recurse(n-1) + frame[n%len(frame)]
+}
+
+// Goroutines that once had deep calls give their stacks back, which one collection only halves.
+func TestSettleReleasesStacks(t *testing.T) {
+	const (
+		n     = 200
+		grown = 64 << 10 // more than half of it is used
+	)
+	deep, end := make(chan int), make(chan struct{})
+	defer close(end)
+	for range n {
+		go func() {
+			deep <- recurse(80)
+			<-end
+		}()
+	}
+	for range n {
+		<-deep
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := Settle(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if before.StackInuse < n*grown {
+		t.Fatalf("only %d bytes of stacks to release", before.StackInuse)
+	}
+	if after.StackInuse > n*grown/3 {
+		t.Errorf("%d bytes of stacks, %d before", after.StackInuse, before.StackInuse)
 	}
 }
