@@ -50,7 +50,7 @@ func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, t
 			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,
 			LogRoot: cfg.PodLogDir, SeccompRoot: filepath.Join(cfg.RootDir, "seccomp"), Capacity: m.Capacity,
 			Allocatable: m.Allocatable(), CgroupV2: v2,
-			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw,
+			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw, ThermalEvents: thermalEvents(cpuDir),
 		},
 		hostIPs: cfg.HostIPs, tell: tell, log: klog.FromContext(ctx),
 		resolv: followed{name: resolvConf}, behind: followed{name: resolvedConf}, hosts: followed{name: hostsFile},
@@ -62,6 +62,16 @@ func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, t
 		f.base.ClusterDNS = append(f.base.ClusterDNS, ip.String())
 	}
 	return f
+}
+
+// cpuDir has a directory for each CPU.
+const cpuDir = "/sys/devices/system/cpu"
+
+// thermalEvents are the directories below dir that count how often the CPUs were too hot. From them, a container could
+// guess what others compute.
+func thermalEvents(dir string) []string {
+	found, _ := filepath.Glob(filepath.Join(dir, "cpu[0-9]*", "thermal_throttle")) // the pattern is well-formed
+	return found
 }
 
 // addresses are the addresses of the machine, the primary first.

@@ -99,3 +99,21 @@ func TestGivenResolvConf(t *testing.T) {
 		t.Errorf("servers %v", got)
 	}
 }
+
+// The counters of thermal events of each CPU are found, so that containers cannot read them (L3.161).
+func TestThermalEvents(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu3/topology",
+		"cpufreq/thermal_throttle"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{filepath.Join(dir, "cpu0/thermal_throttle"), filepath.Join(dir, "cpu12/thermal_throttle")}
+	if got := thermalEvents(dir); !slices.Equal(got, want) {
+		t.Errorf("found %v, want %v", got, want)
+	}
+	if got := thermalEvents(filepath.Join(dir, "none")); len(got) != 0 {
+		t.Errorf("a machine without them: %v", got)
+	}
+}

@@ -43,6 +43,7 @@ type Node struct {
 	OneProcessOOM bool
 	MemoryQoS     resources.MemoryQoS // of containers, with cgroup v2
 	PageSizes     []string            // of huge pages, as cgroups spell them: "2MB"
+	ThermalEvents []string            // counters of the CPUs below /sys, which containers must not read (L3.161)
 
 	UserNamespaces    bool // the runtime handler supports spec.hostUsers=false (L3.163)
 	RecursiveReadOnly bool // the runtime handler supports recursive read-only mounts

@@ -3,6 +3,7 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -242,8 +243,14 @@ func TestSecurity(t *testing.T) {
 		sc.Seccomp.ProfileType != cri.SecurityProfile_Unconfined {
 		t.Errorf("privileged: %v", sc)
 	}
+	thermal := "/sys/devices/system/cpu/cpu3/thermal_throttle"
+	sc = build(func(_ *corev1.Pod, in *ContainerInput) { in.Node.ThermalEvents = []string{thermal} })
+	if !slices.Equal(sc.MaskedPaths, append(slices.Clone(maskedPaths), thermal)) {
+		t.Errorf("a machine that counts thermal events: masked are %v", sc.MaskedPaths)
+	}
 	sc = build(func(p *corev1.Pod, in *ContainerInput) {
 		p.Spec.HostUsers = new(false)
+		in.Node.ThermalEvents = []string{thermal}
 		in.Container.SecurityContext = &corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)}
 	})
 	if sc.MaskedPaths != nil || sc.ReadonlyPaths != nil {

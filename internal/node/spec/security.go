@@ -197,7 +197,7 @@ func containerSecurity(in *ContainerInput) (*cri.LinuxContainerSecurityContext, 
 		sc.Capabilities.DropCapabilities = append(sc.Capabilities.DropCapabilities, netRaw)
 	}
 	if !sc.Privileged && !all {
-		sc.MaskedPaths = slices.Clone(maskedPaths)
+		sc.MaskedPaths = slices.Concat(maskedPaths, in.Node.ThermalEvents)
 		sc.ReadonlyPaths = slices.Clone(readonlyPaths)
 	}
 	return sc, nil
