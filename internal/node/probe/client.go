@@ -81,6 +81,9 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 	if err := checkHeader(req.Header); err != nil {
 		return nil, err
 	}
+	if req.URL.Host == "" { // of a path like "a:b", which has no host; dialling it would reach the node itself
+		return nil, errors.New("http: no Host in request URL")
+	}
 	port := req.URL.Port()
 	if port == "" {
 		port = "80"

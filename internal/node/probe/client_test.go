@@ -3,6 +3,7 @@ package probe
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Servers with invalid responses, and the results of net/http (L5.21–23): the probe's own client returns the same.
@@ -88,6 +92,43 @@ func TestAsNetHTTP(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	})
+}
+
+// Whatever the path of a probe is, its request goes to the container or fails, as with net/http: a path that is parsed as
+// a URL without a host must not reach the node's own addresses.
+func TestRequestsOfHostilePaths(t *testing.T) {
+	addr := serve(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false)
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := intstr.Parse(text)
+	for path, reaches := range map[string]bool{
+		"/": true, "x": true, "?a=b": true, "//other.example/x": true, "http://u:p@other.example:1/x": true,
+		"%zz": true, "/a b": true, "\x00": true, "/\r\nHost: other": true, "#f": true,
+		"a:b": false, "http:b": false, "http:127.0.0.1": false,
+	} {
+		t.Run(fmt.Sprintf("%q", path), func(t *testing.T) {
+			ask := func(via http.RoundTripper) string {
+				req, err := Request(t.Context(), &corev1.HTTPGetAction{Path: path, Port: port}, &corev1.Container{},
+					host, "test")
+				if err != nil {
+					return err.Error()
+				}
+				res, err := (&http.Client{Transport: via, CheckRedirect: SameHost}).Do(req)
+				if err != nil {
+					return err.Error()
+				}
+				defer res.Body.Close()
+				return res.Status
+			}
+			got := ask(oneRequest{})
+			sameText(t, addr, got, ask(Transport()))
+			if (got == "200 OK") != reaches {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
 }
 
 func sameText(t *testing.T, addr, got, want string) {
