@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"carob/internal/base/removetree"
 )
 
 // Names in a volume whose content the agent writes:
@@ -141,7 +143,8 @@ func (o owner) apply(path string, uid int, mode uint32) error {
 	return os.Chmod(path, fs.FileMode(mode))
 }
 
-// link makes the links that users see and removes those whose path is gone.
+// link makes the links that users see and removes those whose path is gone. Directories that were made for subPaths stay
+// until a key needs their name: containers may use them again.
 func link(dir string, content payload) error {
 	want := make(map[string]bool, len(content))
 	for path := range content {
@@ -157,8 +160,8 @@ func link(dir string, content payload) error {
 		case strings.HasPrefix(name, ".."):
 		case want[name] && e.Type() == fs.ModeSymlink:
 			delete(want, name)
-		default: // gone, or a directory that was made for a subPath before the key was there
-			if err := os.Remove(filepath.Join(dir, name)); err != nil {
+		case want[name] || !e.IsDir():
+			if err := removetree.All(filepath.Join(dir, name)); err != nil {
 				return err
 			}
 		}

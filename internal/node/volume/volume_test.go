@@ -730,16 +730,40 @@ func TestRun(t *testing.T) {
 func TestKeyThatReplacesSubPath(t *testing.T) {
 	w := newWorld(t)
 	w.put("cm", map[string]string{"k": "1"})
-	dir := w.mustPrepare(podWith("u1",
-		configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")})))["v"].HostPath
-	if _, err := w.SubPath(t.Context(),
-		spec.SubPath{UID: "u1", Container: "c", Volume: "v", Path: "late", ReadOnly: true}); err != nil {
-		t.Fatal(err)
+	pod := podWith("u1", configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("cm")}))
+	dir := w.mustPrepare(pod)["v"].HostPath
+	use := func(path string) {
+		t.Helper()
+		if _, err := w.SubPath(t.Context(),
+			spec.SubPath{UID: "u1", Container: "c", Volume: "v", Path: path, ReadOnly: true}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	expect := func(want ...string) {
+		t.Helper()
+		if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	use("late")
 	w.put("cm", map[string]string{"k": "1", "late": "2"})
 	w.refresh(t.Context(), w.find("u1"))
-	if diff := cmp.Diff([]string{"k 644 1", "late 644 2"}, tree(t, dir)); diff != "" {
-		t.Error(diff)
+	expect("k 644 1", "late 644 2")
+
+	// Directories with something in them, one of which a key replaces: others are no obstacle to it.
+	use("a/deep/path")
+	use("b/deep")
+	w.put("cm", map[string]string{"k": "1", "late": "2", "b": "3", "new": "4"})
+	w.refresh(t.Context(), w.find("u1"))
+	expect("b 644 3", "k 644 1", "late 644 2", "new 644 4")
+	if _, err := os.Stat(filepath.Join(dir, "a/deep/path")); err != nil {
+		t.Errorf("a directory that no key replaces: %v", err)
+	}
+
+	// Also for the next agent.
+	next := w.restart()
+	if err := next.Prepare(t.Context(), pod); err != nil {
+		t.Error(err)
 	}
 }
 
