@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/resources"
 )
 
 // lookForEnd decides whether the pod must end for a cause from outside (L7.2).
@@ -200,9 +202,6 @@ func (m *machine) isMirror() bool {
 }
 
 // isStatic reports whether the pod comes from a file or URL (L7.115).
-func (m *machine) isStatic() bool {
-	source, ok := m.pod.Annotations["kubernetes.io/config.source"]
-	return ok && source != "api"
-}
+func (m *machine) isStatic() bool { return resources.IsStatic(m.pod) }
 
 func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -63,10 +63,16 @@ const (
 	configSourceFromAPI = "api"
 )
 
-// IsStatic reports whether the pod comes from a manifest on the node instead of the API (L0.63).
+// IsStatic reports whether the pod comes from a manifest on the node instead of the API (L0.63). The annotation is not
+// enough: whoever may annotate a pod could make it critical. The UID of a static pod is a hash of its manifest, that of
+// another pod a UUID, which the API server chooses.
 func IsStatic(pod *corev1.Pod) bool {
 	source, ok := pod.Annotations[configSource]
-	return ok && source != configSourceFromAPI
+	return ok && source != configSourceFromAPI && !isUUID(string(pod.UID))
+}
+
+func isUUID(s string) bool {
+	return len(s) == 36 && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-'
 }
 
 // IsCritical reports whether the pod is static, a mirror pod or of system priority (L0.64).

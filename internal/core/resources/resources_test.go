@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 )
 
@@ -321,5 +322,26 @@ func TestLimitedSwap(t *testing.T) { // L3.117l
 	equal := podOf(container(list("memory", "1Gi"), list("memory", "1Gi")))
 	if got := LimitedSwap(equal, &equal.Spec.Containers[0], 4<<30, 8<<30); got != 0 {
 		t.Errorf("request equals limit: %d, want none", got)
+	}
+}
+
+// L0.63: an annotation alone, which the author of a pod can set, makes no pod static, and so critical.
+func TestIsStatic(t *testing.T) {
+	for _, tt := range []struct {
+		uid    types.UID
+		source string
+		want   bool
+	}{
+		{"0123456789abcdef0123456789abcdef", "file", true},
+		{"0123456789abcdef0123456789abcdef", "http", true},
+		{"0123456789abcdef0123456789abcdef", "api", false},
+		{"7d0b2c0e-6d0b-4c0e-8d0b-2c0e6d0b4c0e", "file", false},
+		{"7d0b2c0e-6d0b-4c0e-8d0b-2c0e6d0b4c0e", "api", false},
+	} {
+		pod := &corev1.Pod{}
+		pod.UID, pod.Annotations = tt.uid, map[string]string{"kubernetes.io/config.source": tt.source}
+		if IsStatic(pod) != tt.want || IsCritical(pod) != tt.want {
+			t.Errorf("pod %s of source %s: static %v, critical %v", tt.uid, tt.source, IsStatic(pod), IsCritical(pod))
+		}
 	}
 }

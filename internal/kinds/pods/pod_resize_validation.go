@@ -13,8 +13,7 @@ import (
 
 // ValidatePodResize validates an update through the resize subresource (L1.116).
 func ValidatePodResize(p, old *corev1.Pod) field.ErrorList {
-	_, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]
-	if resources.IsStatic(old) || mirror {
+	if _, mirror := old.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
 		return field.ErrorList{field.Forbidden(field.NewPath(""), "static pods cannot be resized")}
 	}
 	if old.Spec.OS != nil && old.Spec.OS.Name == corev1.Windows {

@@ -19,7 +19,7 @@ import (
 func ValidatePodStatusUpdate(p, old *corev1.Pod) field.ErrorList {
 	const natural = "must be a non-negative integer"
 	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
-	errs = append(errs, validateMirrorAnnotationUpdate(p, old)...)
+	errs = append(errs, validateAnnotationUpdate(p, old)...)
 	at := rules.StatusPath
 	for i := range p.Status.Conditions {
 		c, at := &p.Status.Conditions[i], at.Child("conditions").Index(i)

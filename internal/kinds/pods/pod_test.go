@@ -241,6 +241,16 @@ func TestPodUpdate(t *testing.T) {
 		{"mirror annotation", nil,
 			func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} },
 			[]string{"metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation"}},
+		{"mirror annotation changed",
+			func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} },
+			func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "y"} },
+			[]string{"metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror pod annotation"}},
+		{"AppArmor annotation added", nil, armor("c", "unconfined"), []string{armored + "may not add AppArmor annotations"}},
+		{"AppArmor annotation changed", armor("c", "runtime/default"), armor("c", "unconfined"),
+			[]string{armored + "may not remove or update AppArmor annotations"}},
+		{"AppArmor annotation removed", armor("c", "runtime/default"), func(p *corev1.Pod) { p.Annotations = nil },
+			[]string{armored + "may not remove or update AppArmor annotations"}},
+		{"AppArmor annotation kept", armor("c", "runtime/default"), func(p *corev1.Pod) { p.Annotations["other"] = "x" }, nil},
 	} {
 		t.Run(c.clause, func(t *testing.T) {
 			old := parse(t, base)
@@ -254,6 +264,31 @@ func TestPodUpdate(t *testing.T) {
 			}
 			expect(t, ValidatePodUpdate(p, old), c.want)
 		})
+	}
+}
+
+// armored is how errors about the AppArmor annotation of container c begin.
+const armored = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Forbidden: "
+
+func armor(container, profile string) func(p *corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + container: profile}
+	}
+}
+
+// A pod keeps the AppArmor annotations that it was admitted with also through its subresources: the node reads them.
+func TestAppArmorAnnotationsOfSubresources(t *testing.T) {
+	old := parse(t, base)
+	old.ResourceVersion = "1"
+	p := old.DeepCopy()
+	armor(p.Spec.Containers[0].Name, "unconfined")(p)
+	for name, validate := range map[string]func(p, old *corev1.Pod) field.ErrorList{
+		"status": ValidatePodStatusUpdate, "ephemeralcontainers": ValidateEphemeralContainersUpdate,
+	} {
+		if errs := validate(p, old); len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(),
+			"may not add AppArmor annotations") {
+			t.Errorf("%s: %v", name, errs)
+		}
 	}
 }
 

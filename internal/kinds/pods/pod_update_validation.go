@@ -2,8 +2,10 @@ package pods
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -25,7 +27,7 @@ const updatable = "`spec.containers[*].image`,`spec.initContainers[*].image`,`sp
 func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))
 	errs = append(errs, changedPod(p, old)...)
-	errs = append(errs, validateMirrorAnnotationUpdate(p, old)...)
+	errs = append(errs, validateAnnotationUpdate(p, old)...)
 	if unchanged.Meaning(&p.Spec, &old.Spec) {
 		return errs
 	}
@@ -77,19 +79,30 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-func validateMirrorAnnotationUpdate(p, old *corev1.Pod) field.ErrorList {
-	was, had := old.Annotations[corev1.MirrorPodAnnotationKey]
-	is, has := p.Annotations[corev1.MirrorPodAnnotationKey]
-	at := field.NewPath("metadata", "annotations").Key(corev1.MirrorPodAnnotationKey)
-	switch {
-	case has && !had:
-		return field.ErrorList{field.Forbidden(at, "may not add mirror pod annotation")}
-	case had && !has:
-		return field.ErrorList{field.Forbidden(at, "may not remove mirror pod annotation")}
-	case was != is:
-		return field.ErrorList{field.Forbidden(at, "may not update mirror pod annotation")}
+// validateAnnotationUpdate keeps the annotations of a pod that decide how it runs as they were when it was admitted: the
+// node reads those of AppArmor for containers without a profile in their fields.
+func validateAnnotationUpdate(p, old *corev1.Pod) field.ErrorList {
+	var errs field.ErrorList
+	at := field.NewPath("metadata", "annotations")
+	check := func(verb, key string) {
+		switch {
+		case strings.HasPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix):
+			errs = append(errs, field.Forbidden(at.Key(key), "may not "+verb+" AppArmor annotations"))
+		case key == corev1.MirrorPodAnnotationKey:
+			errs = append(errs, field.Forbidden(at.Key(key), "may not "+verb+" mirror pod annotation"))
+		}
 	}
-	return nil
+	for _, key := range slices.Sorted(maps.Keys(old.Annotations)) {
+		if is, ok := p.Annotations[key]; !ok || is != old.Annotations[key] {
+			check("remove or update", key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.Annotations)) {
+		if _, ok := old.Annotations[key]; !ok {
+			check("add", key)
+		}
+	}
+	return errs
 }
 
 // deadlineUpdate allows a deadline to be set or shortened (L1.63).
@@ -286,7 +299,7 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs := changedPod(p, old)
 	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta,
 		field.NewPath("metadata"))...)
-	errs = append(errs, validateMirrorAnnotationUpdate(p, old)...)
+	errs = append(errs, validateAnnotationUpdate(p, old)...)
 	for i := range old.Spec.EphemeralContainers {
 		o := &old.Spec.EphemeralContainers[i]
 		j := slices.IndexFunc(p.Spec.EphemeralContainers,

@@ -143,6 +143,18 @@ func TestMirrorShowsItsPod(t *testing.T) {
 	})
 }
 
+// The status of a pod of the API is written whatever its annotations claim.
+func TestAnnotationMakesNoPodStatic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Mirrors(nil)
+		w.Wanted(nil)
+		pod := staticPod("web", "7d0b2c0e-6d0b-4c0e-8d0b-2c0e6d0b4c0e")
+		w.Set(pod, status(corev1.PodRunning))
+		w.expect(t, "status 7d0b2c0e-6d0b-4c0e-8d0b-2c0e6d0b4c0e Running")
+	})
+}
+
 // Without an API server, static pods start at once, one of a name after the other, and have no mirrors (S14.1).
 func TestStandalone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
