@@ -3,6 +3,7 @@ package logs
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,5 +38,10 @@ func TestNewest(t *testing.T) {
 	}
 	if n, ok, err := Newest(root, pod, "c"); n != 10 || !ok || err != nil {
 		t.Errorf("%d %v %v", n, ok, err)
+	}
+
+	pod.Name = strings.Repeat("a", 253) // the API allows it
+	if _, ok, err := Newest(root, pod, "c"); ok || err != nil {
+		t.Errorf("a pod whose log directory has too long a name: %v %v", ok, err)
 	}
 }
