@@ -275,8 +275,10 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	rt := transport.NewAuthProxyRoundTripper(user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(),
 		st.transport)
-	h := proxy.NewUpgradeAwareHandler(to, rt, true, upgrade, failed{})
-	h.RejectForwardingRedirects = true
+	where := *to
+	where.RawQuery = "" // the library parses it again, and panics if a query like "a#%zz" makes it invalid
+	h := proxy.NewUpgradeAwareHandler(&where, rt, true, upgrade, failed{})
+	h.Location.RawQuery, h.RejectForwardingRedirects = to.RawQuery, true
 	utilflowcontrol.RequestDelegated(req.Context())
 	h.ServeHTTP(w, out)
 }

@@ -462,13 +462,18 @@ func TestReport(t *testing.T) {
 // pass sends a request through a server that answers.
 func pass(t *testing.T, b *backend, who user.Info, header http.Header) *httptest.ResponseRecorder {
 	t.Helper()
+	return passTo(t, b, who, header, "/apis/g/v1/things?watch=1")
+}
+
+func passTo(t *testing.T, b *backend, who user.Info, header http.Header, target string) *httptest.ResponseRecorder {
+	t.Helper()
 	s, _ := newServer()
 	change(s, apiService("v1", "g", 1, 1))
 	r := put(s, "v1", "g", b)
 	st := *r.state.Load()
 	st.err = nil
 	r.state.Store(&st)
-	req := httptest.NewRequest(http.MethodGet, "/apis/g/v1/things?watch=1", nil)
+	req := httptest.NewRequest(http.MethodGet, target, nil)
 	req.Header = header
 	ctx := req.Context()
 	if who != nil {
@@ -511,6 +516,17 @@ func TestClientsCannotNameThemselves(t *testing.T) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// Queries that are invalid as a part of a URL are passed on as they are.
+func TestHostileQueries(t *testing.T) {
+	for _, query := range []string{"a#%zz", "a#b", "%zz", "a=%00;&&", "watch=1"} {
+		b := &backend{code: http.StatusOK, body: "{}"}
+		w := passTo(t, b, &user.DefaultInfo{Name: "u"}, http.Header{}, "/apis/g/v1/things?"+query)
+		if w.Code != http.StatusOK || len(b.asked) != 1 || b.asked[0].URL.RawQuery != query {
+			t.Errorf("%q: %d %v", query, w.Code, b.asked)
+		}
 	}
 }
 

@@ -82,10 +82,8 @@ func (r *proxyREST) target(ctx context.Context, id string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	if port == "" {
-		port = firstPort(p)
-	} else if n, ok := namedPort(p, port); ok {
-		port = n
+	if port, err = portOf(p, port); err != nil {
+		return nil, err
 	}
 	if p.Status.PodIP == "" {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s has no address yet", name))
@@ -103,6 +101,20 @@ func (r *proxyREST) target(ctx context.Context, id string) (*url.URL, error) {
 		host = "[" + host + "]"
 	}
 	return &url.URL{Scheme: scheme, Host: host}, nil
+}
+
+// portOf is the port that a request names, by its number or a name; the first declared one if it names none.
+func portOf(p *corev1.Pod, port string) (string, error) {
+	if port == "" {
+		return firstPort(p), nil
+	}
+	if n, ok := namedPort(p, port); ok {
+		return n, nil
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", apierrors.NewBadRequest(fmt.Sprintf("pod %q has no port %q", p.Name, port))
+	}
+	return port, nil
 }
 
 func firstPort(p *corev1.Pod) string {
@@ -150,9 +162,10 @@ func joinPath(p string) string {
 // passThrough proxies plain and upgraded requests, with the query of the request.
 func passThrough(location *url.URL, transport http.RoundTripper, responder rest.Responder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		to := *location
-		to.RawQuery = r.URL.RawQuery // the library leaves it out of an upgrade
-		h := proxy.NewUpgradeAwareHandler(&to, transport, true, false, proxy.NewErrorResponder(responder))
+		h := proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder))
+		// The library leaves it out of an upgrade. It must not be there before: the library parses the location again,
+		// and panics where a query like "a#%zz" makes it invalid.
+		h.Location.RawQuery = r.URL.RawQuery
 		h.MaxBytesPerSec = 0
 		h.ServeHTTP(w, r)
 	})

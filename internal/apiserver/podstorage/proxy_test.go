@@ -161,6 +161,33 @@ func TestProxyUpgrades(t *testing.T) {
 	}
 }
 
+// Queries that are invalid as a part of a URL reach the backend as they are, also those of upgrades.
+func TestProxyHostileQueries(t *testing.T) {
+	for _, query := range []string{"a#%zz", "a#b", "#", "%zz", "%", "a=%00;&&\\", "a[]={|}^`"} {
+		for _, upgrade := range []string{"", "Connection: Upgrade\r\nUpgrade: websocket\r\n"} {
+			proxy, _, answers := proxied(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Query", r.URL.RawQuery)
+				w.WriteHeader(http.StatusTeapot)
+			})
+			conn, err := net.Dial("tcp", proxy.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "GET %s/x?%s HTTP/1.1\r\nHost: x\r\n%s\r\n", proxyPrefix, query, upgrade)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Errorf("query %q, upgrade %v: %v, %v", query, upgrade != "", err, answers.err)
+				continue
+			}
+			_ = resp.Body.Close()
+			if got := resp.Header.Get("Query"); resp.StatusCode != http.StatusTeapot || got != query {
+				t.Errorf("query %q, upgrade %v: %d, the backend got %q", query, upgrade != "", resp.StatusCode, got)
+			}
+		}
+	}
+}
+
 // Nothing listens: the client gets upstream's message.
 func TestProxyNobodyThere(t *testing.T) {
 	proxy, behind, answers := proxied(t, func(http.ResponseWriter, *http.Request) {})
