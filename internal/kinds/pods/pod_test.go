@@ -244,13 +244,15 @@ func TestPodUpdate(t *testing.T) {
 		{"mirror annotation changed",
 			func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} },
 			func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "y"} },
-			[]string{"metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror pod annotation"}},
+			[]string{"metadata.annotations[kubernetes.io/config.mirror]: Forbidden: " +
+				"may not remove or update mirror pod annotation"}},
 		{"AppArmor annotation added", nil, armor("c", "unconfined"), []string{armored + "may not add AppArmor annotations"}},
 		{"AppArmor annotation changed", armor("c", "runtime/default"), armor("c", "unconfined"),
 			[]string{armored + "may not remove or update AppArmor annotations"}},
 		{"AppArmor annotation removed", armor("c", "runtime/default"), func(p *corev1.Pod) { p.Annotations = nil },
 			[]string{armored + "may not remove or update AppArmor annotations"}},
-		{"AppArmor annotation kept", armor("c", "runtime/default"), func(p *corev1.Pod) { p.Annotations["other"] = "x" }, nil},
+		{"AppArmor annotation kept", armor("c", "runtime/default"),
+			func(p *corev1.Pod) { p.Annotations["other"] = "x" }, nil},
 	} {
 		t.Run(c.clause, func(t *testing.T) {
 			old := parse(t, base)

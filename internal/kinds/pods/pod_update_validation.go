@@ -79,8 +79,8 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 	return errs
 }
 
-// validateAnnotationUpdate keeps the annotations of a pod that decide how it runs as they were when it was admitted: the
-// node reads those of AppArmor for containers without a profile in their fields.
+// validateAnnotationUpdate keeps the annotations of a pod that decide how it runs as they were when it was admitted:
+// the node reads those of AppArmor for containers without a profile in their fields.
 func validateAnnotationUpdate(p, old *corev1.Pod) field.ErrorList {
 	var errs field.ErrorList
 	at := field.NewPath("metadata", "annotations")

@@ -94,8 +94,8 @@ func TestAsNetHTTP(t *testing.T) {
 	})
 }
 
-// Whatever the path of a probe is, its request goes to the container or fails, as with net/http: a path that is parsed as
-// a URL without a host must not reach the node's own addresses.
+// Whatever the path of a probe is, its request goes to the container or fails, as with net/http: a path that is parsed
+// as a URL without a host must not reach the node's own addresses.
 func TestRequestsOfHostilePaths(t *testing.T) {
 	addr := serve(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false)
 	host, text, err := net.SplitHostPort(addr)

@@ -143,8 +143,8 @@ func (o owner) apply(path string, uid int, mode uint32) error {
 	return os.Chmod(path, fs.FileMode(mode))
 }
 
-// link makes the links that users see and removes those whose path is gone. Directories that were made for subPaths stay
-// until a key needs their name: containers may use them again.
+// link makes the links that users see and removes those whose path is gone. Directories that were made for subPaths
+// stay until a key needs their name: containers may use them again.
 func link(dir string, content payload) error {
 	want := make(map[string]bool, len(content))
 	for path := range content {
