@@ -9,9 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -26,6 +24,7 @@ import (
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
 	"carob/internal/node/hook"
+	"carob/internal/node/logs"
 	"carob/internal/node/pods"
 	"carob/internal/node/probe"
 	"carob/internal/node/spec"
@@ -419,37 +418,9 @@ func (e *Executor) removeContainer(ctx context.Context, pod *corev1.Pod, a podli
 		return failure("RemoveContainerError", err)
 	}
 	if a.Logs && log != "" {
-		return failure("RemoveContainerError", removeLog(log))
+		return failure("RemoveContainerError", logs.Remove(log))
 	}
 	return nil
-}
-
-// removeLog removes a container log and its rotated files (L3.155, L3.156).
-func removeLog(path string) error {
-	rotated, err := filepath.Glob(escapeGlob(path) + ".*")
-	if err != nil {
-		return fmt.Errorf("list rotated logs of %s: %w", path, err)
-	}
-	var errs []error
-	for _, p := range append(rotated, path) {
-		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// escapeGlob keeps a path from being read as a pattern.
-func escapeGlob(path string) string {
-	var b []byte
-	for _, c := range []byte(path) {
-		switch c {
-		case '*', '?', '[', '\\':
-			b = append(b, '\\')
-		}
-		b = append(b, c)
-	}
-	return string(b)
 }
 
 func (e *Executor) stopSandbox(ctx context.Context, a podlife.StopSandbox) *podlife.Failure {

@@ -254,6 +254,33 @@ func (r *Rotator) reopen(ctx context.Context, id string) error {
 	return nil
 }
 
+// Remove removes a container log and its rotated files (L3.155, L3.156). What somebody who can write to the logs has
+// put a link to is not the container's: it stays, and the link goes with the directory of the pod.
+func Remove(path string) error {
+	root, name := place(path)
+	dir, err := securepath.OpenDir(root, filepath.Dir(name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return nil
+	case err != nil:
+		return err
+	}
+	defer dir.Close()
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
+	}
+	list := os.NewFile(uintptr(fd), filepath.Dir(path))
+	names, err := list.Readdirnames(-1)
+	errs := []error{err, list.Close()}
+	for _, n := range names {
+		if n == filepath.Base(path) || strings.HasPrefix(n, filepath.Base(path)+".") {
+			errs = append(errs, remove(dir, filepath.Join(filepath.Dir(path), n)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // remove removes a file of the directory that is open, if it is there.
 func remove(dir *os.File, path string) error {
 	if err := unix.Unlinkat(int(dir.Fd()), filepath.Base(path), 0); err != nil && !errors.Is(err, unix.ENOENT) {
