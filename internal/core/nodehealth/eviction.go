@@ -1,6 +1,7 @@
 package nodehealth
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -38,7 +39,7 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 		case tolerated && bound == nil:
 			continue
 		case tolerated:
-			leave = since.Add(time.Duration(max(*bound, 0)) * time.Second)
+			leave = since.Add(time.Duration(min(max(*bound, 0), longest)) * time.Second)
 		}
 		if !evict || leave.Before(at) {
 			at, evict = leave, true
@@ -46,6 +47,9 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 	}
 	return at, evict
 }
+
+// longest is the most seconds that a duration holds: more would be a time in the past.
+const longest = int64(math.MaxInt64 / time.Second)
 
 // OutOfService reports whether a node is not ready and an administrator tainted it as out of service:
 // its deleted pods count as ended, although no agent can confirm it (L7.166b).

@@ -2,6 +2,7 @@ package nodehealth
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -140,6 +141,9 @@ func TestEvictAt(t *testing.T) { // L7.163
 		"the shortest holds": {[]corev1.Taint{gone},
 			[]corev1.Toleration{tolerate("gone", nil), tolerate("gone", seconds(300)), tolerate("", seconds(90))},
 			"30s"},
+		"longer than a duration": {[]corev1.Taint{gone},
+			[]corev1.Toleration{tolerate("gone", seconds(math.MaxInt64))},
+			fmt.Sprint(time.Duration(longest)*time.Second - time.Minute)},
 		"negative": {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", seconds(-5))}, "-1m0s"},
 		"no time of its own": {[]corev1.Taint{taint("x", corev1.TaintEffectNoExecute)},
 			[]corev1.Toleration{tolerate("x", seconds(5))}, "5s"},

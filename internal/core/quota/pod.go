@@ -3,6 +3,7 @@ package quota
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -99,9 +100,12 @@ func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return out
 	}
-	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil &&
-		now.After(pod.DeletionTimestamp.Add(time.Duration(*pod.DeletionGracePeriodSeconds)*time.Second)) {
-		return out
+	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
+		// A grace that is longer than a duration can be is not over: such a pod goes on running.
+		grace := time.Duration(min(*pod.DeletionGracePeriodSeconds, int64(math.MaxInt64/time.Second))) * time.Second
+		if now.After(pod.DeletionTimestamp.Add(grace)) {
+			return out
+		}
 	}
 	o := resourcehelper.PodResourcesOptions{UseStatusResources: true}
 	maps.Copy(out, take(resourcehelper.PodRequests(pod, o), resourcehelper.PodLimits(pod, o)))

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -52,6 +53,11 @@ func TestUsage(t *testing.T) {
 		{"a pod that ended", "count/pods=1", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })},
 		{"a pod that should be gone", "count/pods=1",
 			pod(func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &gone, new(int64(30)) })},
+		{"a pod whose grace is longer than a duration", "count/pods=1 cpu=1 hugepages-2Mi=4Mi limits.cpu=2 memory=1Gi " +
+			"pods=1 requests.cpu=1 requests.example.com/gpu=2 requests.hugepages-2Mi=4Mi requests.memory=1Gi",
+			pod(func(p *corev1.Pod) {
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &gone, new(int64(math.MaxInt64))
+			})},
 		{"a service", "count/services=1 services.loadbalancers=0 services.nodeports=0 services=1", &corev1.Service{}},
 		{"a load balancer without ports", "count/services=1 services.loadbalancers=1 services.nodeports=1 services=1",
 			&corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer,

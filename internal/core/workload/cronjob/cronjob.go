@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -290,7 +291,7 @@ func (p *plan) schedule() {
 	}
 	from := earliest(p.cj)
 	if d := spec.StartingDeadlineSeconds; d != nil {
-		if limit := p.in.Now.Add(-time.Duration(*d) * time.Second); limit.After(from) {
+		if limit := p.in.Now.Add(-seconds(*d)); limit.After(from) {
 			from = limit
 		}
 	}
@@ -306,13 +307,18 @@ func (p *plan) schedule() {
 	p.start(due, from)
 }
 
+// seconds is a deadline; one that is longer than a duration can be is as good as none.
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(math.MaxInt64/time.Second))) * time.Second
+}
+
 // start starts the Job of a time, unless a rule prevents it.
 func (p *plan) start(due, from time.Time) {
 	spec := &p.cj.Spec
 	name := Name(p.cj, due)
 	switch {
 	case spec.StartingDeadlineSeconds != nil &&
-		due.Add(time.Duration(*spec.StartingDeadlineSeconds)*time.Second).Before(p.in.Now):
+		due.Add(seconds(*spec.StartingDeadlineSeconds)).Before(p.in.Now):
 		p.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s",
 			due.UTC().Format(time.RFC1123Z))
 		return
