@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	k8smetrics "k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -29,6 +30,7 @@ type figures struct {
 	pools map[*Pool]bool
 	names map[string]map[string]bool // by label
 	kept  map[seriesKey]*series
+	chose map[choiceKey]k8smetrics.CounterMetric // of attempts
 }
 
 // newFigures registers the figures once for the process.
@@ -51,6 +53,7 @@ var newFigures = sync.OnceValue(func() *figures {
 	doubled := func(first float64, n int) []float64 { return k8smetrics.ExponentialBuckets(first, 2, n) }
 	tokens := append([]float64{1}, doubled(8, 18)...)
 	f := &figures{pools: map[*Pool]bool{}, names: map[string]map[string]bool{}, kept: map[seriesKey]*series{},
+		chose:    map[choiceKey]k8smetrics.CounterMetric{},
 		requests: counter(objective, "request_total", "Requests by model", append(models, "priority")...),
 		errors: counter(objective, "request_error_total", "Requests that were not answered, or with an error",
 			append(models, "error_code")...),
@@ -102,6 +105,18 @@ func (f *figures) remove(p *Pool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.pools, p)
+	for other := range f.pools {
+		if other.name.Name == p.name.Name { // it has the same series
+			return
+		}
+	}
+	of := prometheus.Labels{"inference_pool": p.name.Name}
+	for _, series := range []interface {
+		DeletePartialMatch(of prometheus.Labels) int
+	}{f.waiting, f.queued, f.retries,
+		f.failures} {
+		series.DeletePartialMatch(of)
+	}
 }
 
 // name returns a label that a client chose, or "other" if there are too many, or if it cannot be a label.
@@ -141,8 +156,7 @@ func (f *figures) decided(k *Pick, took time.Duration) {
 	if n := len(k.request.Prefix); n > 0 {
 		f.hits.WithLabelValues().Observe(float64(k.Matched) / float64(n))
 	}
-	f.attempts.WithLabelValues("success", s.target, k.pod.Name, k.pod.Namespace,
-		strconv.Itoa(int(k.addresses[0].Port()))).Inc()
+	f.chosen(s.target, k).Inc()
 }
 
 func (f *figures) refused(r *routing.Request, why routing.Reason) {

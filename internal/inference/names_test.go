@@ -1,11 +1,14 @@
 package inference
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"carob/internal/core/routing"
@@ -69,4 +72,65 @@ func TestSeries(t *testing.T) {
 	if got := count() - before; got != 2*n {
 		t.Errorf("%v requests are counted, not %d", got, 2*n)
 	}
+}
+
+// Pods that come and go leave no series behind, and models that clients make up cannot multiply those of pods.
+func TestSeriesOfPods(t *testing.T) {
+	f := newFigures()
+	count := func(pod string) (n int) {
+		all, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all {
+			for _, s := range m.GetMetric() {
+				for _, l := range s.GetLabel() {
+					if l.GetName() == "pod_name" && strings.HasPrefix(l.GetValue(), pod) {
+						n++
+					}
+				}
+			}
+		}
+		return n
+	}
+	pick := func(pod string) *Pick {
+		k := &Pick{pod: types.NamespacedName{Namespace: "series", Name: pod}}
+		k.addresses[0] = netip.MustParseAddrPort("192.0.2.1:8000")
+		return k
+	}
+	pods := map[types.NamespacedName]bool{}
+	for i := range 40 {
+		k := pick(fmt.Sprint("many-", i))
+		pods[k.pod] = true
+		for j := range mostNames {
+			f.chosen(f.name("model", fmt.Sprint("made up ", j)), k).Inc()
+		}
+	}
+	if n := count("many-"); n > mostChoices+len(pods) || n < mostChoices/2 {
+		t.Errorf("%d series", n)
+	}
+	f.left(pods)
+	if n := count("many-"); n != 0 || len(f.chose) > mostChoices/2 {
+		t.Errorf("%d series of pods that have left, %d are kept", n, len(f.chose))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := start(t, "", 1)
+		all := endpoints(1)
+		all[0].Name = types.NamespacedName{Namespace: "series", Name: "one"}
+		for range 2 {
+			p.SetEndpoints(all)
+			k, err := p.Pick(t.Context(), &routing.Request{Model: "m"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.End(Result{})
+			if n := count("one"); n != 1 {
+				t.Errorf("%d series of the pod", n)
+			}
+			p.SetEndpoints(nil)
+			if n := count("one"); n != 0 {
+				t.Errorf("%d series of a pod that has left", n)
+			}
+		}
+	})
 }

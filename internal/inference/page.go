@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	"carob/internal/core/routing"
 )
@@ -148,10 +147,11 @@ func (r *reading) adapters(s *routing.Stats, labels []label, text []byte) error 
 	return nil
 }
 
+// adapterNames returns the names in a list. Each is a string of its own: the list may have megabytes, and names stay.
 func adapterNames(list []byte) (out []string) {
-	for name := range strings.SplitSeq(string(list), ",") {
-		if name = strings.TrimSpace(name); name != "" && len(name) <= longestName {
-			if out = append(out, name); len(out) == mostAdapters {
+	for name := range bytes.SplitSeq(list, []byte(",")) {
+		if name = bytes.TrimSpace(name); len(name) > 0 && len(name) <= longestName {
+			if out = append(out, string(name)); len(out) == mostAdapters {
 				break
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -27,6 +28,24 @@ vllm:lora_requests_info{max_lora="2",running_lora_adapters="old",waiting_lora_ad
 vllm:lora_requests_info{max_lora="4",running_lora_adapters="sql, chat",waiting_lora_adapters="math"} 1.8e+09
 vllm:time_to_first_token_seconds_bucket{le="0.001"} 0
 `
+
+// The names of adapters stay for long: they must not keep the page with them in memory.
+func TestNamesOfAdaptersAreCopies(t *testing.T) {
+	list := []byte("one, two," + strings.Repeat("x", 300))
+	names := adapterNames(list)
+	if fmt.Sprint(names) != "[one two]" {
+		t.Fatal(names)
+	}
+	clear(list)
+	n := testing.AllocsPerRun(10, func() { adapterNames(make([]byte, 0, 1)) })
+	if fmt.Sprint(names) != "[one two]" || n > 1 {
+		t.Errorf("%v, %v allocations", names, n)
+	}
+	from, to := uintptr(unsafe.Pointer(unsafe.StringData(names[0]))), uintptr(unsafe.Pointer(unsafe.StringData(names[1])))
+	if to-from == uintptr(len("one, ")) {
+		t.Error("the names share the memory of the list")
+	}
+}
 
 // engineOf is the engine of a pod with a label.
 func engineOf(name string) *routing.Engine {

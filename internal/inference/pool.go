@@ -2,6 +2,7 @@ package inference
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -97,6 +98,13 @@ func (p *Pool) Hasher() routing.Hasher {
 	return p.state.Hasher()
 }
 
+// sessionHeader is the header of session affinity; empty: there is none.
+func (p *Pool) sessionHeader() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.config.SessionHeader()
+}
+
 // SetEndpoints replaces the endpoints. Removed endpoints get no further request; their current requests continue.
 func (p *Pool) SetEndpoints(all []routing.Endpoint) {
 	p.mu.Lock()
@@ -104,10 +112,24 @@ func (p *Pool) SetEndpoints(all []routing.Endpoint) {
 	if p.closed {
 		return
 	}
+	gone := p.pods()
 	p.state.SetEndpoints(all)
+	for pod := range p.pods() {
+		delete(gone, pod)
+	}
+	p.figures.left(gone)
 	p.scrape()
 	p.followEvents()
 	p.drain()
+}
+
+// pods returns the names of the endpoints' pods. The lock is held.
+func (p *Pool) pods() map[types.NamespacedName]bool {
+	out := map[types.NamespacedName]bool{}
+	for _, ref := range p.state.Refs() {
+		out[p.state.Endpoint(ref).Name] = true
+	}
+	return out
 }
 
 // scrape starts and ends scrapers. The lock is held.
@@ -118,13 +140,13 @@ func (p *Pool) scrape() {
 		e := p.state.Endpoint(ref)
 		engine, name, known := p.config.Engine(e.Labels)
 		if s := p.scrapers[ref]; s != nil {
-			if s.name == name && s.engine == engine {
+			if s.name == name && s.engine == engine && s.path == p.config.MetricsPath() {
 				continue
 			}
 			s.stop() // its label, or the configuration changed
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		s := &scraper{stop: stop, engine: engine, name: name, known: known}
+		s := &scraper{stop: stop, engine: engine, name: name, known: known, path: p.config.MetricsPath()}
 		p.scrapers[ref] = s
 		p.scraping.Add(1)
 		go p.follow(ctx, ref, e.Address, s)
@@ -148,6 +170,7 @@ func (p *Pool) Close() {
 	if p.expiry != nil {
 		p.expiry.Stop()
 	}
+	p.figures.left(p.pods())
 	p.mu.Unlock()
 	p.cancel()
 	p.scraping.Wait()
@@ -412,15 +435,16 @@ func (k *Pick) Endpoints() []netip.AddrPort { return k.addresses[:k.N] }
 // Address is the endpoint that has the request.
 func (k *Pick) Address() netip.AddrPort { return k.addresses[k.at] }
 
-// Session is the value of Request.Session that sends the client's next request to the endpoint of this request; empty:
-// the endpoint was removed.
-func (k *Pick) Session() string {
+// Session is the header of the response that sends the client's next request to the endpoint of this one, if the client
+// returns it; an empty name: there is no session affinity, or the endpoint was removed.
+func (k *Pick) Session() (name, value string) {
 	k.pool.mu.Lock()
 	defer k.pool.mu.Unlock()
-	if e := k.pool.state.Endpoint(k.Chosen[k.at]); e != nil {
-		return e.Session()
+	name = k.pool.config.SessionHeader()
+	if e := k.pool.state.Endpoint(k.Chosen[k.at]); e != nil && name != "" {
+		return name, base64.StdEncoding.EncodeToString([]byte(e.Session()))
 	}
-	return ""
+	return "", ""
 }
 
 // Failed records that the endpoint did not respond, and returns the one to try next; false: none.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"carob/internal/core/modelbody"
 	"carob/internal/core/routing"
 )
 
@@ -393,14 +394,15 @@ func TestPrefill(t *testing.T) {
 		if err != nil || k.Prefill != all[0].Address || inFlight()[0] != 1 {
 			t.Fatalf("%v, %v", err, inFlight())
 		}
-		session := k.Session()
+		header := http.Header{}
+		header.Set(k.Session())
 		k.FirstByte()
 		if inFlight()[0] != 0 {
 			t.Error("the prompt is computed, and its server still has the request")
 		}
 		k.End(Result{})
 		for range 20 {
-			again, err := p.Pick(t.Context(), &routing.Request{Model: "m", Bytes: 4000, Session: session})
+			again, err := p.Pick(t.Context(), p.Request(header, &modelbody.Facts{Model: "m"}, make([]byte, 4000), "m", 0))
 			if err != nil || again.Address() != k.Address() {
 				t.Fatalf("%s after %s, %v", again.Address(), k.Address(), err)
 			}

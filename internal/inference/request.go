@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"encoding/base64"
 	"net/http"
 	"strconv"
 	"strings"
@@ -45,9 +46,14 @@ func (p *Pool) Request(h http.Header, facts *modelbody.Facts, body []byte, targe
 	priority int) *routing.Request {
 	r := &routing.Request{Model: facts.Model, Target: target, Priority: priority, Bytes: len(body),
 		FairnessID: header(h, "X-Llm-D-Inference-Fairness-Id", "X-Gateway-Inference-Fairness-Id"),
-		Session:    h.Get("X-Session-Token"), Streaming: facts.Stream,
-		TTFT: milliseconds(header(h, "X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms")),
-		TPOT: milliseconds(header(h, "X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"))}
+		Streaming:  facts.Stream,
+		TTFT:       milliseconds(header(h, "X-Llm-D-Slo-Ttft-Ms", "X-Slo-Ttft-Ms")),
+		TPOT:       milliseconds(header(h, "X-Llm-D-Slo-Tpot-Ms", "X-Slo-Tpot-Ms"))}
+	if name := p.sessionHeader(); name != "" {
+		if session, err := base64.StdEncoding.DecodeString(h.Get(name)); err == nil {
+			r.Session = string(session)
+		}
+	}
 	if !facts.Prompt[2].Empty() {
 		var prompt [3][]byte
 		for i, s := range facts.Prompt {

@@ -36,10 +36,11 @@ func NewTransport() http.RoundTripper {
 var pages = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // scrape reads the metrics of one server.
-func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, e *routing.Engine) (routing.Stats, error) {
+func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, path string,
+	e *routing.Engine) (routing.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+path, nil)
 	if err != nil {
 		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
 	}
@@ -112,6 +113,7 @@ type scraper struct {
 	problem  error
 	engine   *routing.Engine
 	name     string // of the engine, by the pod's label
+	path     string
 	known    bool
 }
 
@@ -138,7 +140,7 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 		p.mu.Lock()
 		p.state.Scraping(ref, began)
 		p.mu.Unlock()
-		stats, err := scrape(ctx, p.transport, at, e)
+		stats, err := scrape(ctx, p.transport, at, s.path, e)
 		if ctx.Err() != nil {
 			return
 		}

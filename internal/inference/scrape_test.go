@@ -44,7 +44,7 @@ func TestHostileServers(t *testing.T) {
 	port := netip.MustParseAddrPort(l.Addr().String()).Port() //nolint:gosec // our own
 	for i, want := range []string{"the answer is 302", "more than", "the answer is 418"} {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), port)
-		if _, err := scrape(t.Context(), NewTransport(), at, engineOf("vllm")); err == nil ||
+		if _, err := scrape(t.Context(), NewTransport(), at, "/metrics", engineOf("vllm")); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", at, err, want)
 		}

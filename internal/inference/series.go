@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	k8smetrics "k8s.io/component-base/metrics"
 
 	"carob/internal/core/routing"
@@ -67,4 +69,49 @@ func (f *figures) of(r *routing.Request) *series {
 		f.kept[key] = s
 	}
 	return s
+}
+
+// mostChoices limits the series of chosen endpoints: there is one for each model and each port of each pod. Further
+// models are called "other".
+const mostChoices = 10_000
+
+// choiceKey identifies the series of an endpoint that was chosen for a model.
+type choiceKey struct {
+	target string // the label
+	pod    types.NamespacedName
+	port   uint16
+}
+
+// chosen returns the series of the first endpoint of a choice.
+func (f *figures) chosen(target string, k *Pick) k8smetrics.CounterMetric {
+	key := choiceKey{target, k.pod, k.addresses[0].Port()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.chose[key]
+	if c == nil && len(f.chose) >= mostChoices {
+		key.target = "other"
+		c = f.chose[key]
+	}
+	if c == nil {
+		c = f.attempts.WithLabelValues("success", key.target, key.pod.Name, key.pod.Namespace, strconv.Itoa(int(key.port)))
+		f.chose[key] = c
+	}
+	return c
+}
+
+// left removes the series of pods that have left a pool. Otherwise each new pod would leave some behind.
+func (f *figures) left(pods map[types.NamespacedName]bool) {
+	if len(pods) == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key := range f.chose { // any order: each by itself
+		if pods[key.pod] {
+			delete(f.chose, key)
+		}
+	}
+	for pod := range pods { // any order: each by itself
+		f.attempts.DeletePartialMatch(prometheus.Labels{"pod_name": pod.Name, "namespace": pod.Namespace})
+	}
 }

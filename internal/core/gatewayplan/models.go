@@ -66,8 +66,8 @@ func (m *Models) Resolve(name, objective string, random uint64) Resolved {
 		out.Known, targets = true, m.all
 	}
 	out.Target = draw(targets, random, name)
-	if objective != "" {
-		out.Priority = m.objectives[objective]
+	if priority, known := m.objectives[objective]; known { // others must not make a sheddable request a standard one
+		out.Priority = priority
 	}
 	return out
 }

@@ -299,7 +299,8 @@ func TestModels(t *testing.T) {
 		{"spare", "", Resolved{"y", prioritySheddable, true}},
 		{"nobody", "", Resolved{"nobody", prioritySheddable, false}},
 		{"nobody", "urgent", Resolved{"nobody", 9, false}},
-		{"llama2", "unknown", Resolved{"new", 0, true}},
+		{"llama2", "unknown", Resolved{"new", priorityCritical, true}},
+		{"spare", "unknown", Resolved{"y", prioritySheddable, true}},
 	} {
 		if got := m.Resolve(c.name, c.objective, 99); got != c.want {
 			t.Errorf("%s %s: %+v, not %+v", c.name, c.objective, got, c.want)

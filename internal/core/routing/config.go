@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,12 +17,14 @@ type Config struct {
 	profiles   []profile
 	decode     int            // index of the profile that serves; the only one, unless disaggregated
 	prefill    int            // index of the profile that computes prompts; -1: none
-	threshold  int            // bytes of a prompt that is not in the cache, from which it is computed by another server
+	by         decider        // whether another server computes a prompt
 	labels     []*labelFilter // at most 64
 	prefix     prefixConfig
 	precise    *Precise // nil: not configured
 	saturation saturation
 	extraction extraction
+	source     source
+	session    string      // header; empty: no session affinity
 	flow       *flowConfig // nil: no flow control
 	start      *flowConfig // of requests that wait for the first server of a pool, also without flow control
 }
@@ -74,11 +75,12 @@ const (
 	requestTTL   = 60 * time.Second
 )
 
-// The groups and versions of the configuration that are accepted; both have the same fields.
+// The groups and versions of the configuration that are accepted; all have the same fields.
 const (
 	configKind  = "EndpointPickerConfig"
 	configGroup = "inference.networking.x-k8s.io/v1alpha1"
 	llmdGroup   = "llm-d.ai/v1alpha1"
+	llmdStable  = "llm-d.ai/v1"
 )
 
 // MaxConfig is the maximum size of a configuration, in bytes.
@@ -126,17 +128,6 @@ type thresholds struct {
 
 type pluginRef struct {
 	PluginRef string `json:"pluginRef"`
-}
-
-type dataLayerSpec struct {
-	Sources []struct {
-		PluginRef  string      `json:"pluginRef"`
-		Extractors []pluginRef `json:"extractors"`
-	} `json:"sources"`
-}
-
-type requestHandler struct {
-	Parsers []pluginRef `json:"parsers"`
 }
 
 type flowSpec struct {
@@ -199,11 +190,11 @@ func ParseConfig(text []byte) (*Config, error) {
 	if err := strict(text, &doc); err != nil {
 		return nil, fmt.Errorf("read EndpointPickerConfig: %w", err)
 	}
-	if doc.Kind != configKind || doc.APIVersion != configGroup && doc.APIVersion != llmdGroup {
+	if doc.Kind != configKind || !slices.Contains([]string{configGroup, llmdGroup, llmdStable}, doc.APIVersion) {
 		return nil, fmt.Errorf("%s of %s is not %s of %s", doc.Kind, doc.APIVersion, configKind, configGroup)
 	}
 	b := builder{named: map[string]*plugin{}, c: &Config{prefill: -1, prefix: defaultPrefix(),
-		saturation: defaultSaturation(), extraction: defaultExtraction()}}
+		saturation: defaultSaturation(), extraction: defaultExtraction(), source: defaultSource()}}
 	for _, step := range []func(*document) error{b.plugins, b.profiles, b.detector, b.dataLayer, b.parsers, b.flow} {
 		if err := step(&doc); err != nil {
 			return nil, err
@@ -217,6 +208,8 @@ type builder struct {
 	c     *Config
 	named map[string]*plugin
 	order []*plugin // in the order of the document
+	// produced: the index of prompts has the parameters of approx-prefix-cache-producer, not those of its scorer.
+	produced bool
 }
 
 func (b *builder) plugins(doc *document) error {
@@ -231,18 +224,35 @@ func (b *builder) plugins(doc *document) error {
 		if err != nil {
 			return fmt.Errorf("plugins[%d] (%s): %w", i, spec.Name, err)
 		}
+		if producer := p.prefix != nil && p.scorer == nil; producer || p.prefix != nil && !b.produced {
+			b.c.prefix, b.produced = *p.prefix, producer
+		}
 		p.name = spec.Name
-		if p.prefix != nil {
-			b.c.prefix = *p.prefix
-		}
-		if p.precise != nil {
-			b.c.precise = p.precise
-		}
-		if p.extraction != nil {
-			b.c.extraction = *p.extraction
+		if err := b.use(p); err != nil {
+			return fmt.Errorf("plugins[%d] (%s): %w", i, spec.Name, err)
 		}
 		b.named[spec.Name] = p
 		b.order = append(b.order, p)
+	}
+	return nil
+}
+
+// use takes what a plugin configures for the whole pool.
+func (b *builder) use(p *plugin) error {
+	if p.precise != nil {
+		b.c.precise = p.precise
+	}
+	if p.extraction != nil {
+		b.c.extraction = *p.extraction
+	}
+	if p.source != nil {
+		b.c.source = *p.source
+	}
+	if p.session != "" {
+		if b.c.session != "" && b.c.session != p.session {
+			return fmt.Errorf("headerName is %q, and that of another plugin %q", p.session, b.c.session)
+		}
+		b.c.session = p.session
 	}
 	return nil
 }
@@ -258,7 +268,7 @@ func (b *builder) find(name, where string) (*plugin, error) {
 		return nil, fmt.Errorf("%s: there is no plugin %q", where, name)
 	}
 	p.name = name
-	return p, nil
+	return p, b.use(p)
 }
 
 func (b *builder) profiles(doc *document) error {
@@ -303,28 +313,7 @@ func (b *builder) profiles(doc *document) error {
 	case len(handlers) == 1 && handlers[0].handler.disaggregated:
 		return b.disaggregated(handlers[0].handler)
 	case len(b.c.profiles) > 1:
-		return errors.New("several scheduling profiles need a profile handler: pd-profile-handler")
-	}
-	return nil
-}
-
-// disaggregated finds the profiles of a pool with disaggregated prefill and decode.
-func (b *builder) disaggregated(h *handler) error {
-	b.c.decode = -1
-	for i := range b.c.profiles {
-		switch b.c.profiles[i].name {
-		case h.decode:
-			b.c.decode = i
-		case h.prefill:
-			b.c.prefill = i
-		default:
-			return fmt.Errorf("pd-profile-handler uses the profiles %q and %q, not %q", h.decode, h.prefill,
-				b.c.profiles[i].name)
-		}
-	}
-	b.c.threshold = h.threshold
-	if b.c.decode < 0 || b.c.prefill < 0 {
-		return fmt.Errorf("pd-profile-handler needs the profiles %q and %q", h.decode, h.prefill)
+		return errors.New("several scheduling profiles need a profile handler: disagg-profile-handler")
 	}
 	return nil
 }
@@ -359,7 +348,11 @@ func (b *builder) profile(spec *profileSpec, where string) (profile, error) {
 			if !(weight >= 0 && weight <= 1e6) {
 				return out, fmt.Errorf("%s: the weight is %g, not between 0 and 1e6", at, weight)
 			}
-			out.scorers = append(out.scorers, weighted{p.scorer, weight})
+			scorer, err := b.scorer(p, at)
+			if err != nil {
+				return out, err
+			}
+			out.scorers = append(out.scorers, weighted{scorer, weight})
 		}
 		if p.picker != nil {
 			if chosen {
@@ -376,6 +369,23 @@ func (b *builder) profile(spec *profileSpec, where string) (profile, error) {
 		}
 	}
 	return out, nil
+}
+
+// scorer returns what a plugin scores by: prefix-cache-scorer may use the index of another plugin.
+func (b *builder) scorer(p *plugin, where string) (scorer, error) {
+	if p.producer == "" {
+		return p.scorer, nil
+	}
+	from, err := b.find(p.producer, where)
+	switch {
+	case err != nil:
+		return nil, err
+	case from.precise != nil:
+		return preciseScorer{}, nil
+	case from.prefix == nil:
+		return nil, fmt.Errorf("%s: %s has no index of prompts", where, from.kind)
+	}
+	return p.scorer, nil
 }
 
 func (b *builder) detector(doc *document) error {
@@ -405,56 +415,6 @@ func (b *builder) detector(doc *document) error {
 	}
 	if err := b.c.saturation.set(old); err != nil {
 		return fmt.Errorf("saturationDetector: %w", err)
-	}
-	return nil
-}
-
-// dataLayer accepts the sources of upstream's default: carob always scrapes all metrics that its
-// plugins need.
-func (b *builder) dataLayer(doc *document) error {
-	if doc.DataLayer == nil {
-		return nil
-	}
-	for i, s := range doc.DataLayer.Sources {
-		at := fmt.Sprintf("dataLayer.sources[%d]", i)
-		p, err := b.find(s.PluginRef, at)
-		if err != nil {
-			return err
-		}
-		if p.kind != "metrics-data-source" {
-			return fmt.Errorf("%s: %s is not a source of data", at, p.kind)
-		}
-		for _, e := range s.Extractors {
-			p, err := b.find(e.PluginRef, at)
-			if err != nil {
-				return err
-			}
-			if p.kind != "core-metrics-extractor" {
-				return fmt.Errorf("%s: %s extracts no metrics", at, p.kind)
-			}
-		}
-	}
-	return nil
-}
-
-// parsers accepts the parsers that the gateway has: it determines the API of a request from its
-// path.
-func (b *builder) parsers(doc *document) error {
-	var all []pluginRef
-	if doc.Parser != nil {
-		all = append(all, *doc.Parser)
-	}
-	if doc.RequestHandler != nil {
-		all = append(all, doc.RequestHandler.Parsers...)
-	}
-	for _, ref := range all {
-		p, err := b.find(ref.PluginRef, "parser")
-		if err != nil {
-			return err
-		}
-		if !strings.HasSuffix(p.kind, "-parser") {
-			return fmt.Errorf("parser: %s parses no requests", p.kind)
-		}
 	}
 	return nil
 }

@@ -67,6 +67,20 @@ func TestConfigErrors(t *testing.T) {
 		{`{` + head + `, "plugins": [{"type": "least-work-scorer", "parameters": {"runningTokens": 1e7}}]}`,
 			"runningTokens"},
 		{`{` + head + `, "flowControl": {"maxBytes": "-1"}}`, "flowControl.maxBytes"},
+		{with("metrics-data-source", `"scheme": "https"`), `scheme is "https"`},
+		{with("metrics-data-source", `"path": "metrics"`), `path is "metrics"`},
+		{with("metrics-data-source", `"path": "/a?b"`), `path is "/a?b"`},
+		{with("session-affinity-scorer", `"algorithm": "session_id_header"`), "only encoded_endpoint_header"},
+		{with("session-affinity-scorer", `"headerName": "a b"`), "not the name of a header"},
+		{`{` + head + `, "plugins": [{"type": "session-affinity-scorer"}, {"type": "session-affinity-filter",
+			"parameters": {"headerName": "x-mine"}}]}`, "that of another plugin"},
+		{with("disagg-profile-handler", `"deciders": {"encode": "x"}`), "deciders.encode is not supported"},
+		{with("disagg-profile-handler", `"profiles": {"decode": "prefill"}`), "must differ"},
+		{with("disagg-profile-handler", `"deciders": {"prefill": "queue-scorer"}`), "does not decide"},
+		{with("prefix-based-pd-decider", `"nonCachedTokens": -1`), "nonCachedTokens"},
+		{with("prefix-cache-scorer", `"prefixMatchInfoProducerName": "queue-scorer"`), "no index of prompts"},
+		{`{` + head + `, "dataLayer": {"sources": [{"pluginRef": "endpoint-notification-source",
+			"extractors": [{"pluginRef": "core-metrics-extractor"}]}]}}`, "uses no notifications"},
 		{`{` + head + `, "flowControl": {"priorityBands": [{"priority": 1}, {"priority": 1}]}}`, "two bands"},
 		{`{` + head + `, "flowControl": {"defaultRequestTTL": "-1s"}}`, "defaultRequestTTL"},
 		{`{` + head + `, "flowControl": {"defaultPriorityBand": {"fairnessPolicyRef": "fcfs-ordering-policy"}}}`,
@@ -77,6 +91,104 @@ func TestConfigErrors(t *testing.T) {
 	} {
 		if _, err := ParseConfig([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.200s: %v, want %q", c.text, err, c.want)
+		}
+	}
+}
+
+// with is a configuration with one plugin.
+func with(kind, parameters string) string {
+	return `{` + head + `, "plugins": [{"type": "` + kind + `", "parameters": {` + parameters + `}}]}`
+}
+
+// Configurations as llm-d's router has them (deploy/config of its repository) are read, and nothing of them is lost.
+func TestConfigsOfTheRouter(t *testing.T) {
+	const scores = `"plugins": [{"pluginRef": "prefill-filter"}, {"pluginRef": "max-score-picker"},
+		{"pluginRef": "prefix-cache-scorer", "weight": 2}, {"pluginRef": "queue-scorer", "weight": 1}]`
+	disaggregated := func(nonCached string) *Config {
+		return config(t, `"plugins": [{"type": "approx-prefix-cache-producer", "parameters": {"blockSizeTokens": 16,
+			"autoTune": false, "maxPrefixTokensToMatch": 4096, "lruCapacityPerServer": 1000}},
+			{"type": "prefix-cache-scorer"}, {"type": "queue-scorer"}, {"type": "prefill-filter"},
+			{"type": "decode-filter"}, {"type": "max-score-picker"},
+			{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": `+nonCached+`}},
+			{"type": "disagg-profile-handler", "parameters": {"deciders": {"prefill": "prefix-based-pd-decider"}}}],
+			"schedulingProfiles": [{"name": "prefill", `+scores+`}, {"name": "decode", `+
+			strings.Replace(scores, "prefill-filter", "decode-filter", 1)+`}]`)
+	}
+	c := disaggregated("16")
+	if c.prefix.AutoTune || c.prefix.MaxPrefixTokensToMatch != 4096 || c.prefix.LRUCapacityPerServer != 1000 {
+		t.Errorf("the index has not the parameters of its producer: %+v", c.prefix)
+	}
+	if c.profiles[c.prefill].name != "prefill" || c.profiles[c.decode].name != "decode" || c.by.uncached != 64 {
+		t.Errorf("%+v", c)
+	}
+	if c := disaggregated("0"); c.prefill != -1 {
+		t.Error("nonCachedTokens: 0 does not turn it off")
+	}
+	c = config(t, `"plugins": [{"type": "token-producer", "parameters": {"backend": "vllm", "vllm": {"url": "http://a"}}},
+		{"type": "endpoint-notification-source"}, {"type": "metrics-data-source", "parameters": {"path": "/m",
+		"families": ["a"]}}, {"type": "core-metrics-extractor"}, {"type": "single-profile-handler"},
+		{"type": "precise-prefix-cache-producer", "parameters": {"tokenProcessorConfig": {"blockSize": 64},
+		"indexerConfig": {"kvBlockIndexConfig": {"enableMetrics": true}}}},
+		{"type": "prefix-cache-scorer", "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}}],
+		"dataLayer": {"sources": [{"pluginRef": "metrics-data-source", "extractors": [{"pluginRef": "core-metrics-extractor"}]},
+		{"pluginRef": "endpoint-notification-source", "extractors": [{"pluginRef": "precise-prefix-cache-producer"}]}]},
+		"requestHandler": {"parsers": [{"pluginRef": "anthropic-parser"}, {"pluginRef": "vllmhttp-parser"}]}`)
+	if c.precise == nil || c.precise.BlockTokens != 64 || c.MetricsPath() != "/m" || len(c.profiles[0].scorers) != 1 {
+		t.Fatalf("%+v", c)
+	}
+	if c.profiles[0].scorers[0].scorer != (preciseScorer{}) {
+		t.Errorf("prefix-cache-scorer uses %T", c.profiles[0].scorers[0].scorer)
+	}
+	if _, err := ParseConfig([]byte(`{"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A prompt is computed by another server if enough of it is not cached where it is answered.
+func TestDeciders(t *testing.T) {
+	for _, c := range []struct {
+		decider string
+		bytes   int
+		want    bool
+	}{
+		{`{"type": "always-disagg-pd-decider"}`, 4, true},
+		{`{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 100}}`, 399, false},
+		{`{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 100}}`, 400, true},
+		{`{"type": "prefix-based-pd-decider", "parameters": {"nonCachedTokens": 1, "promptTokens": 101}}`, 400, false},
+		{`{"type": "prefix-based-pd-decider"}`, 1 << 20, false},
+	} {
+		kind, _, _ := strings.Cut(strings.TrimPrefix(c.decider, `{"type": "`), `"`)
+		p := pool(config(t, `"plugins": [`+c.decider+`, {"type": "disagg-profile-handler", "parameters": {"deciders": {
+			"prefill": "`+kind+`"}, "profiles": {"prefill": "p", "decode": "d"}}}],
+			"schedulingProfiles": [{"name": "p", "plugins": [{"pluginRef": "prefill-filter"}]},
+			{"name": "d", "plugins": [{"pluginRef": "decode-filter"}]}]`), 2)
+		all := servers(2)
+		all[0].Labels = map[string]string{RoleLabel: "prefill"}
+		p.SetEndpoints(all)
+		if d := p.Decide(&Request{Bytes: c.bytes, Random: 1}, begin); d.HasPrefill != c.want {
+			t.Errorf("%s, %d bytes: %+v", c.decider, c.bytes, d)
+		}
+	}
+}
+
+// A session stays at its server: the filter has no other, the scorer prefers it.
+func TestSessionAffinity(t *testing.T) {
+	for _, kind := range []string{"session-affinity-filter", "session-affinity-scorer"} {
+		c := config(t, `"plugins": [{"type": "`+kind+`", "parameters": {"headerName": "x-mine"}}]`)
+		if c.SessionHeader() != "x-mine" {
+			t.Errorf("%s: %q", kind, c.SessionHeader())
+		}
+		p := pool(c, 4)
+		for i, ref := range p.Refs() {
+			r := &Request{Session: p.Endpoint(ref).Session(), Random: mix(uint64(i))} //nolint:gosec // small
+			d := p.Decide(r, begin)
+			if d.Verdict != Serve || d.Chosen[0] != ref || kind == "session-affinity-filter" && d.N != 1 {
+				t.Errorf("%s: %+v, want %v", kind, d, ref)
+			}
+			p.Sent(d.Chosen[0], r, begin)
+		}
+		if d := p.Decide(&Request{Session: "default/gone", Random: 1}, begin); d.Verdict != Serve || d.N != 3 {
+			t.Errorf("%s, a session whose server is gone: %+v", kind, d)
 		}
 	}
 }

@@ -91,14 +91,10 @@ func (p *Pool) choose(v *view) Decision {
 	if !all {
 		return d
 	}
-	missing := v.r.tokens() * bytesPerToken
-	if n := len(v.r.Prefix); n > 0 {
-		missing -= missing * int64(d.Matched) / int64(n)
-	}
-	if missing >= int64(p.config.threshold) {
+	if p.config.by.disaggregates(v.r, d.Matched) {
 		v.at = append(v.at[:0], v.rest...)
 		var first [MostChosen]Ref
-		if n, _ := v.run(&p.config.profiles[p.config.prefill], &first); n > 0 {
+		if n, _ := v.run(&p.config.profiles[p.config.prefill], &first); n > 0 && first[0] != d.Chosen[0] {
 			d.Prefill, d.HasPrefill = first[0], true
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -506,8 +507,9 @@ func TestDisaggregated(t *testing.T) {
 		if name := p.Endpoint(d.Chosen[0]).Name.Name; name == "p0" || d.N != 2 {
 			t.Fatalf("%s decodes, %d endpoints", name, d.N)
 		}
-		if !d.HasPrefill || p.Endpoint(d.Prefill).Name.Name != "p0" {
-			t.Fatalf("prefill: %t", d.HasPrefill)
+		if d.HasPrefill && (d.Prefill == d.Chosen[0] || p.Endpoint(d.Prefill).Name.Name == "p1") ||
+			!d.HasPrefill && p.Endpoint(d.Chosen[0]).Name.Name != "p2" {
+			t.Fatalf("prefill: %t %+v", d.HasPrefill, d)
 		}
 	}
 	if d := p.Decide(&Request{Bytes: 400}, begin); d.HasPrefill {
@@ -522,6 +524,36 @@ func TestDisaggregated(t *testing.T) {
 	p.SetEndpoints(all)
 	if d := p.Decide(&Request{}, begin); d.Reason != NoEndpoints {
 		t.Errorf("nobody decodes: %s", d.Verdict)
+	}
+}
+
+// Names of adapters that no server reports any more are forgotten: one server that makes up others each time does not
+// take the room of the names of others.
+func TestMadeUpAdapters(t *testing.T) {
+	p := pool(config(t, `"plugins": [{"type": "lora-affinity-scorer"}]`), 3)
+	now, made := begin, 0
+	for range mostAdapters/(2*mostPerServer) + 200 {
+		var names [2][]string
+		for i := range names {
+			for range mostPerServer {
+				names[i] = append(names[i], strconv.Itoa(made))
+				made++
+			}
+		}
+		now = now.Add(time.Millisecond)
+		say(p, 0, now, Stats{Active: names[0], Queued: names[1]})
+		if made == 2*mostPerServer {
+			say(p, 1, now, Stats{Active: []string{"early"}, MaxAdapters: 1})
+		}
+	}
+	if len(p.names) > mostAdapters {
+		t.Errorf("%d names are kept", len(p.names))
+	}
+	say(p, 2, now, Stats{Active: []string{"late"}, MaxAdapters: 1})
+	for model, want := range map[string]string{"early": "p1", "late": "p2", strconv.Itoa(made - 1): "p0"} {
+		if got := chosen(t, p, &Request{Model: model, Random: 1}, now); got != want {
+			t.Errorf("a request for the adapter %s goes to %s, not %s", model, got, want)
+		}
 	}
 }
 

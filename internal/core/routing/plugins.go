@@ -22,13 +22,10 @@ type plugin struct {
 	precise    *Precise
 	saturation *saturation
 	extraction *extraction
-}
-
-// handler decides which profiles a request uses.
-type handler struct {
-	disaggregated   bool
-	decode, prefill string
-	threshold       int // bytes
+	source     *source
+	decider    *decider
+	session    string // the header of session affinity
+	producer   string // prefix-cache-scorer: the plugin whose index it uses; empty: its own
 }
 
 // Limits of parameters: a configuration must not make the picker slow or large.
@@ -38,7 +35,7 @@ const (
 	mostColds    = 1 << 20
 )
 
-// RoleLabel of a pod is its role in disaggregated serving: prefill, decode, or both.
+// RoleLabel of a pod is its role in disaggregated serving: prefill, decode, or several, such as prefill-decode.
 const RoleLabel = "llm-d.ai/role"
 
 // makePlugin makes a plugin of a type with its parameters.
@@ -54,7 +51,7 @@ func makePlugin(kind string, params json.RawMessage) (*plugin, error) {
 		return nil
 	}
 	for _, group := range []func(*plugin, func(any) error) (bool, error){scorerPlugin, latencyPlugin, filterPlugin,
-		pickerPlugin, detectorPlugin, otherPlugin} {
+		pickerPlugin, detectorPlugin, disaggregationPlugin, otherPlugin} {
 		if known, err := group(p, into); known || err != nil {
 			return p, err
 		}
@@ -79,7 +76,7 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 		return true, into(none)
 	case "session-affinity-scorer":
 		p.scorer = sessionScorer{}
-		return true, into(none)
+		return true, p.affinity(into)
 	case "active-request-scorer":
 		c := struct {
 			RequestTimeout string `json:"requestTimeout"`
@@ -142,12 +139,16 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 		c, err := readPrecise(into)
 		p.precise, p.scorer = c, preciseScorer{}
 		return true, err
+	case "precise-prefix-cache-producer": // for prefix-cache-scorer
+		c, err := readPrecise(into)
+		p.precise = c
+		return true, err
 	case "prefix-cache-scorer", "approx-prefix-cache-producer":
-		c, err := readPrefix(into)
+		c, producer, err := readPrefix(into)
 		if err != nil {
 			return true, err
 		}
-		p.prefix = &c
+		p.prefix, p.producer = c, producer
 		if p.kind == "prefix-cache-scorer" {
 			p.scorer = prefixScorer{length: c.MatchLengthWeight}
 		}
@@ -229,11 +230,16 @@ func (p *plugin) latency(c latencyScorer) error {
 func filterPlugin(p *plugin, into func(any) error) (bool, error) {
 	switch p.kind {
 	case "decode-filter":
-		p.filter = &labelFilter{label: RoleLabel, values: []string{"decode", "both"}, missing: true}
+		p.filter = &labelFilter{label: RoleLabel, values: []string{"decode", "encode-decode", "prefill-decode", "both",
+			"encode-prefill-decode"}, missing: true}
 		return true, into(&struct{}{})
 	case "prefill-filter":
-		p.filter = &labelFilter{label: RoleLabel, values: []string{"prefill"}}
+		p.filter = &labelFilter{label: RoleLabel, values: []string{"prefill", "encode-prefill", "prefill-decode", "both",
+			"encode-prefill-decode"}}
 		return true, into(&struct{}{})
+	case "session-affinity-filter":
+		p.filter = sessionFilter{}
+		return true, p.affinity(into)
 	case "by-label":
 		c := struct {
 			Label         string   `json:"label"`
@@ -251,7 +257,7 @@ func filterPlugin(p *plugin, into func(any) error) (bool, error) {
 		}
 		p.filter = &labelFilter{label: c.Label, values: c.ValidValues, missing: c.AllowsNoLabel}
 		return true, nil
-	case "by-label-selector":
+	case "label-selector-filter", "by-label-selector":
 		var c metav1.LabelSelector
 		if err := into(&c); err != nil {
 			return true, err
@@ -347,34 +353,11 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 	switch p.kind {
 	case "single-profile-handler":
 		p.handler = &handler{}
-	case "pd-profile-handler":
-		c := struct {
-			Threshold        int    `json:"threshold"`
-			DecodeProfile    string `json:"decodeProfile"`
-			PrefillProfile   string `json:"prefillProfile"`
-			PrefixPluginType string `json:"prefixPluginType"`
-			PrefixPluginName string `json:"prefixPluginName"`
-			HashBlockSize    int    `json:"hashBlockSize"`
-			PrimaryPort      int    `json:"primaryPort"`
-		}{DecodeProfile: "decode", PrefillProfile: "prefill"}
-		if err := into(&c); err != nil {
-			return true, err
-		}
-		if c.Threshold < 0 || c.DecodeProfile == c.PrefillProfile {
-			return true, errors.New("threshold must not be negative, and the two profiles must differ")
-		}
-		p.handler = &handler{true, c.DecodeProfile, c.PrefillProfile, c.Threshold}
-		return true, nil
-	case "prefill-header-handler": // the gateway sets the header for Decision.Prefill
-		return true, into(&struct {
-			PrefillProfile string `json:"prefillProfile"`
-		}{})
 	case "metrics-data-source":
-		return true, into(&struct {
-			Scheme             string `json:"scheme"`
-			Path               string `json:"path"`
-			InsecureSkipVerify bool   `json:"insecureSkipVerify"`
-		}{})
+		return true, p.dataSource(into)
+	case "endpoint-notification-source": // carob follows all endpoints
+	case "token-producer": // tokens come from the servers of the pool
+		return true, into(&map[string]any{})
 	case "core-metrics-extractor":
 		x, err := readExtraction(into)
 		p.extraction = &x
@@ -385,8 +368,8 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 			PrimaryPort int `json:"primaryPort"`
 		}{})
 	case "fcfs-ordering-policy", "edf-ordering-policy", "slo-deadline-ordering-policy",
-		"global-strict-fairness-policy", "round-robin-fairness-policy", "openai-parser", "passthrough-parser",
-		"vllmgrpc-parser":
+		"global-strict-fairness-policy", "round-robin-fairness-policy", "openai-parser", "anthropic-parser",
+		"vllmhttp-parser", "passthrough-parser", "vllmgrpc-parser":
 	case "static-usage-limit-policy":
 		c := struct {
 			Threshold float64 `json:"threshold"`

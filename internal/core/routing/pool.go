@@ -27,6 +27,7 @@ type Pool struct {
 	byAddr   map[netip.AddrPort]int32
 	session  map[string]int32
 	names    map[string]int32 // adapters → number
+	crowded  int              // observations while there is hardly room for names
 	index    *index
 	blocks   *blockIndex // nil: no precise-prefix-cache-scorer
 	precise  *Precise    // of blocks
@@ -279,6 +280,7 @@ func (p *Pool) Observe(ref Ref, s Stats) {
 	if l.waiting > 0 {
 		l.fits = l.running
 	}
+	p.forgetNames()
 	resize := e.stats.Blocks != s.Blocks || e.stats.BlockTokens != s.BlockTokens
 	e.active, e.queued = p.adapters(e.active[:0], s.Active), p.adapters(e.queued[:0], s.Queued)
 	l.loaded = small(len(e.active) + len(e.queued))
@@ -311,6 +313,38 @@ func (p *Pool) adapters(out []int32, names []string) []int32 {
 		out = append(out, n)
 	}
 	return out
+}
+
+// forgetNames removes the names of adapters that no server has any more, when there is hardly room for others: a server
+// may report others each time. If most names are in use, it does so now and then only.
+func (p *Pool) forgetNames() {
+	if len(p.names) <= mostAdapters-2*mostPerServer {
+		return
+	}
+	if p.crowded++; p.crowded%64 != 1 {
+		return
+	}
+	number := map[int32]int32{}
+	for _, slot := range p.live {
+		for _, all := range [][]int32{p.ends[slot].active, p.ends[slot].queued} {
+			for i, old := range all {
+				if _, ok := number[old]; !ok {
+					number[old] = int32(len(number)) //nolint:gosec // at most mostAdapters
+				}
+				all[i] = number[old]
+			}
+		}
+	}
+	for name, old := range p.names { // any order: each by itself
+		if now, used := number[old]; used {
+			p.names[name] = now
+		} else {
+			delete(p.names, name)
+		}
+	}
+	if len(p.names) <= mostAdapters/2 {
+		p.crowded = 0
+	}
 }
 
 // Sent records that a request is sent to an endpoint now.

@@ -38,18 +38,16 @@ const (
 // preciseSpec are the parameters of llm-d's scorer. Parameters for its threads, tokenizers and hashes are accepted
 // but not used: carob gets tokens from the servers, and computes hashes from the tokens in the events.
 type preciseSpec struct {
-	TokenProcessorConfig struct {
-		BlockSize       int    `json:"blockSize"`
-		BlockSizeTokens int    `json:"blockSizeTokens"`
-		HashSeed        string `json:"hashSeed"`
-	} `json:"tokenProcessorConfig"`
-	IndexerConfig struct {
-		KVBlockIndexConfig *struct {
+	TokenProcessorConfig tokenProcessor `json:"tokenProcessorConfig"`
+	IndexerConfig        struct {
+		TokenProcessorConfig tokenProcessor `json:"tokenProcessorConfig"` // older versions have it here
+		KVBlockIndexConfig   *struct {
 			InMemoryConfig         *map[string]any `json:"inMemoryConfig"`
 			CostAwareMemoryConfig  *map[string]any `json:"costAwareMemoryConfig"`
 			RedisConfig            *map[string]any `json:"redisConfig"`
 			ValkeyConfig           *map[string]any `json:"valkeyConfig"`
 			EnableMetrics          bool            `json:"enableMetrics"`
+			MaxPrefixTokensToMatch int             `json:"maxPrefixTokensToMatch"`
 			MetricsLoggingInterval any             `json:"metricsLoggingInterval"`
 		} `json:"kvBlockIndexConfig"`
 		KVCacheBackendConfigs []struct {
@@ -74,6 +72,12 @@ type preciseSpec struct {
 	SpeculativeTTL      string `json:"speculativeTTL"`
 }
 
+type tokenProcessor struct {
+	BlockSize       int    `json:"blockSize"`
+	BlockSizeTokens int    `json:"blockSizeTokens"`
+	HashSeed        string `json:"hashSeed"`
+}
+
 // readPrecise reads the parameters of precise-prefix-cache-scorer.
 func readPrecise(into func(any) error) (*Precise, error) {
 	var c preciseSpec
@@ -81,8 +85,12 @@ func readPrecise(into func(any) error) (*Precise, error) {
 		return nil, err
 	}
 	out := &Precise{Topic: c.KVEventsConfig.TopicFilter, Port: c.KVEventsConfig.PodDiscoveryConfig.SocketPort,
-		BlockTokens: max(c.TokenProcessorConfig.BlockSizeTokens, c.TokenProcessorConfig.BlockSize), Keep: guessTime,
-		Fast: 1, Slow: slowWeight}
+		Keep: guessTime, Fast: 1, Slow: slowWeight}
+	for _, t := range []tokenProcessor{c.TokenProcessorConfig, c.IndexerConfig.TokenProcessorConfig} {
+		if size := max(t.BlockSizeTokens, t.BlockSize); out.BlockTokens == 0 {
+			out.BlockTokens = size
+		}
+	}
 	if out.Topic == "" {
 		out.Topic = eventTopic
 	}

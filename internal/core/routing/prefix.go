@@ -31,32 +31,37 @@ func defaultPrefix() prefixConfig {
 	return prefixConfig{AutoTune: true, BlockSizeTokens: blockTokens, LRUCapacityPerServer: lruCapacity}
 }
 
-func readPrefix(into func(any) error) (prefixConfig, error) {
-	c := defaultPrefix()
-	c.BlockSizeTokens = 0
-	if err := into(&c); err != nil {
-		return c, err
+// readPrefix reads the parameters of prefix-cache-scorer. producer is the plugin whose index it uses; empty: its own.
+func readPrefix(into func(any) error) (out *prefixConfig, producer string, err error) {
+	spec := struct {
+		prefixConfig
+		Producer string `json:"prefixMatchInfoProducerName"`
+	}{prefixConfig: defaultPrefix()}
+	spec.BlockSizeTokens = 0
+	if err := into(&spec); err != nil {
+		return nil, "", err
 	}
+	c := &spec.prefixConfig
 	if c.BlockSizeTokens == 0 {
 		c.BlockSizeTokens = blockTokens
 	}
 	switch {
 	case c.BlockSizeTokens < 0 || c.BlockSizeTokens > 1<<16:
-		return c, fmt.Errorf("blockSizeTokens is %d, not between 1 and 65536", c.BlockSizeTokens)
+		return nil, "", fmt.Errorf("blockSizeTokens is %d, not between 1 and 65536", c.BlockSizeTokens)
 	case c.MaxPrefixBlocksToMatch < 0 || c.MaxPrefixBlocksToMatch > mostBlocks:
-		return c, fmt.Errorf("maxPrefixBlocksToMatch is %d, not between 0 and %d", c.MaxPrefixBlocksToMatch, mostBlocks)
+		return nil, "", fmt.Errorf("maxPrefixBlocksToMatch is %d, not between 0 and %d", c.MaxPrefixBlocksToMatch, mostBlocks)
 	case c.MaxPrefixTokensToMatch < 0 || c.MaxPrefixTokensToMatch > mostBlocks*leastBlock:
-		return c, fmt.Errorf("maxPrefixTokensToMatch is %d, not between 0 and %d", c.MaxPrefixTokensToMatch,
+		return nil, "", fmt.Errorf("maxPrefixTokensToMatch is %d, not between 0 and %d", c.MaxPrefixTokensToMatch,
 			mostBlocks*leastBlock)
 	case c.LRUCapacityPerServer < 0 || c.LRUCapacityPerServer > mostCapacity:
-		return c, fmt.Errorf("lruCapacityPerServer is %d, not between 0 and %d", c.LRUCapacityPerServer, mostCapacity)
+		return nil, "", fmt.Errorf("lruCapacityPerServer is %d, not between 0 and %d", c.LRUCapacityPerServer, mostCapacity)
 	case !(c.MatchLengthWeight >= 0 && c.MatchLengthWeight <= 1):
-		return c, fmt.Errorf("matchLengthWeight is %g, not between 0 and 1", c.MatchLengthWeight)
+		return nil, "", fmt.Errorf("matchLengthWeight is %g, not between 0 and 1", c.MatchLengthWeight)
 	}
 	if c.LRUCapacityPerServer == 0 {
 		c.LRUCapacityPerServer = lruCapacity
 	}
-	return c, nil
+	return c, spec.Producer, nil
 }
 
 // hasher returns the hasher for the configuration and the servers' block size.

@@ -101,24 +101,6 @@ func (s prefixScorer) score(v *view, out []float64) {
 	}
 }
 
-type sessionScorer struct{}
-
-func (sessionScorer) score(v *view, out []float64) {
-	clear(out)
-	if v.r.Session == "" {
-		return
-	}
-	served, ok := v.p.session[v.r.Session]
-	if !ok {
-		return
-	}
-	for i, slot := range v.at {
-		if slot == served {
-			out[i] = 1
-		}
-	}
-}
-
 // activeScorer prefers servers with few requests of this gateway.
 type activeScorer struct{}
 
