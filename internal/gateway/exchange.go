@@ -88,6 +88,9 @@ type exchange struct {
 	targets []*Target
 	body    *resend.Body
 	mirror  *mirrors
+	// began waits for the beginning of a response's body; nil: a response begins with its header. Its error is one of
+	// the attempt.
+	began func(*http.Response) error
 }
 
 // ServeHTTP serves one request.
@@ -413,6 +416,11 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 		req = &clone
 	}
 	res, err := tr.RoundTrip(req)
+	if err == nil && x.began != nil {
+		if err = x.began(res); err != nil {
+			_ = res.Body.Close()
+		}
+	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
 			err = cause

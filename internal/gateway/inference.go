@@ -64,7 +64,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	switch {
 	case plan.Picker == nil:
 		g.ownPicker(ref, now, before)
-		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), w.pods[ref.Namespace]))
+		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), ref.Namespace, w.pods[ref.Namespace]))
 	case before != nil && before.client != nil && samePicker(before.plan.Picker, plan.Picker):
 		now.client = before.client
 	default:
@@ -157,13 +157,17 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap, reserve func(int64) 
 
 // infer serves a request of an InferencePool.
 func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) {
-	// Only pickers may set the endpoints of a request.
-	x.in.Header.Del(extproc.Destination)
+	for _, name := range extproc.PickersHeaders() {
+		delete(x.in.Header, name)
+	}
 	q := &inferring{exchange: x, served: s, prompt: bodies.Body{Reserve: s.reserve}}
 	defer q.prompt.Release()
 	if status, reason, err := q.readBody(); err != nil {
 		q.refuse(w, status, reason, err.Error())
 		return
+	}
+	if q.kept {
+		x.began = q.firstToken
 	}
 	if !q.pick(ctx, w) {
 		return
@@ -197,6 +201,7 @@ type inferring struct {
 	changes extproc.Change // of the request, set by the picker
 
 	status int
+	head   [512]byte // the beginning of the response's body
 	usage  modelbody.Answer
 	first  bool
 	// complete: the server has sent its whole answer.
@@ -338,7 +343,9 @@ func (q *inferring) pickOwn(ctx context.Context) error {
 		return err
 	}
 	q.choice = choice
-	q.targets = q.known(choice.Endpoints())
+	if q.targets = q.known(choice.Endpoints()); len(q.targets) == 0 {
+		return q.choose(ctx) // all were removed since they were picked: the pool may have others now
+	}
 	if choice.Prefill.IsValid() {
 		q.changes.Set = http.Header{"X-Prefiller-Host-Port": {choice.Prefill.String()}}
 	}
@@ -424,48 +431,77 @@ func (q *inferring) content() io.ReadCloser {
 }
 
 // RoundTrip tries the endpoints in the picker's order. A request that a server may have received is sent to another one
-// once, and never after the first byte of a response.
+// once, and never after the first byte of a response's body: a server that streams sends the header long before the
+// first token.
 func (q *inferring) RoundTrip(out *http.Request) (*http.Response, error) {
 	m := mode{protocol: q.backend.Protocol}
 	m.upgrade = strings.EqualFold(out.Header.Get("Connection"), "Upgrade")
-	err, again := errNoEndpoints, false
+	choice := q.choice
+	for range attempts {
+		res, begun, err := q.try(out, m, choice)
+		if err == nil || begun {
+			return res, err
+		}
+		// All were removed since they were picked: the pool may have others now.
+		choice = nil
+		if again := q.choose(out.Context()); again != nil {
+			return nil, again
+		}
+	}
+	return nil, errNoEndpoints
+}
+
+// try tries the endpoints once. begun: one of them was there. choice is nil if another picker has chosen them.
+func (q *inferring) try(out *http.Request, m mode, choice *inference.Pick) (res *http.Response, begun bool, err error) {
+	again := false
+	err = errNoEndpoints
 	for i := 0; i < len(q.targets); i++ {
 		t := q.targets[i]
-		if i > 0 && q.kept {
+		if begun && q.kept {
 			out.Body = q.content()
 		}
 		sent := false
 		if t.begin() {
-			var res *http.Response
+			begun = true
 			if res, err = q.followed(out, t, m); err == nil {
-				q.status = res.StatusCode
-				q.prompt.Release() // no other server gets it
-				q.parts = [3][]byte{}
-				if _, upgraded := res.Body.(io.ReadWriteCloser); !upgraded {
-					res.Body = &tokens{ReadCloser: res.Body, q: q}
-				}
-				return res, nil
+				q.answered(res)
+				return res, true, nil
 			}
 			if errors.Is(err, extproc.ErrPicker) {
-				return nil, err
+				return nil, true, err
 			}
 			t.end()
 			sent = !isDial(err)
 		}
 		if out.Context().Err() != nil || q.body.Spent() || sent && again {
-			return nil, err
+			return nil, true, err
 		}
 		again = again || sent
-		if q.choice == nil {
+		if choice == nil {
 			continue
 		}
-		next, ok := q.choice.Failed(sent)
+		next, ok := choice.Failed(sent)
 		if !ok {
-			return nil, err
+			return nil, begun, err
 		}
 		for i+1 < len(q.targets) && q.targets[i+1].Address != next {
 			i++
 		}
 	}
-	return nil, err
+	return nil, begun, err
+}
+
+// answered takes the response of the server that the client gets.
+func (q *inferring) answered(res *http.Response) {
+	q.status = res.StatusCode
+	q.prompt.Release() // no other server gets it
+	q.parts = [3][]byte{}
+	if q.choice != nil {
+		if name, session := q.choice.Session(); name != "" {
+			res.Header.Set(name, session)
+		}
+	}
+	if _, upgraded := res.Body.(io.ReadWriteCloser); !upgraded {
+		res.Body = &tokens{ReadCloser: res.Body, q: q}
+	}
 }

@@ -284,7 +284,7 @@ func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Live, ref httproute
 }
 
 // routingEndpoints are the endpoints in the form of carob's picker.
-func routingEndpoints(all []*Target, pods []*corev1.Pod) []routing.Endpoint {
+func routingEndpoints(all []*Target, namespace string, pods []*corev1.Pod) []routing.Endpoint {
 	labels := map[types.UID]map[string]string{}
 	for _, p := range pods {
 		labels[p.UID] = p.Labels
@@ -292,7 +292,7 @@ func routingEndpoints(all []*Target, pods []*corev1.Pod) []routing.Endpoint {
 	out := make([]routing.Endpoint, 0, len(all))
 	for _, t := range all {
 		out = append(out, routing.Endpoint{Address: t.Address, Pod: t.Pod, Rank: t.Rank, Labels: labels[t.Pod],
-			Name: types.NamespacedName{Name: t.Name}, Ready: true})
+			Name: types.NamespacedName{Namespace: namespace, Name: t.Name}, Ready: true})
 	}
 	return out
 }

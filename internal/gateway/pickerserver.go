@@ -213,7 +213,7 @@ func (a *pickRequest) Sent() {
 }
 
 // Answered implements extproc.Request.
-func (a *pickRequest) Answered(code int, served netip.AddrPort) {
+func (a *pickRequest) Answered(code int, served netip.AddrPort) map[string]string {
 	a.status = code
 	if before := a.choice.Address(); served != before && slices.Contains(a.choice.Endpoints(), served) {
 		for at, ok := before, true; ok && at != served; {
@@ -222,6 +222,10 @@ func (a *pickRequest) Answered(code int, served netip.AddrPort) {
 		a.hold(a.choice.Address())
 	}
 	a.choice.FirstByte()
+	if name, session := a.choice.Session(); name != "" {
+		return map[string]string{name: session}
+	}
+	return nil
 }
 
 // AnswerPart implements extproc.Request.

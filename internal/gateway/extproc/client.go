@@ -37,6 +37,13 @@ const (
 	namespace   = "envoy.lb"                              // of both keys
 )
 
+// PickersHeaders returns the headers that only pickers may set: the endpoints of a request, and those that its server
+// then connects to. Otherwise a client could choose where a server sends its prompts, or gets parts of answers from.
+func PickersHeaders() []string {
+	return []string{"X-Gateway-Destination-Endpoint", "X-Prefiller-Host-Port", "X-Encoder-Hosts-Ports",
+		"X-Kv-Cache-Source-Host-Port", "X-Data-Parallel-Host-Port"}
+}
+
 // Limits of a picker's messages.
 const (
 	chunk        = 62000 // bytes of a body in one message

@@ -50,8 +50,9 @@ type Request interface {
 	Pick(ctx context.Context) (*Choice, error)
 	// Sent announces that the body is not needed any more.
 	Sent()
-	// Answered passes the endpoint that responds; served is not valid if the gateway does not report it.
-	Answered(code int, served netip.AddrPort)
+	// Answered passes the endpoint that responds; served is not valid if the gateway does not report it. It returns the
+	// headers to set in the response.
+	Answered(code int, served netip.AddrPort) map[string]string
 	// AnswerPart passes a part of the response's body.
 	AnswerPart(part []byte)
 	// End announces the end: if complete, the whole response was received; otherwise the gateway has cancelled the
@@ -61,9 +62,9 @@ type Request interface {
 
 // Choice are the endpoints of a request.
 type Choice struct {
-	Endpoints []netip.AddrPort // in order; at least one
-	Headers   map[string]string
-	Body      [][]byte // parts, of any length; not used unless the request is Whole
+	Endpoints []netip.AddrPort  // in order; at least one
+	Headers   map[string]string // with names in lower case
+	Body      [][]byte          // parts, of any length; not used unless the request is Whole
 }
 
 // Refused is a response that the client gets instead: the status, and the header Name with the reason.
@@ -283,8 +284,8 @@ func (c *conversation) answer() (complete bool, err error) {
 					code, _ = strconv.Atoi(valueOf(p)) // 0: not known
 				}
 			}
-			c.request.Answered(code, servedBy(m.GetMetadataContext()))
-			out.Response = &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}
+			set := c.request.Answered(code, servedBy(m.GetMetadataContext()))
+			out.Response = &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: changed(set)}
 			err = c.stream.Send(out)
 		case *extprocv3.ProcessingRequest_ResponseBody:
 			if !c.began || ended {
@@ -341,19 +342,38 @@ func picked(c *Choice, length int) *extprocv3.ProcessingResponse {
 		list = append(list, at.String())
 	}
 	to := strings.Join(list, ",")
-	set := []*corev3.HeaderValueOption{option(Destination, to)}
+	set, remove := []*corev3.HeaderValueOption{option(Destination, to)}, []string{}
 	if length >= 0 {
 		set = append(set, option("content-length", strconv.Itoa(length)))
 	}
 	for name, v := range c.Headers {
 		set = append(set, option(strings.ToLower(name), v))
 	}
+	for _, name := range PickersHeaders() { // the client's
+		name = strings.ToLower(name)
+		if _, own := c.Headers[name]; !own && name != Destination {
+			remove = append(remove, name)
+		}
+	}
 	return &extprocv3.ProcessingResponse{
 		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{namespace: structpb.NewStructValue(
 			&structpb.Struct{Fields: map[string]*structpb.Value{Destination: structpb.NewStringValue(to)}})}},
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{ClearRouteCache: true,
-				HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: set}}}}}
+				HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: set, RemoveHeaders: remove}}}}}
+}
+
+// changed is the response to the headers of a response, with those to set.
+func changed(set map[string]string) *extprocv3.HeadersResponse {
+	if len(set) == 0 {
+		return &extprocv3.HeadersResponse{}
+	}
+	var all []*corev3.HeaderValueOption
+	for name, v := range set {
+		all = append(all, option(strings.ToLower(name), v))
+	}
+	return &extprocv3.HeadersResponse{Response: &extprocv3.CommonResponse{
+		HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: all}}}
 }
 
 func option(name, v string) *corev3.HeaderValueOption {
