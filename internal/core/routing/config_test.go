@@ -130,7 +130,8 @@ func TestConfigsOfTheRouter(t *testing.T) {
 		{"type": "precise-prefix-cache-producer", "parameters": {"tokenProcessorConfig": {"blockSize": 64},
 		"indexerConfig": {"kvBlockIndexConfig": {"enableMetrics": true}}}},
 		{"type": "prefix-cache-scorer", "parameters": {"prefixMatchInfoProducerName": "precise-prefix-cache-producer"}}],
-		"dataLayer": {"sources": [{"pluginRef": "metrics-data-source", "extractors": [{"pluginRef": "core-metrics-extractor"}]},
+		"dataLayer": {"sources": [{"pluginRef": "metrics-data-source",
+			"extractors": [{"pluginRef": "core-metrics-extractor"}]},
 		{"pluginRef": "endpoint-notification-source", "extractors": [{"pluginRef": "precise-prefix-cache-producer"}]}]},
 		"requestHandler": {"parsers": [{"pluginRef": "anthropic-parser"}, {"pluginRef": "vllmhttp-parser"}]}`)
 	if c.precise == nil || c.precise.BlockTokens != 64 || c.MetricsPath() != "/m" || len(c.profiles[0].scorers) != 1 {
