@@ -97,16 +97,8 @@ func (r *root) dashboard(namespace string) (*webui.Server, error) {
 		},
 		Chart: func(ctx context.Context, namespace, name string) (any, error) {
 			entries, err := podEntries(ctx, c, namespace, name, "")
-			if err != nil { // a pod without a node: the scheduler's tries are in the timeline of the only node
-				node, unknown := oneNode(ctx, c, "")
-				if unknown != nil {
-					return nil, err
-				}
-				tries, none := podEntries(ctx, c, namespace, name, node)
-				if none != nil {
-					return nil, err
-				}
-				entries = tries
+			if err != nil {
+				return nil, err
 			}
 			return gantt.Model(entries, time.Now()), nil
 		}}), nil

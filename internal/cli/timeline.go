@@ -81,10 +81,10 @@ func podName(arg string) (string, error) {
 
 // podEntries queries the pod's node, or all nodes if the pod is gone.
 func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, node string) ([]journal.Entry, error) {
-	nodes := []string{node}
+	nodes, why := []string{node}, ""
 	if node == "" {
 		var err error
-		if nodes, err = nodesOf(ctx, c, namespace, name); err != nil {
+		if nodes, why, err = nodesOf(ctx, c, namespace, name); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +104,7 @@ func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, no
 		all = append(all, entries...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no entries for pod %s/%s", namespace, name)
+		return nil, fmt.Errorf("no entries for pod %s/%s%s", namespace, name, why)
 	}
 	return all, nil
 }
@@ -125,28 +125,30 @@ func ownEntries(ctx context.Context, c kubernetes.Interface, namespace, name, _ 
 	return entries, nil
 }
 
-func nodesOf(ctx context.Context, c kubernetes.Interface, namespace, name string) ([]string, error) {
+// nodesOf returns the node of a pod, or all nodes: one of them has the tries of the scheduler for a pod that has none,
+// of which why tells, and what is left of a pod that does not exist any more.
+func nodesOf(ctx context.Context, c kubernetes.Interface, namespace, name string) (nodes []string, why string,
+	err error) {
 	pod, err := c.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil && pod.Spec.NodeName != "":
-		return []string{pod.Spec.NodeName}, nil
+		return []string{pod.Spec.NodeName}, "", nil
 	case err == nil:
-		return nil, fmt.Errorf("pod %s/%s is not assigned to a node yet%s", namespace, name, whyPending(pod))
+		why = ", which is not assigned to a node yet" + whyPending(pod)
 	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("get pod: %w", err)
+		return nil, "", fmt.Errorf("get pod: %w", err)
 	}
 	list, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, "", fmt.Errorf("list nodes: %w", err)
 	}
 	if len(list.Items) == 0 {
-		return nil, errors.New("the cluster has no node")
+		return nil, "", errors.New("the cluster has no node")
 	}
-	names := make([]string, 0, len(list.Items))
 	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
+		nodes = append(nodes, list.Items[i].Name)
 	}
-	return names, nil
+	return nodes, why, nil
 }
 
 func whyPending(pod *corev1.Pod) string {

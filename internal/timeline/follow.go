@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"carob/internal/base/journal"
@@ -74,11 +75,11 @@ func (s *Store) follow() (*follower, cut, error) {
 	case len(s.followers) >= mostFollowers:
 		return nil, cut{}, errFollowers
 	}
-	at := cut{segments: append([]uint64(nil), s.segments...), size: -1}
+	at := cut{segments: slices.Clone(s.segments), size: -1}
 	if s.file != nil {
 		at.size = s.size
 	}
-	f := &follower{queue: append([]journal.Entry(nil), s.waiting...), wake: make(chan struct{}, 1)}
+	f := &follower{queue: slices.Clone(s.waiting), wake: make(chan struct{}, 1)}
 	f.poke()
 	if s.followers == nil {
 		s.followers = map[*follower]struct{}{}

@@ -2,6 +2,7 @@ package webui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ func TestLane(t *testing.T) {
 		{"completed", []journal.Entry{status("phase", "Succeeded")}, started + " 9:done"},
 		{"failed", []journal.Entry{status("phase", "Failed")}, started + " 9:failed"},
 	} {
-		if got := lived(newLane(), append(append([]journal.Entry(nil), start...), c.then...)...); got != c.want {
+		if got := lived(newLane(), slices.Concat(start, c.then)...); got != c.want {
 			t.Errorf("%s:\n%s\nwant:\n%s", c.name, got, c.want)
 		}
 	}

@@ -274,18 +274,15 @@ func renderService(s *corev1.Service, slicesOf []*discoveryv1.EndpointSlice, pod
 	if ready == 0 && out.Class == classWait && now.Sub(s.CreationTimestamp.Time) > patient {
 		out.Class = classBad
 	}
-	text := string(s.Spec.Type)
-	if s.Spec.ClusterIP != "" {
-		text += " " + s.Spec.ClusterIP
-	}
+	words := []string{string(s.Spec.Type), s.Spec.ClusterIP}
 	for i, p := range s.Spec.Ports {
 		if i == 4 {
-			text += " …"
+			words = append(words, "…")
 			break
 		}
-		text += fmt.Sprintf(" %d/%s", p.Port, p.Protocol)
+		words = append(words, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 	}
-	out.Detail = cut(text)
+	out.Detail = cut(strings.Join(words, " "))
 	return out
 }
 

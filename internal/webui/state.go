@@ -95,10 +95,10 @@ func (s *state) put(kind string, o metav1.Object) {
 		return
 	}
 	if old != nil {
-		s.unlink(kind, old)
+		s.unlink(old)
 	}
 	all[key] = o
-	s.link(kind, o)
+	s.link(o)
 	s.mark(kind, o)
 }
 
@@ -112,7 +112,7 @@ func (s *state) drop(kind string, o metav1.Object) {
 		return
 	}
 	delete(s.objects[kind], keyOf(o))
-	s.unlink(kind, old)
+	s.unlink(old)
 	delete(s.events, old.GetUID())
 	if kind == "pod" {
 		delete(s.lanes, old.GetUID())
@@ -158,7 +158,7 @@ func (s *state) event(e *corev1.Event) {
 	s.markRow(strings.ToLower(about.Kind) + "/" + about.Namespace + "/" + about.Name)
 }
 
-func (s *state) link(kind string, o metav1.Object) {
+func (s *state) link(o metav1.Object) {
 	switch o := o.(type) {
 	case *corev1.Pod:
 		s.onNode[o.Spec.NodeName]++
@@ -177,7 +177,7 @@ func (s *state) link(kind string, o metav1.Object) {
 	}
 }
 
-func (s *state) unlink(kind string, o metav1.Object) {
+func (s *state) unlink(o metav1.Object) {
 	switch o := o.(type) {
 	case *corev1.Pod:
 		if s.onNode[o.Spec.NodeName]--; s.onNode[o.Spec.NodeName] == 0 {

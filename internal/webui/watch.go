@@ -165,7 +165,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // observe notes how the API server answered a list or watch, and returns how long the next one should wait.
 func (s *Server) observe(ctx context.Context, kind, plural string, err error) time.Duration {
-	var status apierrors.APIStatus
+	status, answered := errors.AsType[*apierrors.StatusError](err)
 	switch {
 	case ctx.Err() != nil: // the end
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
@@ -186,7 +186,7 @@ func (s *Server) observe(ctx context.Context, kind, plural string, err error) ti
 	case apierrors.IsNotFound(err) && poolKinds[kind].Resource != "": // the cluster has no pools
 		s.state.answered(kind, "")
 		return missing
-	case err == nil, errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError:
+	case err == nil, answered && status.Status().Code < http.StatusInternalServerError:
 		s.state.answered(kind, "")
 		if err == nil {
 			s.state.Note(kind, "")
@@ -250,11 +250,11 @@ func (s *Server) followNodes(ctx context.Context, run func(func(context.Context)
 				run(func(ctx context.Context) { s.followTimeline(ctx, n) })
 			}
 		}
-		wait := sampling
+		again := sampling
 		if page, pool := s.state.watched(); page && pool {
-			wait = s.samplePools(ctx, nodes)
+			again = s.samplePools(ctx, nodes)
 		}
-		next.Reset(wait)
+		next.Reset(again)
 	}
 }
 
