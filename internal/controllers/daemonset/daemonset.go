@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -43,20 +42,12 @@ type Controller struct {
 	Watches
 	keeper *children.Keeper
 
-	mu       sync.Mutex
-	failures map[string]failures // by key
-}
-
-// failures is the back-off state for failed pods of one generation of a set (W4.34).
-type failures struct {
-	uid        types.UID
-	generation int64
-	nodes      map[string]daemonset.Failure
+	failures children.Failures // of pods, by node (W4.34)
 }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
-	c := &Controller{Watches: w, failures: map[string]failures{}}
+	c := &Controller{Watches: w}
 	c.Loop = loop.New("daemonset", workers, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Sets, w.Pods, w.Revisions)
 	if err != nil {
@@ -170,9 +161,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	set := source.Get[*appsv1.DaemonSet](c.Sets, key)
 	if set == nil {
-		c.mu.Lock()
-		delete(c.failures, key)
-		c.mu.Unlock()
+		c.failures.Forget(key)
 		return 0, nil
 	}
 	if equality.Semantic.DeepEqual(set.Spec.Selector, &metav1.LabelSelector{}) { // W4.6
@@ -239,29 +228,12 @@ func (t turn) do(ctx context.Context, plan *daemonset.Plan, hash string) error {
 }
 
 // failed returns the back-off state of the set's generation (W4.34).
-func (t turn) failed() map[string]daemonset.Failure {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f, ok := t.failures[t.owner.Key]
-	if !ok || f.uid != t.set.UID || f.generation != t.set.Status.ObservedGeneration {
-		return nil
-	}
-	daemonset.Forget(f.nodes, time.Now())
-	return maps.Clone(f.nodes)
+func (t turn) failed() map[string]workload.Failure {
+	return t.failures.Of(t.owner.Key, t.set.UID, t.set.Status.ObservedGeneration)
 }
 
-func (t turn) keep(nodes map[string]daemonset.Failure) {
-	if len(nodes) == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := t.failures[t.owner.Key]
-	if f.uid != t.set.UID || f.generation != t.set.Status.ObservedGeneration {
-		f = failures{t.set.UID, t.set.Status.ObservedGeneration, map[string]daemonset.Failure{}}
-	}
-	maps.Copy(f.nodes, nodes)
-	t.failures[t.owner.Key] = f
+func (t turn) keep(nodes map[string]workload.Failure) {
+	t.failures.Add(t.owner.Key, t.set.UID, t.set.Status.ObservedGeneration, nodes)
 }
 
 func (t turn) live(ctx context.Context) (metav1.Object, error) {

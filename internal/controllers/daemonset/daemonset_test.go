@@ -405,7 +405,22 @@ func TestNodes(t *testing.T) {
 // The events of creations, deletions and failures (W0.34–W0.37, W4.34), and that a pod that fails again and again is
 // replaced with growing back-off.
 func TestFailures(t *testing.T) {
-	inWorld(t, 1, func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.NodeName = "a" }, nil, func(w *world) {
+	t.Run("without surge", func(t *testing.T) { failAgain(t, func(*appsv1.DaemonSet) {}) })
+	t.Run("with surge", func(t *testing.T) {
+		failAgain(t, func(s *appsv1.DaemonSet) {
+			s.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: new(intstr.FromInt32(1)),
+					MaxUnavailable: new(intstr.FromInt32(0))}}
+		})
+	})
+}
+
+func failAgain(t *testing.T, change func(*appsv1.DaemonSet)) {
+	t.Helper()
+	inWorld(t, 1, func(s *appsv1.DaemonSet) {
+		change(s)
+		s.Spec.Template.Spec.NodeName = "a"
+	}, nil, func(w *world) {
 		synctest.Wait()
 		replaced, last := 0, ""
 		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(time.Second) {

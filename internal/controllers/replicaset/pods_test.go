@@ -169,3 +169,55 @@ func TestQuota(t *testing.T) {
 		}
 	})
 }
+
+// Pods that a node refuses are replaced with growing back-off, and those of the template that it takes at once: a
+// template that names a node where its pods do not fit is no busy loop.
+func TestRefusedPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(replicaSet("web", 2, nil))
+		refuses, refused := true, 0
+		node := func(until time.Duration) {
+			for end := time.Now().Add(until); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
+				for _, p := range controllertest.All[*corev1.Pod](api) {
+					if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodRunning {
+						continue
+					}
+					status := corev1.PodStatus{Phase: corev1.PodRunning}
+					if refuses {
+						refused++
+						status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}
+					}
+					controllertest.Change(api, "ns", p.Name, func(p *corev1.Pod) { p.Status = status })
+				}
+			}
+		}
+		running := func() int {
+			return len(slices.DeleteFunc(controllertest.All[*corev1.Pod](api), func(p *corev1.Pod) bool {
+				return p.Status.Phase != corev1.PodRunning
+			}))
+		}
+		run(t, api)
+		node(20 * time.Minute)
+		if refused < 2*20 || refused > 2*30 { // 1 s, 2 s … 1 min
+			t.Errorf("%d pods refused in 20 minutes", refused)
+		}
+		refuses = false
+		if node(time.Minute); running() != 2 {
+			t.Errorf("%d pods run a minute after the node takes them", running())
+		}
+		// That one of them ends is no refusal, and the next ones are the first of a new back-off.
+		refuses, refused = true, 0
+		for _, p := range controllertest.All[*corev1.Pod](api) {
+			if p.Status.Phase == corev1.PodRunning {
+				controllertest.Change(api, "ns", p.Name, func(p *corev1.Pod) {
+					p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted",
+						ContainerStatuses: []corev1.ContainerStatus{{ContainerID: "c"}}}
+				})
+				break
+			}
+		}
+		if node(10 * time.Second); refused < 3 || refused > 6 { // at once, after 1 s, 2 s, 4 s
+			t.Errorf("%d pods refused in ten seconds", refused)
+		}
+	})
+}

@@ -101,15 +101,16 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	owner := children.Owner{Owner: workload.Owner{Object: set, Kind: c.kind.gvk()}, Runtime: object.(runtime.Object),
 		Key: key} //nolint:errcheck,forcetypeassert // every object is one
-	active, ending, err := c.claim(ctx, owner, selector)
+	in := replicaset.Input{Set: set, Burst: children.Burst}
+	ending, err := c.claim(ctx, owner, selector, &in)
 	if err != nil {
 		return 0, err
 	}
-	in := replicaset.Input{Set: set, Active: active, Burst: children.Burst, Now: time.Now()}
+	in.Now = time.Now()
 	if c.kind.countsEnding() {
 		in.Ending = &ending
 	}
-	complete, failure := c.act(ctx, owner, &in)
+	complete, again, failure := c.act(ctx, owner, &in)
 	if complete {
 		return 0, nil // woken when the watch shows it; the numbers are stored then
 	}
@@ -117,6 +118,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		failure = nil
 	}
 	status, changed, next := replicaset.Status(in, failure)
+	next = workload.Earlier(next, again)
 	if changed {
 		stored, err := c.kind.store(ctx, object, status)
 		if err != nil {
@@ -136,9 +138,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	return max(time.Until(next), time.Millisecond), nil
 }
 
-// claim returns the active pods of an owner, adopted ones too, and how many are ending.
-func (c *Controller) claim(ctx context.Context, owner children.Owner, selector labels.Selector) (active []*corev1.Pod,
-	ending int32, err error) {
+// claim finds the active pods of an owner, adopted ones too, and those that nodes refused. It returns how many are
+// ending.
+func (c *Controller) claim(ctx context.Context, owner children.Owner, selector labels.Selector,
+	in *replicaset.Input) (ending int32, err error) {
 	var candidates []*corev1.Pod
 	for _, p := range source.Candidates[*corev1.Pod](c.pods, owner) {
 		switch {
@@ -146,13 +149,15 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, selector l
 			candidates = append(candidates, p)
 		case workload.Terminating(p) && owner.Owns(p) && selector.Matches(labels.Set(p.Labels)):
 			ending++
+		case workload.Refused(p) && owner.Owns(p):
+			in.Refused = append(in.Refused, p)
 		}
 	}
-	active, err = children.Settle(ctx, c.keeper, owner, workload.Claim(owner, selector, candidates, nil),
+	in.Active, err = children.Settle(ctx, c.keeper, owner, workload.Claim(owner, selector, candidates, nil),
 		c.keeper.PodChange(owner.GetNamespace(), func(ctx context.Context) (metav1.Object, error) {
 			return c.kind.live(ctx, owner.GetNamespace(), owner.GetName())
 		}))
-	return active, ending, err
+	return ending, err
 }
 
 // act carries out the decision about the number of pods.
@@ -161,7 +166,10 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, selector l
 // status that follows from in would be replaced at once, and each of the two writes would lead to one of the
 // Deployment's. If some could not be deleted, in has only pods that are surely left: a Deployment relies on each
 // pod that an observed size counts as available (W2.42).
-func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) (complete bool, err error) {
+//
+// again is when to act again, unless something changes; zero for never.
+func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) (complete bool,
+	again time.Time, err error) {
 	if int(replicaset.Wanted(in.Set)) < len(in.Active) {
 		in.Related = c.related(in.Set)
 	}
@@ -172,12 +180,13 @@ func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicas
 		in.Active = slices.DeleteFunc(slices.Clone(in.Active), func(p *corev1.Pod) bool {
 			return slices.Contains(plan.Delete, p) && !slices.Contains(refused, p)
 		})
-		return err == nil, err
+		return err == nil, time.Time{}, err
 	}
 	_, err = c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
 		return workload.NewPod(owner.Owner, &in.Set.Spec.Template)
 	})
-	return err == nil && plan.Create > 0 && len(in.Active)+plan.Create == int(replicaset.Wanted(in.Set)), err
+	complete = err == nil && plan.Create > 0 && len(in.Active)+plan.Create == int(replicaset.Wanted(in.Set))
+	return complete, plan.Again, err
 }
 
 // measureAges records how old the deleted ready pods are, relative to the youngest one.

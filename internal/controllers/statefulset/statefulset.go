@@ -43,6 +43,7 @@ type Controller struct {
 	Watches
 	keeper   *children.Keeper
 	defaults func(*appsv1.StatefulSet)
+	failures children.Failures // pods that nodes refused, by name
 }
 
 // New returns a controller. defaults applies the API server's defaults.
@@ -105,6 +106,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	set := source.Get[*appsv1.StatefulSet](c.Sets, key)
 	if set == nil {
+		c.failures.Forget(key)
 		return 0, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -130,6 +132,7 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 		return 0, err
 	}
 	in := statefulset.Input{Now: time.Now(), Set: t.set, Pods: pods,
+		Failures: t.failures.Of(t.owner.Key, t.set.UID, t.set.Generation),
 		Claim: func(name string) *corev1.PersistentVolumeClaim {
 			return source.Get[*corev1.PersistentVolumeClaim](t.Claims, t.set.Namespace+"/"+name)
 		}}
@@ -148,6 +151,7 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 		t.keeper.Events.Event(t.set, corev1.EventTypeWarning, "UnknownStrategy", plan.Refused)
 		return 0, errors.New(plan.Refused)
 	}
+	t.failures.Add(t.owner.Key, t.set.UID, t.set.Generation, plan.Failures)
 	deleted, failed := t.do(ctx, &plan)
 	status := plan.Status(deleted)
 	err = errors.Join(failed, t.store(ctx, &status),

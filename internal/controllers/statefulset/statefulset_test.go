@@ -653,3 +653,33 @@ func TestDeleted(t *testing.T) {
 		}
 	})
 }
+
+// A pod that its node refuses is replaced with growing back-off, at most one minute; a new template at once.
+func TestRefusedPods(t *testing.T) {
+	inWorld(t, 1, nil, nil, func(w *world) {
+		refused := 0
+		node := func(until time.Duration) {
+			for end := time.Now().Add(until); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+				for _, p := range w.pods() {
+					switch {
+					case p.DeletionTimestamp != nil:
+						w.api.Remove(p)
+					case p.Status.Phase != corev1.PodFailed:
+						refused++
+						controllertest.Change(w.api, "ns", p.Name, func(p *corev1.Pod) {
+							p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}
+						})
+					}
+				}
+			}
+		}
+		if node(20 * time.Minute); refused < 20 || refused > 30 { // 1 s, 2 s … 1 min
+			w.Errorf("%d pods refused in 20 minutes", refused)
+		}
+		refused = 0
+		w.change(func(s *appsv1.StatefulSet) { s.Generation++ })
+		if node(time.Second); refused != 1 {
+			w.Errorf("%d pods of a new generation", refused)
+		}
+	})
+}

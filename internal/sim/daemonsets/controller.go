@@ -37,7 +37,7 @@ type Controller struct {
 // failures are the failed pods of a set, by node, since its generation last changed.
 type failures struct {
 	generation int64
-	byNode     map[string]daemonset.Failure
+	byNode     map[string]workload.Failure
 }
 
 // NewController starts a process: it lists, and has no record of earlier writes.
@@ -80,10 +80,9 @@ func hash(d *appsv1.DaemonSet) string { return d.Spec.Template.Spec.Containers[0
 func (c *Controller) reconcile(d *appsv1.DaemonSet) error {
 	f := c.failures[d.UID]
 	if f == nil || f.generation != d.Status.ObservedGeneration {
-		f = &failures{d.Status.ObservedGeneration, map[string]daemonset.Failure{}}
+		f = &failures{d.Status.ObservedGeneration, map[string]workload.Failure{}}
 		c.failures[d.UID] = f
 	}
-	daemonset.Forget(f.byNode, c.api.Now)
 	in := daemonset.Input{Now: c.api.Now, Set: d, Hash: hash(d), Failures: maps.Clone(f.byNode),
 		Pods: fakeapi.Owned[*corev1.Pod](c.pods, d.UID), Nodes: fakeapi.Seen[*corev1.Node](c.nodes)}
 	unchanged := in // without the sabotage

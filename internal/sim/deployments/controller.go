@@ -237,6 +237,8 @@ func (c *ReplicaSets) reconcile(s *appsv1.ReplicaSet) error {
 			in.Active = append(in.Active, p)
 		case workload.Terminating(p):
 			*in.Ending++
+		case workload.Refused(p):
+			in.Refused = append(in.Refused, p)
 		}
 	}
 	deleted, failed := c.act(&in)
@@ -288,6 +290,7 @@ func (c *ReplicaSets) act(in *replicaset.Input) (deleted bool, failed error) {
 	if len(plan.Delete) > 0 {
 		return true, failed
 	}
+	c.due = workload.Earlier(c.due, plan.Again)
 	left := plan.Create
 	for _, n := range workload.Waves(left) {
 		for range n {

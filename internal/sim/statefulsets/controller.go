@@ -3,6 +3,7 @@ package statefulsets
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -34,13 +35,21 @@ type Controller struct {
 	seen                  map[types.UID]bool // claims of the last event
 	waits                 bool               // for a watch that shows the own writes
 	fresh                 *fakeapi.Tracker
+	failures              map[types.UID]*failures // of each set
 	dirty                 bool
 	due                   time.Time
 }
 
+// failures are the deletions of pods that nodes refused, by name, since the set's generation last changed.
+type failures struct {
+	generation int64
+	byName     map[string]workload.Failure
+}
+
 // NewController starts a process: it lists, and has no state of earlier writes.
 func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Caches, hooks Hooks) *Controller {
-	c := &Controller{api: api, hooks: hooks, client: client, fresh: fakeapi.NewTracker(), dirty: true}
+	c := &Controller{api: api, hooks: hooks, client: client, fresh: fakeapi.NewTracker(), dirty: true,
+		failures: map[types.UID]*failures{}}
 	changed := func() { c.dirty = true }
 	c.sets, c.pods = fakeapi.Shared[*appsv1.StatefulSet](caches, changed), fakeapi.Shared[*corev1.Pod](caches, changed)
 	c.revisions = fakeapi.Shared[*appsv1.ControllerRevision](caches, changed)
@@ -90,6 +99,12 @@ func (c *Controller) Turn() bool {
 func (c *Controller) reconcile(s *appsv1.StatefulSet) error {
 	in := statefulset.Input{Now: c.api.Now, Set: s, Pods: fakeapi.Owned[*corev1.Pod](c.pods, s.UID),
 		Claim: c.claim}
+	f := c.failures[s.UID]
+	if f == nil || f.generation != s.Generation {
+		f = &failures{s.Generation, map[string]workload.Failure{}}
+		c.failures[s.UID] = f
+	}
+	in.Failures = maps.Clone(f.byName)
 	known := fakeapi.Owned[*appsv1.ControllerRevision](c.revisions, s.UID)
 	var err error
 	if in.Update, err = c.update(s, known); err != nil {
@@ -111,6 +126,7 @@ func (c *Controller) reconcile(s *appsv1.StatefulSet) error {
 	if c.hooks.Planned != nil {
 		c.hooks.Planned(in, &plan)
 	}
+	maps.Copy(f.byName, plan.Failures)
 	deleted, failed := c.do(spoiled.Set, &plan)
 	if errors.Is(failed, fakeapi.ErrCrash) {
 		return failed

@@ -25,15 +25,6 @@ const (
 	longestWait = 15 * time.Minute
 )
 
-// Failure is the time of the last deletion of a failed pod on a node, and the delay until the next one.
-type Failure struct {
-	At   time.Time
-	Wait time.Duration
-}
-
-// expired reports whether the back-off starts anew.
-func (f Failure) expired(now time.Time) bool { return now.Sub(f.At) > 2*longestWait }
-
 // Input is everything that Decide depends on.
 type Input struct {
 	Now   time.Time
@@ -41,8 +32,8 @@ type Input struct {
 	Hash  string            // of the revision of the set's template
 	Pods  []*corev1.Pod     // controlled by the set
 	Nodes []*corev1.Node    // all
-	// Failures are the results of earlier plans for this generation, by node.
-	Failures map[string]Failure
+	// Failures are the deletions of failed pods by earlier plans for this generation, by node.
+	Failures map[string]workload.Failure
 }
 
 // Event is recorded on the set.
@@ -54,7 +45,7 @@ type Plan struct {
 	Create []string // nodes that get a pod, see Pod
 	Events []Event
 	// Failures are input for the next plans for this generation.
-	Failures map[string]Failure
+	Failures map[string]workload.Failure
 	// Again is the time of the next reconciliation if nothing changes; zero for none.
 	Again time.Time
 	// Status is the new status, without the effects of this plan (W4.61–W4.66).
@@ -65,7 +56,7 @@ type Plan struct {
 func Decide(in Input) (Plan, error) {
 	s := sync{Input: in, eligible: NewEligible(in.Set), nodes: map[string]*corev1.Node{},
 		on: map[string][]*corev1.Pod{}}
-	s.plan.Failures = map[string]Failure{}
+	s.plan.Failures = map[string]workload.Failure{}
 	for _, n := range in.Nodes {
 		s.nodes[n.Name] = n
 	}
@@ -189,11 +180,14 @@ func (s *sync) manage() {
 // manageNode plans for the pods on a node where they may continue to run.
 func (s *sync) manageNode(node string, pods []*corev1.Pod, run bool) {
 	var running []*corev1.Pod
+	waits := false // a failed pod, for the end of the back-off
 	for _, p := range pods {
 		switch {
 		case p.DeletionTimestamp != nil:
 		case p.Status.Phase == corev1.PodFailed:
-			if s.mayDeleteFailed(node) {
+			if !s.mayDeleteFailed(node) {
+				waits = true
+			} else {
 				s.record(corev1.EventTypeWarning, "FailedDaemonPod",
 					"Found failed daemon pod %s/%s on node %s, will try to kill it", p, node)
 				s.delete(p)
@@ -213,7 +207,7 @@ func (s *sync) manageNode(node string, pods []*corev1.Pod, run bool) {
 		return
 	}
 	if len(running) == 0 {
-		if run {
+		if run && !waits { // a pod beside the failed one would skip its back-off
 			s.create(node)
 		}
 		return
@@ -251,25 +245,13 @@ func (s *sync) mayDeleteFailed(node string) bool {
 		s.again(s.Now.Add(s.plan.Failures[node].Wait))
 		return false
 	}
-	f, known := s.Failures[node]
-	if known && f.expired(s.Now) {
-		known = false
-	}
-	if known && s.Now.Sub(f.At) < f.Wait {
-		s.again(f.At.Add(f.Wait))
+	next, at := s.Failures[node].Next(s.Now, firstWait, longestWait)
+	if !at.IsZero() {
+		s.again(at)
 		return false
 	}
-	wait := firstWait
-	if known {
-		wait = min(2*f.Wait, longestWait)
-	}
-	s.plan.Failures[node] = Failure{At: s.Now, Wait: wait}
+	s.plan.Failures[node] = next
 	return true
-}
-
-// Forget removes expired failures.
-func Forget(failures map[string]Failure, now time.Time) {
-	maps.DeleteFunc(failures, func(_ string, f Failure) bool { return f.expired(now) })
 }
 
 // Changed reports whether the status must be written.

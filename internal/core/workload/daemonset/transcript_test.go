@@ -57,7 +57,7 @@ type world struct {
 	pods       map[string]*corev1.Pod
 	revisions  []*appsv1.ControllerRevision
 	hashes     map[string]string
-	failures   map[string]Failure
+	failures   map[string]workload.Failure
 	generation int64 // of failures
 	made       int
 	shown      string
@@ -286,7 +286,7 @@ func (w *world) list() []*corev1.Pod { return slices.Collect(maps.Values(w.pods)
 func (w *world) sync() bool {
 	r, did := w.revise(w.list())
 	if w.generation != w.set.Status.ObservedGeneration {
-		w.failures, w.generation = map[string]Failure{}, w.set.Status.ObservedGeneration
+		w.failures, w.generation = map[string]workload.Failure{}, w.set.Status.ObservedGeneration
 	}
 	in := Input{Now: w.now, Set: w.set, Hash: HashOf(r.Current), Pods: w.list(),
 		Nodes: slices.Collect(maps.Values(w.nodes)), Failures: w.failures}

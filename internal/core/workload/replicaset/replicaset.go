@@ -28,6 +28,8 @@ type Input struct {
 	Ending *int32
 	// Related are the active pods of all sets with the same controller, by node (W0.53).
 	Related map[string]int
+	// Refused are its pods that nodes refused.
+	Refused []*corev1.Pod
 	// Burst is the maximum number of pods to create or delete; 0: no limit (W1.10).
 	Burst int
 	Now   time.Time
@@ -37,6 +39,8 @@ type Input struct {
 type Plan struct {
 	Create int           // number of pods from the template
 	Delete []*corev1.Pod // in the order of deletion
+	// Again is when pods that nodes refused may be replaced; until then none is created. Zero: nothing waits.
+	Again time.Time
 }
 
 // Decide returns the actions to reach the number of replicas (W1.12).
@@ -50,6 +54,9 @@ func Decide(in Input) Plan {
 	}
 	switch missing := int(Wanted(in.Set)) - len(in.Active); {
 	case missing > 0:
+		if at := workload.AfterRefusals(in.Refused, in.Active, in.Now); !at.IsZero() {
+			return Plan{Again: at}
+		}
 		return Plan{Create: min(missing, burst)}
 	case -missing == len(in.Active):
 		return Plan{Delete: in.Active[:min(-missing, burst)]} // all are deleted, in any order (W0.50)

@@ -30,6 +30,8 @@ type Input struct {
 	Pods            []*corev1.Pod // controlled by the set
 	// Claim returns the PersistentVolumeClaim with this name in the set's namespace, or nil.
 	Claim func(name string) *corev1.PersistentVolumeClaim
+	// Failures are the deletions of pods that nodes refused by earlier plans for this generation, by name.
+	Failures map[string]workload.Failure
 }
 
 // Action is what is done to a pod.
@@ -70,6 +72,8 @@ type Plan struct {
 	Again time.Time
 	// Refused is the message of the event UnknownStrategy if nothing is done (W3.64).
 	Refused string
+	// Failures are input for the next plans for this generation.
+	Failures map[string]workload.Failure
 
 	status appsv1.StatefulSetStatus
 	wanted int32
@@ -85,12 +89,13 @@ func Decide(in Input) (Plan, error) {
 	}
 	s := sync{Input: in, ordered: p.InOrder}
 	s.sort()
-	p.status, p.Again = s.count()
+	p.status, s.again = s.count()
+	p.Again = s.again
 	if in.Set.DeletionTimestamp != nil {
 		return p, nil
 	}
 	proceed, err := s.decide()
-	p.Stages = s.stages
+	p.Stages, p.Failures, p.Again = s.stages, s.failures, s.again
 	if err != nil {
 		return p, err
 	}
@@ -129,6 +134,8 @@ type sync struct {
 	condemned []member // out of range, ascending
 	stages    []Stage
 	templates map[*appsv1.ControllerRevision]*corev1.PodTemplateSpec
+	failures  map[string]workload.Failure
+	again     time.Time
 }
 
 func (s *sync) sort() {
@@ -310,7 +317,7 @@ func (s *sync) template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, 
 // processReplica plans the step for a pod in range, and reports whether higher ordinals wait for it.
 func (s *sync) processReplica(pod member) (step Step, wait bool) {
 	if workload.Terminal(pod.Pod) { // W3.41
-		if pod.DeletionTimestamp == nil {
+		if pod.DeletionTimestamp == nil && s.mayReplace(pod.Pod) {
 			step = Step{Action: Delete, Pod: pod.Pod}
 		}
 		return step, true
@@ -340,6 +347,24 @@ func (s *sync) processReplica(pod member) (step Step, wait bool) {
 		step = Step{Action: EnsureClaims, Pod: pod.Pod, Claims: claims}
 	}
 	return step, false
+}
+
+// mayReplace reports whether a pod that has ended is replaced now. One that its node refused waits for the end of the
+// back-off: the node would refuse the next one, too.
+func (s *sync) mayReplace(pod *corev1.Pod) bool {
+	if !workload.Refused(pod) {
+		return true
+	}
+	next, at := s.Failures[pod.Name].Next(s.Now, workload.FirstRefusal, workload.LongestRefusal)
+	if !at.IsZero() {
+		s.again = workload.Earlier(s.again, at)
+		return false
+	}
+	if s.failures == nil {
+		s.failures = map[string]workload.Failure{}
+	}
+	s.failures[pod.Name] = next
+	return true
 }
 
 // processCondemned plans the deletion of condemned pods, highest ordinal first (W3.45, W3.46). Terminal pods neither

@@ -29,6 +29,7 @@ import (
 //	quiet                   no syncs after commands, until sync
 //	ready NAME…             the pods run and are ready
 //	unready NAME…, phase NAME PHASE
+//	refuse NAME…            the node refuses the pods
 //	gone NAME…              the pods that were deleted are gone
 //	delete NAME…            a user deletes the pods
 //	vanish NAME…            the pods are gone at once
@@ -67,6 +68,8 @@ type world struct {
 	quiet     bool
 	sb        strings.Builder
 	again     time.Time
+	failures  map[string]workload.Failure
+	failedAt  int64 // the generation of failures
 	sabotage  *sabotage
 }
 
@@ -162,6 +165,10 @@ func (w *world) command(d *datadriven.TestData) string {
 		}
 	case "phase":
 		w.pod(names[0]).Status.Phase = corev1.PodPhase(names[1])
+	case "refuse":
+		for _, n := range names {
+			w.pod(n).Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}
+		}
 	case "gone", "vanish":
 		for _, n := range names {
 			if w.pod(n).DeletionTimestamp == nil && d.Cmd == "gone" {
@@ -263,6 +270,10 @@ func (w *world) sync() bool {
 	in := Input{Now: w.now, Set: w.set, Current: Current(w.set, w.revisions, r.Update), Update: r.Update,
 		Pods:  slices.Collect(maps.Values(w.pods)),
 		Claim: func(n string) *corev1.PersistentVolumeClaim { return w.claims[n] }}
+	if w.failedAt != w.set.Generation || w.failures == nil {
+		w.failures, w.failedAt = map[string]workload.Failure{}, w.set.Generation
+	}
+	in.Failures = w.failures
 	given := in
 	if w.sabotage != nil && w.sabotage.in != nil {
 		given.Set = in.Set.DeepCopy()
@@ -280,6 +291,7 @@ func (w *world) sync() bool {
 		w.printf("refused: %s", p.Refused)
 		return false
 	}
+	maps.Copy(w.failures, p.Failures)
 	deleted, failed := 0, false
 	for _, stage := range p.Stages {
 		for _, step := range stage {
