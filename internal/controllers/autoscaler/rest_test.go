@@ -129,7 +129,8 @@ const (
 	group2 = `{"kind":"APIGroup","versions":[{"version":"v1beta1"},{"version":"v1beta2"}]}`
 )
 
-// The requests to each metrics API, their versions, and the results (W8).
+// The requests to each metrics API, their versions, and the results (W8.20, W8.23, W8.24: thousandths). A pod of which
+// one container lacks the resource is not measured (W7.37).
 func TestMetricsOverHTTP(t *testing.T) {
 	queue := autoscalingv2.MetricIdentifier{Name: "queue", Selector: &metav1.LabelSelector{
 		MatchLabels: map[string]string{"q": "a.b"}}}

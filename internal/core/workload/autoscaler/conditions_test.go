@@ -10,6 +10,7 @@ import (
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -219,6 +220,45 @@ func TestMetricsFail(t *testing.T) {
 			out.Rescale != nil {
 			t.Errorf("W7.69: %v, want %s", out.Events, reason)
 		}
+	}
+}
+
+// W7.28: what a status has: a metric that fails has an empty entry, lastScaleTime is that of the last change of the
+// size, and a pass that decides the same changes nothing.
+func TestStatus(t *testing.T) {
+	before := metav1.NewTime(noon.Add(-time.Hour))
+	in := world(hpa(1, 9, cpu(50), external(autoscalingv2.AverageValueMetricType, "1")), 500, 500)
+	in.HPA.Status.LastScaleTime = &before
+	in.Samples = []Sample{{Err: errors.New("away")}, {Values: []int64{2000}}}
+	out := Plan(in)
+	if out.Rescale != nil {
+		t.Fatalf("rescaled to %d", *out.Rescale)
+	}
+	s := out.Status
+	if len(s.CurrentMetrics) != 2 || s.CurrentMetrics[0] != (autoscalingv2.MetricStatus{}) ||
+		s.CurrentMetrics[1].External.Current.AverageValue.Value() != 1 {
+		t.Errorf("current metrics %+v", s.CurrentMetrics)
+	}
+	if s.CurrentReplicas != 2 || s.DesiredReplicas != 2 || *s.ObservedGeneration != 7 ||
+		!s.LastScaleTime.Equal(&before) {
+		t.Errorf("status %+v", s)
+	}
+	in.HPA.Status, in.History, in.Now = s, out.History, noon.Add(Period)
+	if again := Plan(in).Status; !equality.Semantic.DeepEqual(again, s) {
+		t.Errorf("the next pass changes the status from\n%+v\nto\n%+v", s, again)
+	}
+	in.Samples[1].Values[0] = 4000
+	out = Plan(in)
+	if out.Rescale == nil || *out.Rescale != 4 {
+		t.Fatalf("rescale %v", out.Rescale)
+	}
+	if failed := Rescaled(in, out, errors.New("no")).Status; !failed.LastScaleTime.Equal(&before) ||
+		failed.DesiredReplicas != 2 {
+		t.Errorf("after a change that failed: %+v", failed)
+	}
+	if done := Rescaled(in, out, nil).Status; !done.LastScaleTime.Time.Equal(in.Now) || done.DesiredReplicas != 4 ||
+		done.CurrentReplicas != 2 {
+		t.Errorf("after a change: %+v", done)
 	}
 }
 
