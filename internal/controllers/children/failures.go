@@ -10,7 +10,7 @@ import (
 	"carob/internal/core/workload"
 )
 
-// Failures holds what owners need to know about failures of their pods at the next decision: the last one at each place.
+// Failures holds what the next decision about an owner needs of the failures of its pods: the last one at each place.
 // It is not stored; after a restart of carob the back-off starts anew. Its zero value is ready for use.
 type Failures struct {
 	mu sync.Mutex
@@ -53,10 +53,13 @@ func (f *Failures) Add(key string, uid types.UID, generation int64, at map[strin
 		known = failures{uid, generation, map[string]workload.Failure{}}
 	}
 	maps.Copy(known.at, at)
-	for _, now := range at { // any of them
-		maps.DeleteFunc(known.at, func(_ string, f workload.Failure) bool { return now.At.Sub(f.At) > keptFor })
-		break
+	var newest time.Time
+	for _, f := range at { // any order: the maximum
+		if f.At.After(newest) {
+			newest = f.At
+		}
 	}
+	maps.DeleteFunc(known.at, func(_ string, f workload.Failure) bool { return newest.Sub(f.At) > keptFor })
 	if f.of == nil {
 		f.of = map[string]failures{}
 	}

@@ -22,6 +22,7 @@ import (
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
+	"carob/internal/core/workload"
 )
 
 // Controller evicts pods. Its key is namespace/name of a pod.
@@ -131,7 +132,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	pod := obj.(*corev1.Pod)
 	node := c.nodeOf(pod)
-	if pod.DeletionTimestamp != nil || node == nil {
+	// What a node has refused uses nothing there; its controller needs it to see that the next one waits.
+	if pod.DeletionTimestamp != nil || node == nil || workload.Refused(pod) {
 		c.unmark(key)
 		return 0, nil
 	}

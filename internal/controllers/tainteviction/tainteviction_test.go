@@ -106,6 +106,20 @@ func TestEviction(t *testing.T) {
 	}, node(), pod("intolerant", 0), pod("minute", 60), pod("forever", -1))
 }
 
+// A pod that its node refused stays: the back-off of the controller that replaces it depends on it. One that ran and
+// has ended goes.
+func TestRefusedPodsStay(t *testing.T) {
+	refused, ended := pod("refused", 0), pod("ended", 0)
+	refused.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "TaintToleration"}
+	ended.Status = corev1.PodStatus{Phase: corev1.PodSucceeded}
+	inWorld(t, func(w *world) {
+		w.setTaints(noExecute())
+		if !w.exists("refused") || w.exists("ended") {
+			t.Error("only the pod that was refused must stay")
+		}
+	}, node(), refused, ended)
+}
+
 // Changes of a pod or node do not restart its tolerationSeconds.
 func TestTolerationSecondsAreNotRestarted(t *testing.T) {
 	inWorld(t, func(w *world) {
