@@ -213,8 +213,7 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	group := ""
 	for _, path := range inferenceGroups {
 		var failed error
-		text, failed = x.c.CoreV1().RESTClient().Get().AbsPath(path, "namespaces", x.namespace, "inferencepools",
-			x.name).DoRaw(ctx)
+		text, failed = x.read(ctx, path, "inferencepools")
 		if group = strings.Split(path, "/")[2]; failed == nil {
 			err = nil
 			break
@@ -251,9 +250,17 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	return explain.InferencePool(&facts, time.Now()), nil
 }
 
+// read returns the object. Only Error has what the server says about one that does not exist.
+func (x *explainer) read(ctx context.Context, path, resource string) ([]byte, error) {
+	res := x.c.CoreV1().RESTClient().Get().AbsPath(path, "namespaces", x.namespace, resource, x.name).Do(ctx)
+	if err := res.Error(); err != nil {
+		return nil, err
+	}
+	return res.Raw()
+}
+
 func (x *explainer) route(ctx context.Context, group, resource, kind string) (explain.Lines, error) {
-	text, err := x.c.CoreV1().RESTClient().Get().AbsPath(group, "namespaces", x.namespace, resource,
-		x.name).DoRaw(ctx)
+	text, err := x.read(ctx, group, resource)
 	if err != nil {
 		return nil, plain(err)
 	}
