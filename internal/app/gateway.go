@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -149,9 +151,9 @@ func gatewayKind(kind string) schema.GroupVersionResource {
 		Resource: "customresourcedefinitions"}
 }
 
-// prepareGateway stores what the gateway needs: its RBAC rules, the definitions of the Gateway
-// API, and the classes. Objects that exist stay as they are, except carob's own definitions,
-// which are updated. Classes are stored only if carob serves the objects that name them.
+// prepareGateway stores what the gateway needs: its RBAC rules, the definitions of the Gateway API, and the classes,
+// and waits until the kinds are served. Objects that exist stay as they are, except carob's own definitions, which
+// are updated. Classes are stored only if carob serves the objects that name them.
 func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dynamic.Interface, serves bool) error {
 	addon, _ := addons.Find(addons.Gateway)
 	manifests, err := addon.Manifests()
@@ -175,6 +177,9 @@ func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dy
 	if err := store(ctx, manifests[last]); err != nil { // the switch
 		return err
 	}
+	if err := awaitKinds(ctx, client.Discovery(), manifests); err != nil {
+		return err
+	}
 	if !serves {
 		return nil
 	}
@@ -187,6 +192,39 @@ func prepareGateway(ctx context.Context, client kubernetes.Interface, objects dy
 		return fmt.Errorf("store GatewayClass %s: %w", gatewayplan.Class, err)
 	}
 	return storeIngressClass(ctx, client)
+}
+
+// awaitKinds waits until the API server serves the kinds of definitions, some time after it has stored them: until then
+// it refuses objects of these kinds.
+func awaitKinds(ctx context.Context, api discovery.ServerResourcesInterface, all []*unstructured.Unstructured) error {
+	for _, o := range all {
+		group, _, _ := unstructured.NestedString(o.Object, "spec", "group")
+		versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions")
+		for _, v := range versions {
+			if v, ok := v.(map[string]any); ok && v["served"] == true {
+				kind, _, _ := unstructured.NestedString(o.Object, "spec", "names", "kind")
+				if err := awaitKind(ctx, api, group+"/"+fmt.Sprint(v["name"]), kind); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func awaitKind(ctx context.Context, api discovery.ServerResourcesInterface, version, kind string) error {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		// An error is one more answer without the kind: the group may not be there yet.
+		if list, _ := api.ServerResourcesForGroupVersion(version); list != nil &&
+			slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind }) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s of %s is served: %w", kind, version, ctx.Err())
+		case <-time.After(wait):
+		}
+	}
 }
 
 // bundle is the annotation with the version of a definition.

@@ -76,7 +76,7 @@ func newFigures(open, sessions *atomic.Int64) *figures {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "gateway",
 			Name: "request_duration_seconds", Help: "Time from the header of a request to the end of its answer.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}, route),
-		retries: counter("retries_total", "Attempts at further endpoints after one could not be connected to.", route),
+		retries: counter("retries_total", "Attempts after the first: at other endpoints, or by a retry.", route),
 		bytes: counter("body_bytes_total", "Bytes of bodies and streams, from clients (in) and to them "+
 			"(out).", with("direction")),
 		streams: counter("stream_connections_total", "TLS and TCP connections, and sessions of UDP, that were "+
