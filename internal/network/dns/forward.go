@@ -151,8 +151,8 @@ func (f *forwarder) check(u core.Upstream) {
 	}
 }
 
-// ask forwards a question; equal concurrent questions are forwarded once. The caller must not modify the answer.
-func (f *forwarder) ask(ctx context.Context, key string, m *dns.Msg) (*dns.Msg, error) {
+// query forwards a question; equal concurrent questions are forwarded once. The caller must not modify the answer.
+func (f *forwarder) query(ctx context.Context, key string, m *dns.Msg) (*dns.Msg, error) {
 	if f.looping.Load() {
 		return nil, errLoop
 	}

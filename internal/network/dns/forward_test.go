@@ -53,7 +53,7 @@ func TestPrefetch(t *testing.T) {
 		query(t, s, "example.com.", dns.TypeA)
 	}
 	if u.count() != 1 {
-		t.Fatalf("asked %v", u.asked)
+		t.Fatalf("asked %v", u.queries)
 	}
 	u.set(func(_ core.Upstream, m *dns.Msg) (*dns.Msg, error) { return address(m, "192.0.2.2", 30), nil })
 	c.add(20 * time.Second)
@@ -61,7 +61,7 @@ func TestPrefetch(t *testing.T) {
 	s.blocks.Load().group.group.Wait()
 	want(t, "then", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.2")
 	if u.count() != 2 {
-		t.Errorf("asked %v", u.asked)
+		t.Errorf("asked %v", u.queries)
 	}
 }
 
@@ -75,12 +75,12 @@ func TestNegative(t *testing.T) {
 		return r, nil
 	})
 	for i, step := range []struct {
-		after time.Duration
-		asked int
+		after     time.Duration
+		requested int
 	}{{0, 1}, {9 * time.Second, 1}, {2 * time.Second, 2}} {
 		c.add(step.after)
 		if m := query(t, s, "x.example.", dns.TypeA); m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 ||
-			u.count() != step.asked {
+			u.count() != step.requested {
 			t.Errorf("step %d: %v, asked %d times", i, m, u.count())
 		}
 	}
@@ -116,7 +116,7 @@ func TestFailover(t *testing.T) {
 	}
 	first := 0
 	u.mu.Lock()
-	for _, a := range u.asked {
+	for _, a := range u.queries {
 		if strings.HasPrefix(a, "a") && strings.HasSuffix(a, "192.0.2.1:53") {
 			first++
 		}
@@ -185,7 +185,7 @@ func TestFloods(t *testing.T) {
 	testwait.For(t, "another pod is served", func() bool {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		for _, a := range u.asked {
+		for _, a := range u.queries {
 			if strings.HasPrefix(a, "other.") {
 				return true
 			}
@@ -259,8 +259,8 @@ func TestLoop(t *testing.T) {
 	want(t, "without a loop", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")
 }
 
-// liar answers a question on a socket with what f makes of it, before the right answer.
-func liar(t *testing.T, f func(right *dns.Msg) []*dns.Msg) netip.AddrPort {
+// serverThat answers a question on a socket with what f makes of it, before the right answer.
+func serverThat(t *testing.T, f func(right *dns.Msg) []*dns.Msg) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -296,7 +296,7 @@ func liar(t *testing.T, f func(right *dns.Msg) []*dns.Msg) netip.AddrPort {
 func TestSpoofing(t *testing.T) {
 	ids := map[uint16]bool{}
 	var mu sync.Mutex
-	at := liar(t, func(right *dns.Msg) []*dns.Msg {
+	at := serverThat(t, func(right *dns.Msg) []*dns.Msg {
 		mu.Lock()
 		ids[right.Id] = true
 		mu.Unlock()
@@ -323,7 +323,7 @@ func TestSpoofing(t *testing.T) {
 	if len(ids) < 18 {
 		t.Errorf("%d identifiers in 20 questions", len(ids))
 	}
-	silent := liar(t, func(*dns.Msg) []*dns.Msg { return nil })
+	silent := serverThat(t, func(*dns.Msg) []*dns.Msg { return nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := (network{}).Exchange(ctx, core.Upstream{Addr: silent}, new(dns.Msg).SetQuestion("a.", dns.TypeA),

@@ -17,15 +17,15 @@ import (
 // mostAliases is how many consecutive aliases are followed (N4.21).
 const mostAliases = 10
 
-// asked is a query of a client, and the plugin that answered it.
-type asked struct {
+// served is a query of a client, and the plugin that answered it.
+type served struct {
 	from   netip.Addr
 	plugin int
 }
 
 // resolve answers a question by the directives of its server block. The answer's question is that
 // of req.
-func (s *Server) resolve(ctx context.Context, on *serverBlocks, req *dns.Msg, a *asked, depth int) *dns.Msg {
+func (s *Server) resolve(ctx context.Context, on *serverBlocks, req *dns.Msg, a *served, depth int) *dns.Msg {
 	q, ok := parsed(req)
 	if !ok {
 		return failure(req, dns.RcodeFormatError)
@@ -63,7 +63,7 @@ func parsed(req *dns.Msg) (q core.Query, ok bool) {
 }
 
 // chain tries template, hosts, kubernetes, and forward, in this order.
-func (s *Server) chain(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query, a *asked,
+func (s *Server) chain(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query, a *served,
 	depth int) *dns.Msg {
 	for _, t := range one.templates {
 		if m, next := t.reply(req, q, a.from); !next {
@@ -91,8 +91,8 @@ func (s *Server) chain(ctx context.Context, on *serverBlocks, one *serverBlock, 
 }
 
 // cluster answers from the zone; nil if the name is not its own.
-func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query, a *asked,
-	depth int) *dns.Msg {
+func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock, req *dns.Msg, q *core.Query,
+	a *served, depth int) *dns.Msg {
 	var b core.Builder
 	b.Begin(nil, q, false)
 	r := s.zone.answer(q, one.Kubernetes, &b, one.Shuffle)
@@ -156,7 +156,7 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 		}
 	}
 	fresh := func(ctx context.Context) (*dns.Msg, error) {
-		answer, err := f.ask(ctx, key, ask)
+		answer, err := f.query(ctx, key, ask)
 		if err == nil && c != nil && !(stale && answer.Rcode == dns.RcodeServerFailure) {
 			c.put(key, answer)
 		}
@@ -260,7 +260,7 @@ func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key str
 		defer c.release(key)
 		ctx, cancel := context.WithTimeout(f.ctx, forwardTimeout+time.Second)
 		defer cancel()
-		if answer, err := f.ask(ctx, key, ask); err == nil && answer.Rcode != dns.RcodeServerFailure {
+		if answer, err := f.query(ctx, key, ask); err == nil && answer.Rcode != dns.RcodeServerFailure {
 			c.put(key, answer)
 		}
 	})

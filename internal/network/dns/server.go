@@ -252,7 +252,7 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 	}
 	figures := one.figures[zone]
 	if uint16(q.Type) == dns.TypeHINFO {
-		s.notice(&q)
+		s.handleProbe(&q)
 	}
 	if one.simple {
 		if answer, plugin := s.atOnce(&q, on, one, &b, out, udp); answer != nil {
@@ -278,7 +278,7 @@ func (s *Server) handle(msg, out []byte, from netip.Addr, udp bool) (answer []by
 		defer s.waiting.give(from)
 		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
-		a := asked{from: from}
+		a := served{from: from}
 		answer := finish(s.resolve(ctx, on, req, &a, 0), req, &held, udp)
 		figures.done(&held, from, udp, size, answer, a.plugin, time.Since(started))
 		return answer
@@ -348,8 +348,8 @@ func finish(m, req *dns.Msg, q *core.Query, udp bool) []byte {
 	return b.End(core.ServerFailure, false, true)
 }
 
-// notice handles a probe that came back: there is a loop.
-func (s *Server) notice(q *core.Query) {
+// handleProbe handles a probe that came back: there is a loop.
+func (s *Server) handleProbe(q *core.Query) {
 	if p := s.probe.Load(); p != nil && p.name == core.Text(q.Lower()) {
 		p.once.Do(func() { close(p.seen) })
 	}

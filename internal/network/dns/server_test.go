@@ -26,14 +26,14 @@ import (
 
 // upstream is another server, as far as tests need one. Its zero value answers every A question.
 type upstream struct {
-	mu     sync.Mutex
-	asked  []string
-	answer func(to core.Upstream, m *dns.Msg) (*dns.Msg, error)
+	mu      sync.Mutex
+	queries []string
+	answer  func(to core.Upstream, m *dns.Msg) (*dns.Msg, error)
 }
 
 func (u *upstream) Exchange(_ context.Context, to core.Upstream, m *dns.Msg, _ bool) (*dns.Msg, error) {
 	u.mu.Lock()
-	u.asked = append(u.asked, m.Question[0].Name+" "+to.Addr.String())
+	u.queries = append(u.queries, m.Question[0].Name+" "+to.Addr.String())
 	answer := u.answer
 	u.mu.Unlock()
 	if answer != nil {
@@ -46,7 +46,7 @@ func (u *upstream) count() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := 0
-	for _, a := range u.asked {
+	for _, a := range u.queries {
 		if !strings.HasPrefix(a, ". ") {
 			n++
 		}
@@ -183,7 +183,7 @@ func TestAnswers(t *testing.T) {
 		want(t, "a name that is not there", query(t, s, name, dns.TypeA), "NXDOMAIN")
 	}
 	if u.count() != 0 {
-		t.Fatalf("forwarded: %v", u.asked)
+		t.Fatalf("forwarded: %v", u.queries)
 	}
 	want(t, "another name", query(t, s, "exAMPle.com.", dns.TypeA), "NOERROR exAMPle.com. 30 A 192.0.2.1")
 	c.add(10 * time.Second)
@@ -191,12 +191,12 @@ func TestAnswers(t *testing.T) {
 	edns := func(m *dns.Msg) { m.SetEdns0(1232, false) }
 	want(t, "with EDNS", query(t, s, "example.com.", dns.TypeA, edns), "NOERROR example.com. 20 A 192.0.2.1")
 	if u.count() != 1 {
-		t.Errorf("asked %v", u.asked)
+		t.Errorf("asked %v", u.queries)
 	}
 	do := func(m *dns.Msg) { m.SetEdns0(1232, true) }
 	query(t, s, "example.com.", dns.TypeA, do)
 	if u.count() != 2 {
-		t.Errorf("a client that wants signatures got an answer without: %v", u.asked)
+		t.Errorf("a client that wants signatures got an answer without: %v", u.queries)
 	}
 	c.add(21 * time.Second)
 	want(t, "expired", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")

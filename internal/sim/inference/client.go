@@ -64,11 +64,11 @@ func model(r *routing.Request) string {
 // send calls the pool for a new request.
 func (w *world) send(r *request) {
 	w.requests = append(w.requests, r)
-	asked := r.facts
+	request := r.facts
 	if w.sabotage.Request != nil {
-		w.sabotage.Request(&asked)
+		w.sabotage.Request(&request)
 	}
-	d := w.decide(&asked)
+	d := w.decide(&request)
 	if w.robin >= 0 {
 		w.turn(&d)
 	}
@@ -78,7 +78,7 @@ func (w *world) send(r *request) {
 	case routing.Refuse:
 		w.refuse(r, d.Reason)
 	case routing.Hold:
-		r.ticket = w.pool.Enqueue(&asked, w.now)
+		r.ticket = w.pool.Enqueue(&request, w.now)
 		w.held[r.ticket] = r
 	}
 }
@@ -151,7 +151,7 @@ func (w *world) post(r *request, ref routing.Ref) {
 	if e == nil {
 		fakeapi.Break(Members, "a server that is not in the pool was chosen")
 	}
-	s := w.told[e.Address]
+	s := w.endpoints[e.Address]
 	if s == nil || s.pod != e.Pod {
 		fakeapi.Break(Members, "%s was chosen, which is draining, not ready, or gone", e.Pod)
 	}

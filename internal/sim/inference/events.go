@@ -48,8 +48,8 @@ func (w *world) follow() {
 	}
 }
 
-// deaf ends the connection to a server.
-func (w *world) deaf(s *server) {
+// loseEvents ends the connection to a server.
+func (w *world) loseEvents(s *server) {
 	if s.subscribed {
 		s.subscribed = false
 		s.since++

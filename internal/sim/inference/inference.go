@@ -37,16 +37,16 @@ const (
 
 // Sabotage breaks the driver in one way; the zero value breaks nothing.
 type Sabotage struct {
-	Endpoints func([]routing.Endpoint)              // changes the endpoints that the pool gets
-	Request   func(*routing.Request)                // changes the request
-	Decision  func(first bool, d *routing.Decision) // changes a decision
-	Limits    int                                   // number of held requests beyond the checked limit
-	Lose      bool                                  // requests that continue are dropped
-	Forget    bool                                  // ends are not reported
-	Retry     bool                                  // a request is retried without limit
-	Late      bool                                  // nothing expires
-	Idle      bool                                  // a scrape does not let requests continue
-	Deaf      bool                                  // the pool is not notified of the autoscaler
+	Endpoints  func([]routing.Endpoint)              // changes the endpoints that the pool gets
+	Request    func(*routing.Request)                // changes the request
+	Decision   func(first bool, d *routing.Decision) // changes a decision
+	Limits     int                                   // number of held requests beyond the checked limit
+	Lose       bool                                  // requests that continue are dropped
+	Forget     bool                                  // ends are not reported
+	Retry      bool                                  // a request is retried without limit
+	Late       bool                                  // nothing expires
+	Idle       bool                                  // a scrape does not let requests continue
+	Uninformed bool                                  // the pool is not notified of the autoscaler
 	// Unnumbered: KV events that are lost leave no gap
 	Unnumbered bool
 }
@@ -108,22 +108,22 @@ type world struct {
 	events   events
 	seq      int
 
-	pool     *routing.Pool
-	flow     bool
-	fair     bool
-	precise  bool // KV events are followed
-	troubled bool // events are sometimes lost
-	robin    int  // round robin instead of the pool's choice: the next server; -1: no
-	servers  []*server
-	told     map[netip.AddrPort]*server // endpoints that the pool has
-	made     int
-	requests []*request
-	left     int // requests that have ended
-	held     map[routing.Ticket]*request
-	turns    map[*request]map[string]int // flows that continued since a flow waits, by its oldest request
-	calm     bool
-	scaler   bool      // an autoscaler starts the first server, and ends the last one
-	asked    time.Time // when it last read how many requests wait
+	pool      *routing.Pool
+	flow      bool
+	fair      bool
+	precise   bool // KV events are followed
+	troubled  bool // events are sometimes lost
+	robin     int  // round robin instead of the pool's choice: the next server; -1: no
+	servers   []*server
+	endpoints map[netip.AddrPort]*server // endpoints that the pool has
+	made      int
+	requests  []*request
+	left      int // requests that have ended
+	held      map[routing.Ticket]*request
+	turns     map[*request]map[string]int // flows that continued since a flow waits, by its oldest request
+	calm      bool
+	scaler    bool      // an autoscaler starts the first server, and ends the last one
+	polled    time.Time // when it last read how many requests wait
 
 	ttft            []time.Duration
 	cached, prompts int
@@ -186,16 +186,16 @@ func (w *world) server() *server {
 	return s
 }
 
-// tell updates the endpoints of the pool.
-func (w *world) tell() {
+// updatePool updates the endpoints of the pool.
+func (w *world) updatePool() {
 	var all []routing.Endpoint
-	w.told = map[netip.AddrPort]*server{}
+	w.endpoints = map[netip.AddrPort]*server{}
 	for _, s := range w.servers {
 		if s.dead && w.one(2) || s.loading && w.one(2) { // the watch may report a death late, but never a drain
 			continue
 		}
 		if !s.draining && !s.loading {
-			w.told[s.address] = s
+			w.endpoints[s.address] = s
 		}
 		all = append(all, routing.Endpoint{Address: s.address, Pod: s.pod, Ready: !s.loading, Draining: s.draining,
 			Name: types.NamespacedName{Namespace: "n", Name: string(s.pod)}})
@@ -214,7 +214,7 @@ func (w *world) scrape() {
 	for _, ref := range w.pool.Refs() {
 		began, s := w.now, w.of(ref)
 		w.pool.Scraping(ref, began)
-		if s == nil || s.dead || s.mood == silent || s.mood == late && !w.one(20) {
+		if s == nil || s.dead || s.mood == unresponsive || s.mood == late && !w.one(20) {
 			continue
 		}
 		w.after(time.Duration(w.IntN(10))*time.Millisecond, func() {
@@ -264,7 +264,7 @@ func Run(seed uint64, long time.Duration, sabotage Sabotage) error {
 		for range 1 + w.IntN(6) {
 			w.server()
 		}
-		w.tell()
+		w.updatePool()
 		w.repeat(pace, w.scrape)
 		w.repeat(300*time.Millisecond, w.trouble)
 		w.repeat(10*time.Millisecond, w.expire)
@@ -316,8 +316,8 @@ func (w *world) run(end time.Time, enough func() bool) {
 // scale simulates an autoscaler: it reads the number of held requests, and starts the first server, which may take
 // long, never become ready, or come with a second one; sometimes it ends all of them.
 func (w *world) scale() {
-	w.asked = w.now
-	if !w.sabotage.Deaf {
+	w.polled = w.now
+	if !w.sabotage.Uninformed {
 		w.pool.HeldRead(w.now)
 	}
 	switch {
@@ -326,18 +326,18 @@ func (w *world) scale() {
 		for range 1 + w.IntN(2) {
 			s := w.server()
 			s.loading = true
-			w.after(time.Duration(w.IntN(18000))*time.Millisecond, func() { s.loading = false; w.tell() })
+			w.after(time.Duration(w.IntN(18000))*time.Millisecond, func() { s.loading = false; w.updatePool() })
 		}
-		w.tell()
+		w.updatePool()
 	case w.one(3):
 		for _, s := range w.servers {
 			if s.draining || s.dead {
 				continue
 			}
 			s.draining = true
-			w.after(2*time.Second, func() { w.kill(s); w.tell() })
+			w.after(2*time.Second, func() { w.kill(s); w.updatePool() })
 		}
-		w.tell()
+		w.updatePool()
 	}
 }
 
@@ -350,25 +350,25 @@ func (w *world) trouble() {
 	switch n := w.IntN(60); {
 	case n == 0:
 		w.kill(s)
-		w.after(time.Duration(w.IntN(2000))*time.Millisecond, w.tell)
+		w.after(time.Duration(w.IntN(2000))*time.Millisecond, w.updatePool)
 	case n == 1 && !s.dead:
 		s.draining = true
-		w.tell()
-		w.after(10*time.Second, func() { w.kill(s); w.tell() })
+		w.updatePool()
+		w.after(10*time.Second, func() { w.kill(s); w.updatePool() })
 	case n < 4 && len(w.servers) < 40:
 		s := w.server()
 		s.loading = true
-		w.tell()
-		w.after(time.Duration(w.IntN(5000))*time.Millisecond, func() { s.loading = false; w.tell() })
+		w.updatePool()
+		w.after(time.Duration(w.IntN(5000))*time.Millisecond, func() { s.loading = false; w.updatePool() })
 	case n < 8:
 		s.mood = mood(w.IntN(4))
 	case n < 10:
 		s.slow = 1 + w.IntN(4)
 	case n >= 55:
-		w.deaf(s)
+		w.loseEvents(s)
 		w.after(time.Duration(w.IntN(3000))*time.Millisecond, w.follow)
 	case n < 20:
-		s.mood, s.slow = honest, 1
+		s.mood, s.slow = truthful, 1
 	}
 }
 
@@ -376,12 +376,12 @@ func (w *world) trouble() {
 func (w *world) rest() {
 	w.calm = true
 	for _, s := range w.servers {
-		s.mood, s.slow, s.loading = honest, 1, false
+		s.mood, s.slow, s.loading = truthful, 1, false
 	}
 	if len(w.servers) == 0 || w.alive() == 0 {
 		w.server()
 	}
-	w.tell()
+	w.updatePool()
 	w.run(w.now.Add(10*time.Minute), w.over)
 	w.until(w.now.Add(5 * time.Second)) // nothing happens any more
 	w.checkEnd()

@@ -33,7 +33,7 @@ func TestChecksNoticeSabotage(t *testing.T) {
 		Once:     {Retry: true},
 		InTime:   {Late: true},
 		Works:    {Idle: true},
-		Starts:   {Deaf: true},
+		Starts:   {Uninformed: true},
 		Known:    {Unnumbered: true},
 		Same: {Decision: func(first bool, d *routing.Decision) {
 			if first {

@@ -28,12 +28,12 @@ func (w *world) checkRefusal(r *request, why routing.Reason) {
 			fakeapi.Break(Order, "a request is refused, %d are held", len(w.held))
 		}
 	case routing.NoEndpoints:
-		if len(w.told) > 0 {
-			fakeapi.Break(Works, "%s, the pool has %d", why, len(w.told))
+		if len(w.endpoints) > 0 {
+			fakeapi.Break(Works, "%s, the pool has %d", why, len(w.endpoints))
 		}
 		if w.scaler && w.now.Before(r.until()) {
 			fakeapi.Break(Starts, "refused at %s, it had until %s, and the autoscaler read at %s", w.now, r.until(),
-				w.asked)
+				w.polled)
 		}
 	case routing.Expired:
 		until := r.until()
@@ -126,7 +126,7 @@ func (w *world) check() {
 func (w *world) roomSince(now time.Time) bool {
 	for _, ref := range w.pool.Refs() {
 		e := w.pool.Endpoint(ref)
-		if w.told[e.Address] == nil || w.told[e.Address].pod != e.Pod {
+		if w.endpoints[e.Address] == nil || w.endpoints[e.Address].pod != e.Pod {
 			continue
 		}
 		stats, flying := w.pool.Stats(ref)

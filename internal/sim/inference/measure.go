@@ -69,7 +69,7 @@ func Measure(seed uint64, l Load) Report {
 			s.slow = 4
 		}
 	}
-	w.tell()
+	w.updatePool()
 	w.repeat(pace, w.scrape)
 	prefixes := make([]string, l.Tenants)
 	for i := range prefixes {
@@ -77,10 +77,10 @@ func Measure(seed uint64, l Load) Report {
 	}
 	end := begin.Add(l.Long)
 	var next func()
-	asked := 0
+	requested := 0
 	next = func() {
 		wait := w.ExpFloat64() / l.PerSecond * float64(time.Second)
-		if l.Burst > 0 && asked%l.Burst > 0 {
+		if l.Burst > 0 && requested%l.Burst > 0 {
 			wait = 0
 		} else if l.Burst > 0 {
 			wait *= float64(l.Burst)
@@ -89,13 +89,13 @@ func Measure(seed uint64, l Load) Report {
 			if w.now.After(end) {
 				return
 			}
-			asked++
+			requested++
 			tenant := w.IntN(l.Tenants)
 			question := l.Question
 			if l.Spread > 0 {
 				question = int(float64(question) * math.Pow(float64(l.Spread), 2*w.Float64()-1))
 			}
-			prompt := prefixes[tenant] + text(fmt.Sprint("question ", asked), question)
+			prompt := prefixes[tenant] + text(fmt.Sprint("question ", requested), question)
 			r := &request{tokens: len(prompt) / 4, answer: 1 + w.IntN(2*l.Answer), came: w.now}
 			r.facts = routing.Request{Model: "base", Bytes: len(prompt), Random: w.Uint64(), Received: w.now}
 			if l.Adapters > 0 {
@@ -113,7 +113,7 @@ func Measure(seed uint64, l Load) Report {
 	w.ttft, w.cached, w.prompts = nil, 0, 0
 	w.until(end)
 	w.run(end.Add(time.Hour), w.over)
-	out := Report{Requests: asked, Answered: w.answered, Rate: float64(w.answered) / w.now.Sub(begin).Seconds()}
+	out := Report{Requests: requested, Answered: w.answered, Rate: float64(w.answered) / w.now.Sub(begin).Seconds()}
 	slices.Sort(w.ttft)
 	if n := len(w.ttft); n > 0 {
 		out.P50, out.P90, out.P99 = w.ttft[n/2], w.ttft[n*9/10], w.ttft[n*99/100]

@@ -42,10 +42,10 @@ type server struct {
 type mood int
 
 const (
-	honest  mood = iota
-	silent       // not at all
-	late         // with old numbers
-	boaster      // it always reports no load
+	truthful     mood = iota
+	unresponsive      // not at all
+	late              // with old numbers
+	boaster           // it always reports no load
 )
 
 // job is a request at a server.
@@ -171,7 +171,7 @@ func without(all []*job, j *job) []*job {
 // kill ends a server and all its requests.
 func (w *world) kill(s *server) {
 	s.dead = true
-	w.deaf(s)
+	w.loseEvents(s)
 	jobs := append(append([]*job(nil), s.running...), s.waiting...)
 	s.running, s.waiting = nil, nil
 	for _, j := range jobs {

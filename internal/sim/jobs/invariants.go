@@ -76,7 +76,7 @@ func (c *checker) pod(before fakeapi.Object, p *corev1.Pod) {
 	case i >= 0 && i >= int(c.lowest[owner]): // it was not needed for a while (W5.53)
 	case i >= 0 && p.Status.Phase == corev1.PodSucceeded && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]):
 	default:
-		fakeapi.Break(Kept, "%s of %s loses its finalizer, the status does not have it: %s", p.Status.Phase, p.Name, say(o))
+		fakeapi.Break(Kept, "%s of %s loses its finalizer, the status does not have it: %s", p.Status.Phase, p.Name, text(o))
 	}
 }
 
@@ -89,17 +89,17 @@ func (c *checker) unended(uid types.UID) bool {
 // status checks a status that the controller stored.
 func (c *checker) status(old, o *batchv1.Job) {
 	if job.Finished(old) {
-		fakeapi.Break(Over, "%s became %s", say(old), say(o))
+		fakeapi.Break(Over, "%s became %s", text(old), text(o))
 	}
 	a, b := uncounted(old), uncounted(o)
 	left := c.moved(o, a.Succeeded, b.Succeeded, c.good)
 	if indexed := o.Spec.CompletionMode != nil; !indexed && o.Status.Succeeded != old.Status.Succeeded+left {
-		fakeapi.Break(Once, "%d more succeeded: %s became %s", left, say(old), say(o))
+		fakeapi.Break(Once, "%d more succeeded: %s became %s", left, text(old), text(o))
 	} else if indexed {
 		c.indexes(old, o)
 	}
 	if n := c.moved(o, a.Failed, b.Failed, c.bad); o.Status.Failed != old.Status.Failed+n {
-		fakeapi.Break(Once, "%d more failed: %s became %s", n, say(old), say(o))
+		fakeapi.Break(Once, "%d more failed: %s became %s", n, text(old), text(o))
 	}
 	if !job.Finished(o) {
 		return
@@ -107,7 +107,7 @@ func (c *checker) status(old, o *batchv1.Job) {
 	for _, p := range fakeapi.All[*corev1.Pod](c.w.API) {
 		of := metav1.GetControllerOfNoCopy(p).UID == o.UID
 		if of && !c.unanswered[p.UID] && (job.Tracked(p) || workload.Active(p)) {
-			fakeapi.Break(Over, "%s is left: %s", p.Name, say(o))
+			fakeapi.Break(Over, "%s is left: %s", p.Name, text(o))
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (c *checker) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]b
 		failing := o.DeletionTimestamp != nil && holds(o, batchv1.JobFailureTarget)
 		if c.noted[uid] || !really[uid] && !failing {
 			fakeapi.Break(Once, "%s is counted: known already %t, so it was %t: %s", uid, c.noted[uid], really[uid],
-				say(o))
+				text(o))
 		}
 		c.noted[uid] = true
 	}
@@ -143,16 +143,16 @@ func (c *checker) moved(o *batchv1.Job, a, b []types.UID, really map[types.UID]b
 func (c *checker) indexes(old, o *batchv1.Job) {
 	before, after := indexes(old.Status.CompletedIndexes), indexes(o.Status.CompletedIndexes)
 	if int(o.Status.Succeeded) != len(after) {
-		fakeapi.Break(Once, "%d indexes: %s", len(after), say(o))
+		fakeapi.Break(Once, "%d indexes: %s", len(after), text(o))
 	}
 	for i := range after {
 		if !c.won[o.UID][i] || lost(o)[i] {
-			fakeapi.Break(Once, "index %d completed: %s", i, say(o))
+			fakeapi.Break(Once, "index %d completed: %s", i, text(o))
 		}
 	}
 	for i := range before {
 		if !after[i] && i < int(*o.Spec.Completions) {
-			fakeapi.Break(Once, "index %d is lost: %s became %s", i, say(old), say(o))
+			fakeapi.Break(Once, "index %d is lost: %s became %s", i, text(old), text(o))
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (c *checker) created(known *batchv1.Job, made fakeapi.Object) {
 	}
 	o, there := c.w.Get(known.UID).(*batchv1.Job)
 	if there && job.Finished(o) || job.Finished(known) {
-		fakeapi.Break(Over, "%s is made: %s", made.GetName(), say(known))
+		fakeapi.Break(Over, "%s is made: %s", made.GetName(), text(known))
 	}
 	p, ok := made.(*corev1.Pod)
 	if !ok {
@@ -172,7 +172,7 @@ func (c *checker) created(known *batchv1.Job, made fakeapi.Object) {
 	}
 	i := index(p)
 	if there && i >= 0 && (indexes(o.Status.CompletedIndexes)[i] || lost(o)[i]) {
-		fakeapi.Break(Indexes, "index %d has finished and runs again: %s", i, say(o))
+		fakeapi.Break(Indexes, "index %d has finished and runs again: %s", i, text(o))
 	}
 	active := int32(0)
 	for _, q := range fakeapi.All[*corev1.Pod](c.w.API) {
@@ -199,29 +199,29 @@ func (c *checker) created(known *batchv1.Job, made fakeapi.Object) {
 func (c *checker) end() {
 	for _, p := range fakeapi.All[*corev1.Pod](c.w.API) {
 		if job.Tracked(p) {
-			fakeapi.Break(LetGo, "%s: %s", p.Name, c.say())
+			fakeapi.Break(LetGo, "%s: %s", p.Name, c.text())
 		}
 		if workload.Active(p) {
-			fakeapi.Break(Ends, "%s is active: %s", p.Name, c.say())
+			fakeapi.Break(Ends, "%s is active: %s", p.Name, c.text())
 		}
 	}
 	for _, o := range fakeapi.All[*batchv1.Job](c.w.API) {
 		if !job.Finished(o) {
-			fakeapi.Break(Ends, "%s", say(o))
+			fakeapi.Break(Ends, "%s", text(o))
 		}
 	}
 }
 
-// say formats the existing Jobs.
-func (c *checker) say() string {
+// text formats the existing Jobs.
+func (c *checker) text() string {
 	var out []string
 	for _, o := range fakeapi.All[*batchv1.Job](c.w.API) {
-		out = append(out, say(o))
+		out = append(out, text(o))
 	}
 	return fmt.Sprintf("%d Jobs: %s", len(out), strings.Join(out, "; "))
 }
 
-func say(o *batchv1.Job) string {
+func text(o *batchv1.Job) string {
 	s, u := o.Status, uncounted(o)
 	var text strings.Builder
 	fmt.Fprintf(&text, "deleted=%t active=%d succeeded=%d failed=%d completed=%q lost=%v uncounted=%v/%v",

@@ -302,7 +302,7 @@ func (w *world) rest() {
 		w.node()
 		switch {
 		case w.Now.After(last):
-			fakeapi.Break(Ends, "the writes do not end: %s", w.checker.say())
+			fakeapi.Break(Ends, "the writes do not end: %s", w.checker.text())
 		case w.Writes() > before || w.c.dirty:
 			w.Now = w.Now.Add(time.Second)
 		case w.c.due.IsZero():
@@ -326,6 +326,6 @@ func (w *world) quiet() {
 		w.orphans()
 	}
 	if n := w.Writes() - before; n > 0 {
-		fakeapi.Break(Ends, "%d writes after the end: %s", n, w.checker.say())
+		fakeapi.Break(Ends, "%d writes after the end: %s", n, w.checker.text())
 	}
 }

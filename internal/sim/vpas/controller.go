@@ -87,7 +87,7 @@ func (c *controller) turn() error {
 		s, err := c.model.Recommend(name, now)
 		c.w.restarted(c.model, s, pods, err)
 	}
-	if !c.w.sabotage.Deaf {
+	if !c.w.sabotage.DropSamples {
 		for _, s := range c.w.samples() {
 			c.model.AddSample(s, now)
 		}
@@ -96,7 +96,7 @@ func (c *controller) turn() error {
 	if err := c.recommend(name, v); errors.Is(err, fakeapi.ErrCrash) {
 		return err
 	}
-	if err := c.remember(name); err == nil {
+	if err := c.saveCheckpoint(name); err == nil {
 		s, err := c.model.Recommend(name, now)
 		if err == nil {
 			c.w.before = &known{now, s}
@@ -127,8 +127,8 @@ func (c *controller) recommend(name vpa.Name, v *vpa.VerticalPodAutoscaler) erro
 	return err
 }
 
-// remember stores the checkpoints.
-func (c *controller) remember(name vpa.Name) error {
+// saveCheckpoint stores the checkpoints.
+func (c *controller) saveCheckpoint(name vpa.Name) error {
 	var failed error
 	for _, p := range c.model.Checkpoints(name, c.w.Now) {
 		p.Name = vpa.CheckpointName(p.Spec, func(string) bool { return false })

@@ -44,7 +44,7 @@ type Sabotage struct {
 	Uncounted   bool                                                   // the updater does not count its changes
 	Deletes     bool                                                   // pods are deleted, not evicted
 	Forgets     bool                                                   // checkpoints are not read
-	Deaf        bool                                                   // samples are not added
+	DropSamples bool                                                   // samples are not added
 }
 
 var begin = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)

@@ -43,6 +43,6 @@ func TestChecksNoticeSabotage(t *testing.T) {
 			}
 		}},
 		Restart: {Forgets: true},
-		Ends:    {Deaf: true},
+		Ends:    {DropSamples: true},
 	}, func(seed uint64, sabotage Sabotage) error { return Run(seed, steps, sabotage) })
 }
