@@ -25,10 +25,11 @@ const (
 	// In a burst, the heap may grow by this many bytes before the next collection. Otherwise, with
 	// the small heap of an idle cluster, the collector takes a fifth of the CPU time.
 	burstRoom = 192 << 20
-	// At the beginning of a burst it is less, and then a fraction of what the burst has allocated: the objects that a
-	// burst leaves are spread over all pages that the heap had, and a short burst should not leave a large heap.
+	// At the beginning of a burst it is less: the objects that a burst leaves are spread over all pages that the heap
+	// had, and a short burst should not leave a large heap. Then it grows with the square of what the burst has
+	// allocated: 64 MB after 256 MB, all of it after 444 MB.
 	firstRoom = 16 << 20
-	roomShare = 8
+	longBurst = 1 << 30 // with as much room, if it were not limited
 	// Smaller changes of the percentage are not applied, because a change stops the process for a moment.
 	percentStep = 25
 )
@@ -123,7 +124,8 @@ func (p *tuner) collected(now time.Time, collections, kept, allocated uint64) (b
 		if p.began == 0 {
 			p.began = allocated
 		}
-		grow := min(max((allocated-p.began)/roomShare, firstRoom), p.room)
+		made := min(allocated-p.began, longBurst)
+		grow := min(max(made*made/longBurst, firstRoom), p.room)
 		percent := int(grow * 100 / max(kept, 1))
 		p.percent = min(max(percent-percent%percentStep, settledPercent), startPercent)
 	}

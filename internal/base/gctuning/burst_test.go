@@ -24,13 +24,13 @@ func TestPaceOfABurst(t *testing.T) {
 		{"a burst begins", []collection{{0, 100}, {burstGap - 1, 900}}, 20, 75},
 		{"on a larger heap", []collection{{0, 100}, {1, 900}}, 60, settledPercent},
 		{"it goes on", []collection{{0, 100}, {1, 120}, {2, 140}}, 20, 75},
-		{"for longer", []collection{{0, 100}, {1, 120}, {2, 520}}, 20, 250},
-		{"a long one", []collection{{0, 100}, {1, 120}, {2, 120 + 8*192}}, 60, 300},
+		{"for longer", []collection{{0, 100}, {1, 120}, {2, 376}}, 20, 300},
+		{"a long one", []collection{{0, 100}, {1, 120}, {2, 120 + 444}}, 60, 300},
 		{"a very long one", []collection{{0, 100}, {1, 120}, {2, 100_000}}, 60, 300},
 		{"on a very small heap", []collection{{0, 100}, {1, 120}}, 3, startPercent},
 		{"on none", []collection{{0, 100}, {1, 120}}, 0, startPercent},
 		{"a long one on a large heap", []collection{{0, 100}, {1, 120}, {2, 100_000}}, 500, settledPercent},
-		{"goes on though it slows down", []collection{{0, 100}, {1, 120}, {2, 520}, {3 * burstGap, 9000}}, 20, 250},
+		{"goes on though it slows down", []collection{{0, 100}, {1, 120}, {2, 376}, {3 * burstGap, 9000}}, 20, 300},
 	} {
 		p := tuner{room: burstRoom}
 		p.settled(7)
