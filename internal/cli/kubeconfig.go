@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"carob/internal/cli/userconfig"
 )
 
 func (r *root) kubeconfigCommand() *cobra.Command {
@@ -65,13 +67,13 @@ func (r *root) mergeKubeconfig(admin []byte, file string) error {
 			return err
 		}
 	}
-	if file, err = followLinks(file); err != nil {
+	if file, err = userconfig.FollowLinks(file); err != nil {
 		return fmt.Errorf("merge kubeconfig: %w", err)
 	}
-	if err := makeOwned(filepath.Dir(file)); err != nil {
+	if err := userconfig.MakeOwned(filepath.Dir(file)); err != nil {
 		return fmt.Errorf("merge kubeconfig: %w", err)
 	}
-	unlock, err := lockKubeconfig(file)
+	unlock, err := userconfig.Lock(file)
 	if err != nil {
 		return err
 	}
@@ -80,11 +82,11 @@ func (r *root) mergeKubeconfig(admin []byte, file string) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("merge kubeconfig: %w", err)
 	}
-	merged, err := addContext(old, admin, in.ID)
+	merged, err := userconfig.AddContext(old, admin, in.ID)
 	if err != nil {
 		return fmt.Errorf("merge into %s: %w", file, err)
 	}
-	if err := replaceOwned(file, merged); err != nil {
+	if err := userconfig.ReplaceOwned(file, merged); err != nil {
 		return fmt.Errorf("merge kubeconfig: %w", err)
 	}
 	fmt.Fprintf(r.out, "added context %s to %s and made it the current one\n", in.ID, file)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"carob/internal/cli/userconfig"
 )
 
 const adminConfig = `apiVersion: v1
@@ -44,7 +46,7 @@ users:
 preferences: {colors: true}
 current-context: work
 `
-	once, err := addContext([]byte(own), []byte(adminConfig), "carob-1")
+	once, err := userconfig.AddContext([]byte(own), []byte(adminConfig), "carob-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ current-context: work
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := addContext(chosen, []byte(strings.ReplaceAll(adminConfig, "6443", "7443")), "carob-1")
+	again, err := userconfig.AddContext(chosen, []byte(strings.ReplaceAll(adminConfig, "6443", "7443")), "carob-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,7 @@ current-context: work
 	}
 	for name, old := range map[string]string{"nothing": "", "null": "null\n", "comments": "# x\n",
 		"empty lists": "clusters: []\ncontexts: null\nusers: []\n"} {
-		out, err := addContext([]byte(old), []byte(adminConfig), "c")
+		out, err := userconfig.AddContext([]byte(old), []byte(adminConfig), "c")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -93,7 +95,7 @@ current-context: work
 	}
 	for name, old := range map[string]string{"a list": "- a\n", "text": "hello", "no yaml": "a: [",
 		"a mapping of clusters": "clusters: {a: b}\n"} {
-		if out, err := addContext([]byte(old), []byte(adminConfig), "c"); err == nil {
+		if out, err := userconfig.AddContext([]byte(old), []byte(adminConfig), "c"); err == nil {
 			t.Errorf("%s is overwritten: %s", name, out)
 		}
 	}

@@ -221,7 +221,8 @@ func fromStatus(p *corev1.Pod) []stage {
 			if r := s.State.Running; r != nil && (started.IsZero() || r.StartedAt.Time.Before(started)) {
 				started = r.StartedAt.Time
 			}
-			for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			last := s.LastTerminationState.Terminated
+			for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, last} {
 				if t != nil && t.FinishedAt.Time.After(ended) {
 					ended = t.FinishedAt.Time
 				}

@@ -132,7 +132,9 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /api/explain", s.private(s.explain))
 	mux.Handle("GET /api/chart", s.private(s.chart))
 	for _, name := range []string{"style.css", "page.js", "rows.js", "detail.js", "pools.js", "icon.svg"} {
-		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, files, name) })
+		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, r *http.Request) {
+			http.ServeFileFS(w, r, files, name)
+		})
 	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		text, _ := fs.ReadFile(files, "index.html") // it is embedded

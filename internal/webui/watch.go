@@ -209,7 +209,8 @@ func (s *Server) watchAll(run func(func(context.Context))) {
 			return client.Get().Namespace(namespace).Resource(k.plural).VersionedParams(o, metav1.ParameterCodec)
 		}
 		run(func(ctx context.Context) {
-			s.follow(ctx, k.kind, k.plural, k.object, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			s.follow(ctx, k.kind, k.plural, k.object, func(ctx context.Context, o metav1.ListOptions) (runtime.Object,
+				error) {
 				return request(&o).Do(ctx).Get()
 			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				o.Watch = true

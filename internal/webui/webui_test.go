@@ -441,7 +441,8 @@ func TestDetails(t *testing.T) {
 	base, s := serve(t, newFakeAPI(), "")
 	res := get(t, s, base+"/api/explain?kind=pod&namespace=shop&name=web")
 	var lines explain.Lines
-	if err := json.NewDecoder(res.Body).Decode(&lines); err != nil || len(lines) != 1 || lines[0].Text != "pod shop web" {
+	err := json.NewDecoder(res.Body).Decode(&lines)
+	if err != nil || len(lines) != 1 || lines[0].Text != "pod shop web" {
 		t.Errorf("%v %v", lines, err)
 	}
 	if res := get(t, s, base+"/api/chart?namespace=shop&name=web"); res.StatusCode != http.StatusBadGateway {

@@ -1,4 +1,5 @@
-package cli
+// Package userconfig adds a context to a user's own kubeconfig, and keeps everything else in it.
+package userconfig
 
 import (
 	"bytes"
@@ -14,9 +15,9 @@ import (
 	"carob/internal/base/atomicfile"
 )
 
-// addContext copies the one context of a kubeconfig into another file under a new name and makes it
+// AddContext copies the one context of a kubeconfig into another file under a new name and makes it
 // the current one. Everything else in the file stays, including comments and unknown fields.
-func addContext(old, admin []byte, name string) ([]byte, error) {
+func AddContext(old, admin []byte, name string) ([]byte, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(old, &doc); err != nil {
 		return nil, fmt.Errorf("not a kubeconfig: %w", err)
@@ -130,8 +131,8 @@ func setNamed(top *yaml.Node, list, name, field string, v *yaml.Node) error {
 	return nil
 }
 
-// followLinks resolves the links of a path; the file need not exist.
-func followLinks(path string) (string, error) {
+// FollowLinks resolves the links of a path; the file need not exist.
+func FollowLinks(path string) (string, error) {
 	to, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return filepath.Abs(path)
@@ -139,8 +140,8 @@ func followLinks(path string) (string, error) {
 	return to, err
 }
 
-// lockKubeconfig locks the file against kubectl and others, with the lock file that they use.
-func lockKubeconfig(file string) (unlock func(), err error) {
+// Lock locks the file against kubectl and others, with the lock file that they use.
+func Lock(file string) (unlock func(), err error) {
 	lock := file + ".lock"
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
 	if errors.Is(err, fs.ErrExist) {
@@ -153,13 +154,13 @@ func lockKubeconfig(file string) (unlock func(), err error) {
 	return func() { _ = os.Remove(lock) }, nil
 }
 
-// makeOwned creates a directory with the owner of its parent.
-func makeOwned(dir string) error {
+// MakeOwned creates a directory with the owner of its parent.
+func MakeOwned(dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	parent := filepath.Dir(dir)
-	if err := makeOwned(parent); err != nil {
+	if err := MakeOwned(parent); err != nil {
 		return err
 	}
 	like, err := os.Stat(parent)
@@ -172,8 +173,8 @@ func makeOwned(dir string) error {
 	return copyOwner(dir, like)
 }
 
-// replaceOwned replaces a file atomically and keeps its owner, for `sudo carob kubeconfig --merge`.
-func replaceOwned(file string, content []byte) error {
+// ReplaceOwned replaces a file atomically and keeps its owner, for `sudo carob kubeconfig --merge`.
+func ReplaceOwned(file string, content []byte) error {
 	owner, statErr := os.Stat(file)
 	if errors.Is(statErr, fs.ErrNotExist) {
 		owner, statErr = os.Stat(filepath.Dir(file))
