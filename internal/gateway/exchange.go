@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -215,7 +214,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	}
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		for i := range f.Request {
-			change(out.Header, &f.Request[i], &out.Host)
+			proxy.Change(out.Header, &f.Request[i], &out.Host)
 		}
 		if f.Rewrite != nil {
 			if f.Rewrite.Host != "" {
@@ -249,26 +248,6 @@ func setPath(u *url.URL, escaped string) {
 	u.Path, u.RawPath = plain, escaped
 }
 
-// change applies a header filter. host is nil for responses.
-func change(h http.Header, c *httproute.HeaderChange, host *string) {
-	for _, v := range c.Set {
-		switch {
-		case v.Name == "Host" && host != nil:
-			*host = v.Value
-		case httpguts.ValidHeaderFieldValue(v.Value):
-			h[v.Name] = []string{v.Value}
-		}
-	}
-	for _, v := range c.Add {
-		if httpguts.ValidHeaderFieldValue(v.Value) {
-			h[v.Name] = append(h[v.Name], v.Value)
-		}
-	}
-	for _, name := range c.Remove {
-		delete(h, name)
-	}
-}
-
 // answer changes the response of the backend.
 func (x *exchange) answer(res *http.Response) {
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
@@ -288,7 +267,7 @@ func (x *exchange) answer(res *http.Response) {
 			}
 		}
 		for i := range f.Response {
-			change(res.Header, &f.Response[i], nil)
+			proxy.Change(res.Header, &f.Response[i], nil)
 		}
 	}
 }
@@ -431,75 +410,13 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	}
 	span.Answered(res.StatusCode)
 	end := sync.OnceFunc(func() { done(); t.end(); span.End() })
-	a := &answer{ReadCloser: res.Body, end: end, idle: idle, limit: x.met.Rule.ReadTimeout}
+	a := &proxy.Response{ReadCloser: res.Body, End: end, Idle: idle, Limit: x.met.Rule.ReadTimeout}
 	if rw, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
-		res.Body = &upgraded{answer: a, Writer: rw}
+		res.Body = &proxy.Upgraded{Response: a, Writer: rw}
 	} else {
 		res.Body = a
 	}
 	return res, nil
-}
-
-// answer is the body of a response. Its end is the end of the request.
-type answer struct {
-	io.ReadCloser
-	end   func()
-	idle  *time.Timer
-	limit time.Duration
-}
-
-func (a *answer) Read(p []byte) (int, error) {
-	n, err := a.ReadCloser.Read(p)
-	if a.idle != nil {
-		a.idle.Reset(a.limit)
-	}
-	return n, err
-}
-
-func (a *answer) Close() error {
-	err := a.ReadCloser.Close()
-	a.end()
-	return err
-}
-
-// upgraded is a connection to a backend that was upgraded from HTTP.
-type upgraded struct {
-	*answer
-	io.Writer
-}
-
-// CloseWrite ends one direction: after it, the rest of the other side's data is still received.
-func (u *upgraded) CloseWrite() error {
-	if w, ok := u.Writer.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return u.Close()
-}
-
-// upgradedClient is the client's side of such a connection.
-type upgradedClient struct {
-	net.Conn
-	told atomic.Bool // the client was sent the end of the server's data
-}
-
-// CloseWrite ends one direction. The client may still send, but must not stay idle: many servers have closed the
-// connection, and the request counts until the client closes it, too.
-func (u *upgradedClient) CloseWrite() error {
-	u.told.Store(true)
-	_ = u.SetReadDeadline(time.Now().Add(slowClient))
-	if w, ok := u.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return u.Close()
-}
-
-// Read implements net.Conn.
-func (u *upgradedClient) Read(p []byte) (int, error) {
-	n, err := u.Conn.Read(p)
-	if n > 0 && u.told.Load() {
-		_ = u.SetReadDeadline(time.Now().Add(slowClient))
-	}
-	return n, err
 }
 
 // slowClient is how long a client may send nothing of a body, or read nothing of a response. Bodies of HTTP/2 without a

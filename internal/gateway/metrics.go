@@ -15,6 +15,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/proxy"
 	"carob/internal/gateway/spans"
 )
 
@@ -280,7 +281,7 @@ func (r *seenRequest) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &upgradedClient{Conn: conn}, rw, nil
+	return &proxy.UpgradedClient{Conn: conn, Patience: slowClient}, rw, nil
 }
 
 // countedBody counts the bytes that are read from a body.

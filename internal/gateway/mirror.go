@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/proxy"
 )
 
 // Limits of copies of requests.
@@ -88,7 +89,7 @@ func (m *mirrors) deliver(req *http.Request, p *pool, b *httproute.Backend) {
 	}
 	req.URL.Host = targets[0].Address.String()
 	for i := range b.Filters.Request {
-		change(req.Header, &b.Filters.Request[i], &req.Host)
+		proxy.Change(req.Header, &b.Filters.Request[i], &req.Host)
 	}
 	res, err := tr.RoundTrip(req)
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"carob/internal/base/testwait"
+	"carob/internal/gateway/proxy"
 )
 
 // frame is a frame of a WebSocket (RFC 6455, section 5.2): its first byte has FIN, RSV1 to 3, and the opcode.
@@ -277,7 +278,7 @@ func TestClientsOfClosedServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, conn := net.Pipe()
 		defer client.Close()
-		u := &upgradedClient{Conn: halfPipe{conn}}
+		u := &proxy.UpgradedClient{Conn: halfPipe{conn}, Patience: slowClient}
 		read := make(chan time.Duration, 10)
 		go func() {
 			defer close(read)
