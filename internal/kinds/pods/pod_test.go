@@ -274,7 +274,8 @@ const armored = "metadata.annotations[container.apparmor.security.beta.kubernete
 
 func armor(container, profile string) func(p *corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Annotations = map[string]string{corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + container: profile}
+		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + container
+		p.Annotations = map[string]string{key: profile}
 	}
 }
 
