@@ -41,7 +41,8 @@ func TestNamesOfAdaptersAreCopies(t *testing.T) {
 	if fmt.Sprint(names) != "[one two]" || n > 1 {
 		t.Errorf("%v, %v allocations", names, n)
 	}
-	from, to := uintptr(unsafe.Pointer(unsafe.StringData(names[0]))), uintptr(unsafe.Pointer(unsafe.StringData(names[1])))
+	from := uintptr(unsafe.Pointer(unsafe.StringData(names[0])))
+	to := uintptr(unsafe.Pointer(unsafe.StringData(names[1])))
 	if to-from == uintptr(len("one, ")) {
 		t.Error("the names share the memory of the list")
 	}

@@ -402,7 +402,8 @@ func TestPrefill(t *testing.T) {
 		}
 		k.End(Result{})
 		for range 20 {
-			again, err := p.Pick(t.Context(), p.Request(header, &modelbody.Facts{Model: "m"}, make([]byte, 4000), "m", 0))
+			prompt := make([]byte, 4000)
+			again, err := p.Pick(t.Context(), p.Request(header, &modelbody.Facts{Model: "m"}, prompt, "m", 0))
 			if err != nil || again.Address() != k.Address() {
 				t.Fatalf("%s after %s, %v", again.Address(), k.Address(), err)
 			}

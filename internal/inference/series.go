@@ -93,7 +93,8 @@ func (f *figures) chosen(target string, k *Pick) k8smetrics.CounterMetric {
 		c = f.chose[key]
 	}
 	if c == nil {
-		c = f.attempts.WithLabelValues("success", key.target, key.pod.Name, key.pod.Namespace, strconv.Itoa(int(key.port)))
+		port := strconv.Itoa(int(key.port))
+		c = f.attempts.WithLabelValues("success", key.target, key.pod.Name, key.pod.Namespace, port)
 		f.chose[key] = c
 	}
 	return c
