@@ -22,6 +22,7 @@ import (
 	"carob/internal/base/fdstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/bodies"
 	"carob/internal/gateway/forward"
 	"carob/internal/gateway/pace"
 	"carob/internal/gateway/spans"
@@ -59,8 +60,8 @@ type Gateway struct {
 	mirrors  *mirrors
 	seen     *telemetry
 	open     atomic.Int64
-	sessions atomic.Int64 // of UDP
-	bodies   atomic.Int64 // bytes of inference requests
+	sessions atomic.Int64   // of UDP
+	bodies   *bodies.Budget // of inference requests
 
 	mu     sync.Mutex // covers what follows, for Routes
 	plan   *gatewayplan.Live
@@ -100,7 +101,8 @@ func New(cfg Config) *Gateway {
 	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: writer, mirrors: newMirrors(),
 		ports: map[netip.AddrPort]*port{}, udp: map[netip.AddrPort]*udpPort{},
 		certs: map[name]*tls.Certificate{}, failed: map[netip.AddrPort]string{}, pools: newPools(),
-		refs: map[name]map[httproute.Ref]bool{}, retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
+		refs: map[name]map[httproute.Ref]bool{}, bodies: bodies.NewBudget(inferenceBodies),
+		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
 		retryAfter: retryAfter, leaving: forward.LeavingTime}
 	f := newFigures(&g.open, &g.sessions)
 	g.feed.offers = cfg.Picker.IsValid()

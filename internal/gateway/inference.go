@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +27,7 @@ import (
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/extproc"
 	"carob/internal/gateway/proxy"
+	"carob/internal/gateway/server"
 	"carob/internal/inference"
 )
 
@@ -34,7 +35,7 @@ import (
 const (
 	inferenceBody   = 10 << 20         // bytes; as in upstream's picker
 	inferenceBodies = 512 << 20        // bytes of all requests at once
-	firstBody       = 64 << 10         // bytes that are reserved at first
+	firstBody       = 8 << 10          // bytes that are reserved at first
 	pickTime        = 90 * time.Second // of an external picker
 )
 
@@ -42,6 +43,7 @@ const (
 const (
 	badBody   = "rejected-invalid-body"
 	largeBody = "rejected-body-too-large"
+	slowBody  = "rejected-body-too-slow"
 )
 
 // served is how an InferencePool is served. It is replaced, never changed.
@@ -50,7 +52,7 @@ type served struct {
 	own    *inference.Pool // carob's picker; nil: client is used
 	config *routing.Config // of own
 	client *extproc.Client
-	bodies *atomic.Int64 // bytes of all pools
+	bodies *bodies.Budget // of all pools
 }
 
 // serve sets the picker of a pool, and the picker's endpoints. The gateway's lock is held.
@@ -59,7 +61,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	if plan == nil {
 		return
 	}
-	now := &served{plan: plan, bodies: &g.bodies}
+	now := &served{plan: plan, bodies: g.bodies}
 	before := p.served.Load()
 	switch {
 	case plan.Picker == nil:
@@ -68,7 +70,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	case before != nil && before.client != nil && samePicker(before.plan.Picker, plan.Picker):
 		now.client = before.client
 	default:
-		client, err := pickerClient(plan.Picker, pools, now.reserve)
+		client, err := pickerClient(plan.Picker, pools, g.bodies.Reserve)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot use an external endpoint picker", "pool", ref)
 		}
@@ -160,9 +162,9 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 	for _, name := range extproc.PickersHeaders() {
 		delete(x.in.Header, name)
 	}
-	q := &inferring{exchange: x, served: s, prompt: bodies.Body{Reserve: s.reserve}}
+	q := &inferring{exchange: x, served: s}
 	defer q.prompt.Release()
-	if status, reason, err := q.readBody(); err != nil {
+	if status, reason, err := q.readBody(w); err != nil {
 		q.refuse(w, status, reason, err.Error())
 		return
 	}
@@ -209,10 +211,13 @@ type inferring struct {
 	over     sync.Once
 }
 
-var errTooLarge = errors.New("the body is too large for an inference request")
+var (
+	errTooLarge = errors.New("the body is too large for an inference request")
+	errTooSlow  = errors.New("the body arrives too slowly")
+)
 
 // readBody reads the body, up to a limit, and the facts in it.
-func (q *inferring) readBody() (status int, reason string, err error) {
+func (q *inferring) readBody(w http.ResponseWriter) (status int, reason string, err error) {
 	in := q.in
 	if in.Body == nil || in.Body == http.NoBody || inference.Passes(in.Header) {
 		return 0, "", nil
@@ -225,8 +230,14 @@ func (q *inferring) readBody() (status int, reason string, err error) {
 	}
 	var scan modelbody.Scanner
 	q.kept = true
+	upload := q.served.bodies.Arrive(server.Whole(w))
+	defer func() { upload.Done(err == nil) }()
+	q.prompt.Reserve = upload.Reserve
 	for {
 		if len(q.prompt.Free()) == 0 && !q.grow() {
+			if !upload.Arrived(0) {
+				return http.StatusRequestTimeout, slowBody, errTooSlow
+			}
 			return http.StatusTooManyRequests, string(routing.Saturated), errors.New("too many large requests at once")
 		}
 		n, err := in.Body.Read(q.prompt.Free())
@@ -242,6 +253,9 @@ func (q *inferring) readBody() (status int, reason string, err error) {
 		}
 		if errors.Is(err, io.EOF) {
 			break
+		}
+		if !upload.Arrived(n) || errors.Is(err, os.ErrDeadlineExceeded) {
+			return http.StatusRequestTimeout, slowBody, errTooSlow
 		}
 		if err != nil {
 			if large, ok := errors.AsType[*http.MaxBytesError](err); ok && large != nil {

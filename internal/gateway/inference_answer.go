@@ -24,7 +24,7 @@ func (q *inferring) followed(out *http.Request, t *Target, m mode) (*http.Respon
 		return nil, err
 	}
 	err = q.stream.Answered(out.Context(), res, extproc.Following{Served: t.Address, Cancel: cancel,
-		FailOpen: q.served.plan.Picker.FailOpen, Reserve: q.served.reserve})
+		FailOpen: q.served.plan.Picker.FailOpen, Reserve: q.served.bodies.Reserve})
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("%w: %w", errNoEndpoints, err) // 503
@@ -66,15 +66,6 @@ func (b *begun) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	return b.ReadCloser.Read(p)
-}
-
-// reserve takes memory for bodies of requests and answers; less than 0 gives it back.
-func (s *served) reserve(n int64) bool {
-	if s.bodies.Add(n) > inferenceBodies && n > 0 {
-		s.bodies.Add(-n)
-		return false
-	}
-	return true
 }
 
 // tokens is the body of an answer, whose tokens are counted.

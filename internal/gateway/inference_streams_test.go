@@ -112,7 +112,7 @@ func TestOpenStreams(t *testing.T) {
 	}
 	testwait.For(t, "the picker knows that all have ended", func() bool {
 		_, servers := p.served.Load().own.Statuses()
-		return servers[0].InFlight == 0 && l.bodies.Load() == 0
+		return servers[0].InFlight == 0 && l.bodies.Used() == 0
 	})
 }
 

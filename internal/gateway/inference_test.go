@@ -154,7 +154,7 @@ func TestInference(t *testing.T) {
 			t.Errorf("%s: %d %s %s", what, status, h.Get(routing.ReasonHeader), text)
 		}
 		// The client may have the answer before the request has ended.
-		testwait.For(t, what+": all bytes are given back", func() bool { return l.bodies.Load() == 0 })
+		testwait.For(t, what+": all bytes are given back", func() bool { return l.bodies.Used() == 0 })
 	}
 	status, text, _ = l.get("GET", "x", "/v1/models", nil)
 	want(t, "without a body", status, text, 200)

@@ -143,8 +143,7 @@ func (a *pickRequest) Body(part []byte) error {
 	}
 	if need > cap(a.buffer) {
 		size := int64(min(max(need, 2*cap(a.buffer), firstBody), inferenceBody))
-		if a.served.bodies.Add(size-a.held) > inferenceBodies {
-			a.served.bodies.Add(a.held - size)
+		if !a.served.bodies.Reserve(size - a.held) {
 			return refusing(http.StatusTooManyRequests, string(routing.Saturated), "too many large requests at once")
 		}
 		a.held = size
@@ -208,7 +207,7 @@ func (a *pickRequest) hold(at netip.AddrPort) {
 
 // Sent implements extproc.Request.
 func (a *pickRequest) Sent() {
-	a.served.bodies.Add(-a.held)
+	a.served.bodies.Reserve(-a.held)
 	a.buffer, a.held = nil, 0
 }
 

@@ -52,7 +52,7 @@ func TestOfferedSheds(t *testing.T) {
 	if err := ask("llama2"); err != nil {
 		t.Errorf("what is critical: %v", err)
 	}
-	if n := l.bodies.Load(); n != 0 {
+	if n := l.bodies.Used(); n != 0 {
 		t.Errorf("%d bytes are held", n)
 	}
 }

@@ -118,8 +118,8 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 	cancel() // also the first stream, which was not closed
 	<-over
 	_, all := p.served.Load().own.Statuses()
-	if all[0].InFlight != 0 || target.requests.Load() != 0 || l.bodies.Load() != 0 {
-		t.Errorf("%+v, the pod has %d requests, bodies have %d bytes", all, target.requests.Load(), l.bodies.Load())
+	if all[0].InFlight != 0 || target.requests.Load() != 0 || l.bodies.Used() != 0 {
+		t.Errorf("%+v, the pod has %d requests, bodies have %d bytes", all, target.requests.Load(), l.bodies.Used())
 	}
 }
 

@@ -55,12 +55,19 @@ func (p *pipes) dial() net.Conn {
 // slowLab serves requests for every host with a handler, in virtual time.
 func slowLab(t *testing.T, backend http.HandlerFunc) (front *pipes, stop func()) {
 	t.Helper()
+	return slowPool(t, nil, backend)
+}
+
+// slowPool is slowLab for the pool of a picker; nil: for a Service.
+func slowPool(t *testing.T, by *served, backend http.HandlerFunc) (front *pipes, stop func()) {
+	t.Helper()
 	g := New(Config{})
 	behind := newPipes()
 	server := &http.Server{Handler: backend, ReadHeaderTimeout: time.Hour}
 	go func() { _ = server.Serve(behind) }()
 	ref := httproute.Ref{Namespace: "default", Name: "a", Port: 80}
 	p := newPool()
+	p.served.Store(by)
 	g.traffic.set(p, []gatewayplan.Endpoint{{Address: netip.MustParseAddrPort("127.0.0.1:1"), Pod: "p"}})
 	target := (*p.endpoints.Load())[0]
 	dial := func(context.Context, string, string) (net.Conn, error) { return behind.dial(), nil }

@@ -1,5 +1,6 @@
 // Package bodies keeps the bodies of inference requests in memory until a server has them, in buffers that are used
-// again: the pages of a new buffer for a prompt of 220 KB cost more processor time than the rest of its way.
+// again: the pages of a new buffer for a prompt of 220 KB cost more processor time than the rest of its way. A Budget
+// bounds their memory, and ends bodies that arrive slowly before others lack it.
 package bodies
 
 import (

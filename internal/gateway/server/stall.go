@@ -64,6 +64,16 @@ func (s *stall) check() {
 	s.end()
 }
 
+// stop ends the part in progress, and later ones.
+func (s *stall) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over && !s.ended {
+		s.ended = true
+		s.end()
+	}
+}
+
 // close is called when the handler returns. From then on nothing is ended.
 func (s *stall) close() {
 	s.mu.Lock()
@@ -78,6 +88,16 @@ type streamWriter struct {
 	http.ResponseWriter
 	c     *http.ResponseController
 	stall stall
+	body  *streamBody // of the request; nil: there is none
+}
+
+// whole is for Whole.
+func (w *streamWriter) whole() func() {
+	if w.body == nil {
+		return func() {}
+	}
+	w.body.timed = true
+	return w.body.stall.stop
 }
 
 // Write implements http.ResponseWriter.
@@ -104,14 +124,18 @@ func (w *streamWriter) close() {
 }
 
 // streamBody limits how long a client may send no byte of a body of known length. One without is a stream of messages,
-// perhaps, in which a client may be silent.
+// perhaps, in which a client may be silent, unless the handler wants the whole.
 type streamBody struct {
 	io.ReadCloser
+	timed bool
 	stall stall
 }
 
 // Read implements io.Reader. It may be called after the handler has returned.
 func (b *streamBody) Read(p []byte) (int, error) {
+	if !b.timed {
+		return b.ReadCloser.Read(p)
+	}
 	b.stall.begin()
 	n, err := b.ReadCloser.Read(p)
 	if b.stall.done() && err != nil {
@@ -124,11 +148,11 @@ func (b *streamBody) Read(p []byte) (int, error) {
 func stream(w http.ResponseWriter, r *http.Request, timeout time.Duration) (http.ResponseWriter, func()) {
 	out := &streamWriter{ResponseWriter: w, c: http.NewResponseController(w)}
 	out.stall = stall{timeout: timeout, end: func() { _ = out.c.SetWriteDeadline(time.Unix(1, 0)) }}
-	if r.ContentLength <= 0 || r.Body == nil {
+	if r.ContentLength == 0 || r.Body == nil {
 		return out, out.close
 	}
-	body := &streamBody{ReadCloser: r.Body}
+	body := &streamBody{ReadCloser: r.Body, timed: r.ContentLength > 0}
 	body.stall = stall{timeout: timeout, end: func() { _ = body.ReadCloser.Close() }}
-	r.Body = body
+	r.Body, out.body = body, body
 	return out, func() { body.stall.close(); out.close() }
 }
