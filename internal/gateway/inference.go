@@ -372,49 +372,6 @@ func (s *served) request(h http.Header, facts *modelbody.Facts, body []byte) *ro
 	return s.own.Request(h, facts, body, to.Target, to.Priority)
 }
 
-// ask calls the pool's own picker by ext-proc. If it does not respond, the pool's failure mode applies.
-func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
-	err := errNoEndpoints
-	if q.served.client != nil {
-		var picked *extproc.Picked
-		q.prompt.Lose() // the stream may send it later
-		q.stream, picked, err = q.served.client.Pick(ctx, q.in, q.prompt.Bytes())
-		switch {
-		case err == nil && picked.Answer != nil:
-			return picked.Answer, nil
-		case err == nil:
-			q.changes = picked.Headers
-			if picked.Body != nil {
-				q.parts[0] = picked.Body
-			}
-			// Only endpoints of the pool: a picker must not send requests anywhere else.
-			if q.targets = q.known(picked.Endpoints); len(q.targets) > 0 {
-				return nil, nil
-			}
-			err = errNoEndpoints
-		}
-	}
-	if !q.served.plan.Picker.FailOpen || ctx.Err() != nil {
-		return nil, err
-	}
-	return nil, q.choose(ctx)
-}
-
-// known are the targets with the given addresses, in the same order.
-func (q *inferring) known(at []netip.AddrPort) (out []*Target) {
-	of, _ := q.site.pools.Get(q.backend.Ref)
-	all := *of.endpoints.Load()
-	for _, addr := range at {
-		for _, t := range all {
-			if t.Address == addr {
-				out = append(out, t)
-				break
-			}
-		}
-	}
-	return out
-}
-
 // rewrite makes the request that the model server gets.
 func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
 	if q.kept {

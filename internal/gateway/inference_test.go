@@ -212,7 +212,28 @@ type fakePicker struct {
 	mu     sync.Mutex
 	pick   func(body []byte) []*extprocv3.ProcessingResponse
 	served []string
-	answer []byte // bodies of answers
+	answer []byte   // bodies of answers
+	among  []string // for each request: the endpoints to choose from, or ""
+}
+
+// picker starts an external picker for the pool, with FailClose, and serves the pool.
+func (l *inferenceLab) picker() (*fakePicker, *grpc.Server) {
+	l.t.Helper()
+	picker := &fakePicker{}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	extprocv3.RegisterExternalProcessorServer(server, picker)
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(ln) })
+	l.t.Cleanup(func() { server.Stop(); running.Wait() })
+	l.service("picker", "kubernetes.io/h2c", at("http://"+ln.Addr().String(), "pp"))
+	l.pool.Spec.ExtensionRef.PortNumber = new(int32(80))
+	l.pool.Spec.ExtensionRef.FailureMode = "FailClose"
+	l.serveNow()
+	return picker, server
 }
 
 func (p *fakePicker) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
@@ -235,6 +256,14 @@ func (p *fakePicker) Process(s extprocv3.ExternalProcessor_ProcessServer) error 
 		}
 		switch v := m.Request.(type) {
 		case *extprocv3.ProcessingRequest_RequestHeaders:
+			var among []string
+			for _, at := range m.MetadataContext.GetFilterMetadata()["envoy.lb.subset_hint"].
+				GetFields()["x-gateway-destination-endpoint-subset"].GetListValue().GetValues() {
+				among = append(among, at.GetStringValue())
+			}
+			p.mu.Lock()
+			p.among = append(p.among, strings.Join(among, ","))
+			p.mu.Unlock()
 			if v.RequestHeaders.EndOfStream {
 				err = decide()
 			}
@@ -287,20 +316,7 @@ func TestExternalPicker(t *testing.T) {
 	l.server(1, answering)
 	l.server(2, answering)
 	stranger := echo(t, "stranger")
-	picker := &fakePicker{}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	extprocv3.RegisterExternalProcessorServer(server, picker)
-	var running sync.WaitGroup
-	running.Go(func() { _ = server.Serve(ln) })
-	t.Cleanup(func() { server.Stop(); running.Wait() })
-	l.service("picker", "kubernetes.io/h2c", at("http://"+ln.Addr().String(), "pp"))
-	l.pool.Spec.ExtensionRef.PortNumber = new(int32(80))
-	l.pool.Spec.ExtensionRef.FailureMode = "FailClose"
-	l.serveNow()
+	picker, server := l.picker()
 	addr := func(i int) string { return fmt.Sprintf("%s:%d", l.pods[i].Status.PodIP, l.port) }
 	ask := func(answers func([]byte) []*extprocv3.ProcessingResponse) (int, string, http.Header) {
 		picker.mu.Lock()

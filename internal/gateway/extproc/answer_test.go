@@ -259,7 +259,7 @@ func TestAnswers(t *testing.T) {
 // through passes an answer, and returns what the client sees of it.
 func through(t *testing.T, client *Client, open bool, end error, memory int64) (string, int64) {
 	t.Helper()
-	stream, _, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil), nil)
+	stream, _, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func through(t *testing.T, client *Client, open bool, end error, memory int64) (
 // A client that goes away while the picker says nothing ends the answer.
 func TestClientGoes(t *testing.T) {
 	picker := &scripted{do: func(*extprocv3.ProcessingRequest, int) (responses, error) { return nil, nil }}
-	stream, _, err := picker.start(t).Pick(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil), nil)
+	stream, _, err := picker.start(t).Pick(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,8 +142,10 @@ func (c *Client) release(n int64) {
 	}
 }
 
-// Pick requests the endpoints of a request. body is the whole body; nil: there is none.
-func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Stream, *Picked, error) {
+// Pick requests the endpoints of a request. body is the whole body; nil: there is none. among are the only endpoints to
+// choose from; none: all of the pool.
+func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte, among []netip.AddrPort) (*Stream, *Picked,
+	error) {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the pick
 	stop := context.AfterFunc(ctx, cancel)
 	stream, err := extprocv3.NewExternalProcessorClient(c.conn).Process(streaming)
@@ -152,7 +154,7 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 		return nil, nil, fmt.Errorf("call the endpoint picker: %w", err)
 	}
 	var sending sync.WaitGroup
-	sending.Go(func() { send(stream, r, body) })
+	sending.Go(func() { send(stream, r, body, hint(among)) })
 	p := picking{client: c, stream: stream, left: chunks(body), out: &Picked{Headers: Change{Set: http.Header{}}}}
 	err = p.receive()
 	if err != nil || p.out.Answer != nil {
@@ -171,15 +173,28 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte) (*Strea
 	return s, p.out, nil
 }
 
+// hint restricts the choice of the picker (2.1); nil: it does not.
+func hint(among []netip.AddrPort) *corev3.Metadata {
+	if len(among) == 0 {
+		return nil
+	}
+	list := &structpb.ListValue{}
+	for _, at := range among[:min(len(among), mostSubset)] {
+		list.Values = append(list.Values, structpb.NewStringValue(at.String()))
+	}
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		subsetHint: {Fields: map[string]*structpb.Value{subsetKey: structpb.NewListValue(list)}}}}
+}
+
 // send sends the request's headers and body. The receiver gets its errors.
-func send(stream extprocv3.ExternalProcessor_ProcessClient, r *http.Request, body []byte) {
+func send(stream extprocv3.ExternalProcessor_ProcessClient, r *http.Request, body []byte, hint *corev3.Metadata) {
 	scheme := "http"
 	if r.TLS != nil {
 		scheme = "https"
 	}
 	headers := []*corev3.HeaderValue{pair(":method", r.Method), pair(":path", r.URL.RequestURI()),
 		pair(":authority", r.Host), pair(":scheme", scheme)}
-	err := stream.Send(&extprocv3.ProcessingRequest{
+	err := stream.Send(&extprocv3.ProcessingRequest{MetadataContext: hint,
 		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
 			Headers: &corev3.HeaderMap{Headers: append(headers, pairs(r.Header)...)}, EndOfStream: body == nil}},
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{

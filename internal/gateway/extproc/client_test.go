@@ -127,7 +127,7 @@ func TestHostilePickers(t *testing.T) {
 			return true
 		}
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		if _, _, err := client.Pick(t.Context(), r, []byte("prompt")); !errors.Is(err, c.want) {
+		if _, _, err := client.Pick(t.Context(), r, []byte("prompt"), nil); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, not %v", what, err, c.want)
 		}
 		if held != 0 || errors.Is(c.want, errNoMemory) != (most > 0) {
@@ -149,7 +149,7 @@ func TestChangedBodyIsGivenBack(t *testing.T) {
 	}}).start(t)
 	held := 0
 	client.reserve = func(n int64) bool { held += int(n); return true }
-	stream, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), []byte("prompt"))
+	stream, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), []byte("prompt"), nil)
 	if err != nil || string(got.Body) != "another" || held != len("another") {
 		t.Fatalf("%v %+v, %d bytes are held", err, got, held)
 	}

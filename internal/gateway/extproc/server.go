@@ -412,12 +412,18 @@ func servedBy(m *corev3.Metadata) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
+// Where a gateway names the endpoints to choose from.
+const (
+	subsetHint = "envoy.lb.subset_hint"
+	subsetKey  = "x-gateway-destination-endpoint-subset"
+)
+
 // mostSubset limits the subset of endpoints that a gateway may send.
 const mostSubset = 1024
 
 // subsetOf reads the endpoints to which a gateway restricts the choice (2.1); nil: no restriction.
 func subsetOf(m *corev3.Metadata) []netip.AddrPort {
-	v := m.GetFilterMetadata()["envoy.lb.subset_hint"].GetFields()["x-gateway-destination-endpoint-subset"]
+	v := m.GetFilterMetadata()[subsetHint].GetFields()[subsetKey]
 	if v == nil {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -136,6 +137,20 @@ func answered(t *testing.T, s *Stream, by netip.AddrPort) {
 	_ = res.Body.Close()
 }
 
+// The picker chooses among the endpoints that the client names.
+func TestHint(t *testing.T) {
+	want := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8000"), netip.MustParseAddrPort("[fd00::1]:8001")}
+	if got := subsetOf(hint(want)); !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if got := subsetOf(hint(nil)); got != nil {
+		t.Errorf("without a hint: %v", got)
+	}
+	if got := subsetOf(hint(make([]netip.AddrPort, 2*mostSubset))); len(got) > mostSubset {
+		t.Errorf("%d endpoints", len(got))
+	}
+}
+
 // carob's own client and server understand each other; large bodies go in parts.
 func TestClientAndServer(t *testing.T) {
 	for _, size := range []int{0, 1, chunk, 5*chunk + 7} {
@@ -143,7 +158,7 @@ func TestClientAndServer(t *testing.T) {
 		conn := start(t, server(a))
 		body := bytes.Repeat([]byte("x"), size)
 		c := &Client{conn: conn, patience: patience}
-		stream, got, err := c.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/v1/completions", nil), body)
+		stream, got, err := c.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/v1/completions", nil), body, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +258,7 @@ func TestHostileOrder(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	a := &asker{whole: true}
 	client := &Client{conn: start(t, server(a)), patience: patience}
-	_, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), make([]byte, 2<<20))
+	_, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), make([]byte, 2<<20), nil)
 	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
 		got.Answer.Headers.Set.Get("X-Reason") != "large" {
 		t.Errorf("%+v: %v", got, err)
