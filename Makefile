@@ -58,12 +58,12 @@ test: build images ## everything: vet, unit tests, simulator, end to end on real
 	@hack/deps $(TESTING)
 	$(GO) vet $(PKGS)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
-	hack/gotest "$(TESTED)"
+	hack/gotest "$(TESTED)" -timeout 25m
 	$(MAKE) --no-print-directory e2e helm operator
 
 unit: native ## unit tests only
 	@hack/deps $(TESTING)
-	hack/gotest "$(TESTED)"
+	hack/gotest "$(TESTED)" -timeout 25m
 
 check: native fmt vet lint generate-check cross third-party-check ## format, vet, linters, architecture, generated files, arm64, dependencies
 	$(GO) test ./internal/archtest

@@ -79,7 +79,8 @@ func TestWhole(t *testing.T) {
 			switch err := <-failures; {
 			case path == "/arrives" && (err != nil || res.StatusCode != http.StatusOK):
 				t.Errorf("%s: a body that has arrived: %d %v", what, res.StatusCode, err)
-			case path != "/arrives" && (!errors.Is(err, os.ErrDeadlineExceeded) || res.StatusCode != 408):
+			case path != "/arrives" && (!errors.Is(err, os.ErrDeadlineExceeded) ||
+				res.StatusCode != http.StatusRequestTimeout):
 				t.Errorf("%s %s: %d %v", what, path, res.StatusCode, err)
 			}
 		}

@@ -140,8 +140,10 @@ type Table struct {
 	poke   chan struct{}
 	// watch is the socket of Watch while it runs.
 	watch atomic.Pointer[os.File]
-	stale map[string]time.Time // chains to delete, and since when they are empty
-	now   func() time.Time
+	// largest are the bytes of the largest transaction: to remove what it made is reported at the same length.
+	largest int
+	stale   map[string]time.Time // chains to delete, and since when they are empty
+	now     func() time.Time
 }
 
 // readBuffer is how many bytes of replies are queued at least. One reply for each message of a transaction is queued
@@ -297,7 +299,8 @@ func (t *Table) flush(what string, size int) error {
 	if err := errors.Join(t.link.SetWriteBuffer(size+1<<20), t.link.SetReadBuffer(size+readBuffer)); err != nil {
 		return t.abandon(fmt.Errorf("enlarge the buffers: %w", err))
 	}
-	t.watchRoom(size)
+	t.largest = max(t.largest, size)
+	t.watchRoom(size + t.largest)
 	_ = t.link.SetReadDeadline(time.Now().Add(replyTimeout))
 	if err := t.conn.Flush(); err != nil {
 		return t.abandon(fmt.Errorf("%s nftables table %s: %w", what, t.cfg.Name, err))

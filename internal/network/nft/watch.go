@@ -159,8 +159,9 @@ func tableOf(attrs []byte) (string, bool) {
 // watchBuffer is the room for notifications of small transactions.
 const watchBuffer = 1 << 20
 
-// watchRoom makes room for the notifications of a transaction of this many bytes: those of our own are reported, too.
-// If some were lost, the table would be compared and written again, in another large transaction, without an end.
+// watchRoom makes room for this many bytes of notifications: our own transactions are reported, too, also what they
+// remove. If some were lost, the table would be compared and written again, in another large transaction, without an
+// end.
 func (t *Table) watchRoom(size int) {
 	socket := t.watch.Load()
 	if socket == nil {
