@@ -9,6 +9,7 @@ import (
 
 	"carob/internal/core/routing"
 	"carob/internal/gateway/extproc"
+	"carob/internal/gateway/proxy"
 	"carob/internal/inference"
 )
 
@@ -34,39 +35,7 @@ func (q *inferring) followed(out *http.Request, t *Target, m mode) (*http.Respon
 
 // firstToken waits for the beginning of a response's body. Its error is that of a server that has died before: the
 // client knows of nothing yet.
-func (q *inferring) firstToken(res *http.Response) error {
-	if res.StatusCode < http.StatusOK || res.ContentLength == 0 || res.Body == http.NoBody {
-		return nil
-	}
-	n, err := res.Body.Read(q.head[:])
-	for n == 0 && err == nil {
-		n, err = res.Body.Read(q.head[:])
-	}
-	if n == 0 && !errors.Is(err, io.EOF) {
-		return err
-	}
-	res.Body = &begun{ReadCloser: res.Body, head: q.head[:n], err: err}
-	return nil
-}
-
-// begun is the body of a response whose beginning was read.
-type begun struct {
-	io.ReadCloser
-	head []byte
-	err  error // after head
-}
-
-func (b *begun) Read(p []byte) (int, error) {
-	if len(b.head) > 0 {
-		n := copy(p, b.head)
-		b.head = b.head[n:]
-		return n, nil
-	}
-	if b.err != nil {
-		return 0, b.err
-	}
-	return b.ReadCloser.Read(p)
-}
+func (q *inferring) firstToken(res *http.Response) error { return proxy.Begin(res, q.head[:]) }
 
 // tokens is the body of an answer, whose tokens are counted.
 type tokens struct {

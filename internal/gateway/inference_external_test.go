@@ -50,7 +50,8 @@ func TestPickerNamesALeavingPod(t *testing.T) {
 		text    string
 		among   []string
 	}{
-		"then one that is there": {[]func() []*extprocv3.ProcessingResponse{names(gone, "first"), names(there, "second")},
+		"then one that is there": {
+			[]func() []*extprocv3.ProcessingResponse{names(gone, "first"), names(there, "second")},
 			200, `"got":"second"`, twice},
 		"another one second": {[]func() []*extprocv3.ProcessingResponse{names(gone+","+there, "first")}, 200,
 			`"got":"first"`, twice[:1]},

@@ -345,7 +345,7 @@ func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
 	route.out.Add(float64(rec.sent))
 	id := rec.span.TraceID()
 	if id == "" {
-		id = traceID(r.Header.Get("Traceparent"))
+		id = spans.TraceID(r.Header.Get("Traceparent"))
 	}
 	if rec.status != http.StatusSwitchingProtocols { // the duration of a WebSocket is not a latency
 		if id != "" {
@@ -371,28 +371,6 @@ func (r *seenRequest) attempt(req *http.Request, at netip.AddrPort) (*http.Reque
 		return req, nil
 	}
 	return r.span.Attempt(req, at, r.attempts-1)
-}
-
-// traceID is the trace of a W3C traceparent header (version-trace-parent-flags), or "".
-func traceID(header string) string {
-	if len(header) < 55 || header[2] != '-' || header[35] != '-' || header[52] != '-' || header[:2] == "ff" ||
-		len(header) > 55 && (header[:2] == "00" || header[55] != '-') {
-		return ""
-	}
-	zero := true
-	for i, c := range []byte(header[:55]) {
-		switch {
-		case i == 2 || i == 35 || i == 52:
-		case '0' <= c && c <= '9' || 'a' <= c && c <= 'f':
-			zero = zero && (c == '0' || i < 3 || i > 34)
-		default:
-			return ""
-		}
-	}
-	if zero {
-		return ""
-	}
-	return header[3:35]
 }
 
 // servedRoutes are the routes of a plan.

@@ -126,20 +126,6 @@ func TestMetricsAreBounded(t *testing.T) {
 	}
 }
 
-func TestTraceID(t *testing.T) {
-	id := clientTrace[3:35]
-	for header, want := range map[string]string{
-		clientTrace: id, "01" + clientTrace[2:] + "-more": id, "": "", clientTrace[:54]: "",
-		clientTrace + "-more": "", "ff" + clientTrace[2:]: "", strings.ToUpper(clientTrace): "",
-		strings.Replace(clientTrace, id, strings.Repeat("0", 32), 1): "",
-		strings.Replace(clientTrace, "-", "_", 1):                    "", strings.Repeat("\xff", 55): "",
-	} {
-		if got := traceID(header); got != want {
-			t.Errorf("traceID(%q) = %q, want %q", header, got, want)
-		}
-	}
-}
-
 // The trace context of a client goes on to the backend.
 func TestTraceContextIsPassedOn(t *testing.T) {
 	got := make(chan http.Header, 1)

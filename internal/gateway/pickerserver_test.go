@@ -62,7 +62,8 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 		for i := 0; i < len(headers); i += 2 {
 			r.Header.Set(headers[i], headers[i+1])
 		}
-		return client.Pick(metadata.AppendToOutgoingContext(t.Context(), extproc.PoolHeader, pool), r, []byte(body), nil)
+		ctx := metadata.AppendToOutgoingContext(t.Context(), extproc.PoolHeader, pool)
+		return client.Pick(ctx, r, []byte(body), nil)
 	}
 	stream, got, err := ask("llm.default", `{"prompt":"hi","model":"llama2"}`, extproc.Destination, "127.0.0.1:22")
 	if err != nil || got.Answer != nil {

@@ -184,3 +184,25 @@ func (s *Attempt) End() {
 		s.span.End()
 	}
 }
+
+// TraceID is the trace of a W3C traceparent header (version-trace-parent-flags), or "".
+func TraceID(header string) string {
+	if len(header) < 55 || header[2] != '-' || header[35] != '-' || header[52] != '-' || header[:2] == "ff" ||
+		len(header) > 55 && (header[:2] == "00" || header[55] != '-') {
+		return ""
+	}
+	zero := true
+	for i, c := range []byte(header[:55]) {
+		switch {
+		case i == 2 || i == 35 || i == 52:
+		case '0' <= c && c <= '9' || 'a' <= c && c <= 'f':
+			zero = zero && (c == '0' || i < 3 || i > 34)
+		default:
+			return ""
+		}
+	}
+	if zero {
+		return ""
+	}
+	return header[3:35]
+}
