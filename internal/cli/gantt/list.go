@@ -17,19 +17,11 @@ func (g *gantt) list(b *strings.Builder, width int) {
 	type line struct{ offset, what, text, sgr string }
 	var lines []line
 	offset, middle := 0, 0
-	for _, e := range g.entries {
-		what, text, sgr := describe(e)
-		if what == "" {
-			continue
-		}
-		who := e.Object
-		if e.Kind == journal.ActionBegin || e.Kind == journal.ActionEnd {
-			who, _ = place(e)
-		}
-		l := line{"+" + precise(e.Time.Sub(g.start())), strings.TrimSpace(shortID(who) + " " + what), text, sgr}
+	g.described(func(e journal.Entry, who, what, text, sgr string) {
+		l := line{"+" + precise(e.Time.Sub(g.start())), strings.TrimSpace(who + " " + what), text, sgr}
 		offset, middle = max(offset, utf8.RuneCountInString(l.offset)), max(middle, utf8.RuneCountInString(l.what))
 		lines = append(lines, l)
-	}
+	})
 	const indent = 4
 	for _, l := range lines {
 		head := fmt.Sprintf("%*s  %-*s  ", offset, l.offset, middle, l.what)
@@ -44,6 +36,21 @@ func (g *gantt) list(b *strings.Builder, width int) {
 			b.WriteString(g.paint(l.sgr, strings.TrimRight(head+text, " ")) + "\n")
 			head = strings.Repeat(" ", utf8.RuneCountInString(head))
 		}
+	}
+}
+
+// described passes the entries that have a description, with whom each is about.
+func (g *gantt) described(each func(e journal.Entry, who, what, text, sgr string)) {
+	for _, e := range g.entries {
+		what, text, sgr := describe(e)
+		if what == "" {
+			continue
+		}
+		who := e.Object
+		if e.Kind == journal.ActionBegin || e.Kind == journal.ActionEnd {
+			who, _ = place(e)
+		}
+		each(e, shortID(who), what, text, sgr)
 	}
 }
 

@@ -82,17 +82,9 @@ func Model(entries []journal.Entry, now time.Time) Chart {
 		out.Rows = append(out.Rows, row)
 	}
 	tones := map[string]string{"31": "bad", "32": "good", "33": "wait", "36": "event"}
-	for _, e := range g.entries {
-		what, text, sgr := describe(e)
-		if what == "" {
-			continue
-		}
-		who := e.Object
-		if e.Kind == journal.ActionBegin || e.Kind == journal.ActionEnd {
-			who, _ = place(e)
-		}
-		out.Items = append(out.Items, Item{e.Time.UnixMicro(), shortID(who), what, strings.TrimSpace(text), tones[sgr]})
-	}
+	g.described(func(e journal.Entry, who, what, text, sgr string) {
+		out.Items = append(out.Items, Item{e.Time.UnixMicro(), who, what, strings.TrimSpace(text), tones[sgr]})
+	})
 	out.Left = max(len(out.Items)-mostItems, 0)
 	out.Items = slices.Delete(out.Items, 0, out.Left)
 	return out
