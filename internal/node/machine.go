@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/podlife"
-	"carob/internal/node/cgroup"
+	"carob/internal/node/podcgroups"
 	"carob/internal/node/csi"
 	"carob/internal/node/devices"
 	"carob/internal/node/events"
@@ -38,7 +38,7 @@ type machine struct {
 	handlers runtime.HandlerWatcher // nil: no handler has a runtime of its own
 	hardware nodeobject.Machine
 	meter    *metrics.Meter
-	cgroups  *cgroup.Manager
+	cgroups  *podcgroups.Manager
 	events   *events.Recorder
 	health   *health
 	facts    *facts
@@ -84,7 +84,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.cgroups = cgroup.New(cgroup.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
+	m.cgroups = podcgroups.New(podcgroups.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
 		PodPids: cfg.PodPids, MemoryQoS: cfg.MemoryQoS,
 		NoQuota: func(uid types.UID) bool { return m.pinning.NoQuota(uid) }})
 	if err := m.cgroups.Init(); err != nil {
