@@ -26,7 +26,9 @@ import (
 	"carob/internal/base/kubeletconfig"
 	"carob/internal/core/eviction"
 	"carob/internal/core/pinning"
+	"carob/internal/core/pullcredentials"
 	"carob/internal/node"
+	"carob/internal/node/podcgroups"
 	nodestream "carob/internal/node/stream"
 )
 
@@ -57,6 +59,11 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	cfg.ManifestURL, cfg.ManifestHeader = k.StaticPodURL, k.StaticPodURLHeader
 	cfg.ManifestPeriod = k.HTTPCheckFrequency.Duration
 	cfg.MaxPulls = kubeletconfig.MaxPulls(k)
+	var err error
+	if cfg.PullPolicy, err = pullcredentials.NewPolicy(string(k.ImagePullCredentialsVerificationPolicy),
+		k.PreloadedImagesVerificationAllowlist); err != nil {
+		return fmt.Errorf("%w --kubelet-config: invalid configuration: %w", instance.ErrFlag, err)
+	}
 	if q := k.RegistryPullQPS; q != nil && *q > 0 {
 		burst := int(k.RegistryBurst)
 		if burst == 0 {
@@ -85,12 +92,21 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 		cfg.LogMaxFiles = int(*n)
 	}
 	cfg.LimitedSwap = k.MemorySwap.SwapBehavior == kubeletconfig.LimitedSwap
+	cfg.NoCPUQuota, cfg.Reservations = k.CPUCFSQuota != nil && !*k.CPUCFSQuota, reservations(k)
 	cfg.OneProcessOOM = k.SingleProcessOOMKill != nil && *k.SingleProcessOOMKill
 	cfg.MemoryQoS.Tiered = k.MemoryReservationPolicy == kubeletconfig.TieredReservation
 	if f := k.MemoryThrottlingFactor; f != nil {
 		cfg.MemoryQoS.Throttling = *f
 	}
 	return serverTLS(k, cfg.TLS)
+}
+
+// reservations are the existing cgroups that are limited to what is reserved for them (S11.E).
+func reservations(k *kubeletconfig.Configuration) (list []podcgroups.Reservation) {
+	for _, r := range kubeletconfig.EnforcedReservations(k) {
+		list = append(list, podcgroups.Reservation{For: r.For, Cgroup: r.Cgroup, Limits: r.Limits, CPUOnly: r.CPUOnly})
+	}
+	return list
 }
 
 // pinningSettings sets which containers get CPUs and NUMA nodes of their own (S10).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -24,7 +25,9 @@ func TestKubeletSettings(t *testing.T) {
 		SystemReserved:      map[string]string{"memory": "1Gi"},
 		ContainerLogMaxSize: "1Mi", ContainerLogMaxFiles: new(int32(3)), NodeLeaseDurationSeconds: 60,
 		AllowedUnsafeSysctls: []string{"net.core.somaxconn"}, TLSMinVersion: "VersionTLS13",
-		EnforceNodeAllocatable: []string{"none"}, SingleProcessOOMKill: new(true),
+		EnforceNodeAllocatable: []string{"system-reserved-compressible"}, SystemReservedCgroup: "/system",
+		SingleProcessOOMKill: new(true), CPUCFSQuota: new(false),
+		ImagePullCredentialsVerificationPolicy: "AlwaysVerify",
 	}
 	k.MemoryReservationPolicy, k.MemoryThrottlingFactor = kubeletconfig.TieredReservation, new(0.9)
 	k.MemorySwap.SwapBehavior = kubeletconfig.LimitedSwap
@@ -40,9 +43,14 @@ func TestKubeletSettings(t *testing.T) {
 	if cfg.Pulls.Limit() != 3 || cfg.Pulls.Burst() != 10 || cfg.MaxPulls != 2 || cfg.ProviderID != "carob://x" ||
 		cfg.Reserved.Memory().Value() != 1<<30 || cfg.EnforceReserved || cfg.LogMaxSize != 1<<20 ||
 		cfg.LogMaxFiles != 3 || cfg.LeaseSeconds != 60 || len(cfg.UnsafeSysctls) != 1 || !cfg.LimitedSwap ||
-		!cfg.OneProcessOOM || !cfg.MemoryQoS.Tiered || cfg.MemoryQoS.Throttling != 0.9 ||
+		!cfg.NoCPUQuota || !cfg.PullPolicy.VerifiesUnknown() || !cfg.OneProcessOOM ||
+		!cfg.MemoryQoS.Tiered || cfg.MemoryQoS.Throttling != 0.9 ||
 		cfg.TLS.MinVersion != tls.VersionTLS13 {
 		t.Errorf("%+v", cfg)
+	}
+	if r := cfg.Reservations; len(r) != 1 || r[0].For != "system" || r[0].Cgroup != "/system" || !r[0].CPUOnly ||
+		r[0].Limits.Memory().Value() != 1<<30 {
+		t.Errorf("reservations: %+v", r)
 	}
 	rec := httptest.NewRecorder()
 	cfg.Handlers["/configz"].ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/configz", nil))
@@ -50,6 +58,26 @@ func TestKubeletSettings(t *testing.T) {
 	if err := json.Unmarshal(rec.Body.Bytes(), &shown); err != nil || len(shown) != 1 ||
 		shown["kubeletconfig"].ProviderID != "carob://x" {
 		t.Errorf("%v %s", err, rec.Body)
+	}
+}
+
+// Settings that only their part can check are refused before anything starts.
+func TestWrongKubeletSettings(t *testing.T) {
+	for want, k := range map[string]*kubeletconfig.Configuration{
+		"Valid options are": {ImagePullCredentialsVerificationPolicy: "Sometimes"},
+		"invalid image pattern": {ImagePullCredentialsVerificationPolicy: "NeverVerifyAllowlistedImages",
+			PreloadedImagesVerificationAllowlist: []string{"*"}},
+		"can't set": {PreloadedImagesVerificationAllowlist: []string{"a"}},
+	} {
+		in, err := instance.Derive(instance.Flags{DataDir: t.TempDir(), Kubelet: k}, "host")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := node.Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Handlers: map[string]http.Handler{}}
+		err = kubeletSettings(&in, &cfg)
+		if !errors.Is(err, instance.ErrFlag) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
 	}
 }
 

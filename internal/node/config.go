@@ -21,9 +21,11 @@ import (
 	"carob/internal/base/journal"
 	"carob/internal/core/eviction"
 	corepinning "carob/internal/core/pinning"
+	"carob/internal/core/pullcredentials"
 	"carob/internal/core/resources"
 	"carob/internal/node/credentials"
 	"carob/internal/node/nodeobject"
+	"carob/internal/node/podcgroups"
 	"carob/internal/node/stream"
 	"carob/internal/runtime"
 )
@@ -109,10 +111,11 @@ type Config struct {
 	// ShutdownSteps are used instead of both, if there are any: how long pods have, by priority (S11.78).
 	ShutdownSteps []eviction.ShutdownStep
 
-	MaxPulls        int                  // images that are pulled at one time; default 5
-	Credentials     *credentials.Plugins // plugins for credentials of registries; nil: none
-	Pulls           *rate.Limiter        // of pulls that begin; nil: any rate (S11.26)
-	CrashBackoffMax time.Duration        // cap of the crash back-off; default 300 s (L3.78)
+	MaxPulls        int                    // images that are pulled at one time; default 5
+	Credentials     *credentials.Plugins   // plugins for credentials of registries; nil: none
+	PullPolicy      pullcredentials.Policy // for which present images a pod needs credentials
+	Pulls           *rate.Limiter          // of pulls that begin; nil: any rate (S11.26)
+	CrashBackoffMax time.Duration          // cap of the crash back-off; default 300 s (L3.78)
 
 	// Traffic are the parts of the data plane that a deleted pod waits for, at most DrainTimeout (N8.13).
 	Traffic []Traffic
@@ -125,18 +128,21 @@ type Config struct {
 	// pid (S11.101). Without EnforceReserved only the scheduler observes it (S11.120).
 	Reserved        corev1.ResourceList
 	EnforceReserved bool
-	Pinning         corepinning.Config // which containers get CPUs and NUMA nodes of their own; zero: none
-	PinningPeriod   time.Duration      // how often cpusets are compared with the decided ones; default 10 s
-	UnsafeSysctls   []string           // that pods may set beside the safe ones; NAME or PREFIX* (S11.71)
-	ProviderID      string             // of the Node object, when it is created
-	Taints          []corev1.Taint     // of the Node object, when it is created
-	LeaseSeconds    int                // default 40
-	ReportPeriod    time.Duration      // between two reports of a node that does not change; default 5 min
-	MaxImages       int                // in the status of the node; default 50, -1: all
-	LogMaxSize      int64              // bytes of a container log when it is rotated; default 10 Mi
-	LogMaxFiles     int                // of a container; default 5
-	LimitedSwap     bool               // Burstable containers may swap a share; false: none may
-	OneProcessOOM   bool               // see spec.Node
+	// Reservations are existing cgroups that are limited to what is reserved for them (S11.124).
+	Reservations  []podcgroups.Reservation
+	Pinning       corepinning.Config // which containers get CPUs and NUMA nodes of their own; zero: none
+	PinningPeriod time.Duration      // how often cpusets are compared with the decided ones; default 10 s
+	UnsafeSysctls []string           // that pods may set beside the safe ones; NAME or PREFIX* (S11.71)
+	ProviderID    string             // of the Node object, when it is created
+	Taints        []corev1.Taint     // of the Node object, when it is created
+	LeaseSeconds  int                // default 40
+	ReportPeriod  time.Duration      // between two reports of a node that does not change; default 5 min
+	MaxImages     int                // in the status of the node; default 50, -1: all
+	LogMaxSize    int64              // bytes of a container log when it is rotated; default 10 Mi
+	LogMaxFiles   int                // of a container; default 5
+	LimitedSwap   bool               // Burstable containers may swap a share; false: none may
+	OneProcessOOM bool               // see spec.Node
+	NoCPUQuota    bool               // see spec.Node
 	// MemoryQoS is how memory is kept for pods, with cgroup v2.
 	MemoryQoS resources.MemoryQoS
 

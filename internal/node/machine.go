@@ -14,7 +14,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/podlife"
-	"carob/internal/node/podcgroups"
 	"carob/internal/node/csi"
 	"carob/internal/node/devices"
 	"carob/internal/node/events"
@@ -24,6 +23,7 @@ import (
 	"carob/internal/node/nodeobject"
 	"carob/internal/node/pinning"
 	"carob/internal/node/plugins"
+	"carob/internal/node/podcgroups"
 	"carob/internal/node/refs"
 	"carob/internal/node/shutdown"
 	"carob/internal/runtime"
@@ -86,8 +86,11 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	}
 	m.cgroups = podcgroups.New(podcgroups.Config{Root: cfg.CgroupRoot, Systemd: cfg.CgroupDriver == "systemd",
 		PodPids: cfg.PodPids, MemoryQoS: cfg.MemoryQoS,
-		NoQuota: func(uid types.UID) bool { return m.pinning.NoQuota(uid) }})
+		NoQuota: func(uid types.UID) bool { return cfg.NoCPUQuota || m.pinning.NoQuota(uid) }})
 	if err := m.cgroups.Init(); err != nil {
+		return nil, fmt.Errorf("node agent: %w", err)
+	}
+	if err := m.cgroups.EnforceReserved(cfg.Reservations); err != nil {
 		return nil, fmt.Errorf("node agent: %w", err)
 	}
 	m.events = events.New(nil, cfg.Name, m.known.UID)
@@ -108,6 +111,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		m.facts.base.Swap = *swap.Capacity
 	}
 	m.facts.base.OneProcessOOM, m.facts.base.MemoryQoS = cfg.OneProcessOOM, cfg.MemoryQoS
+	m.facts.base.NoCPUQuota = cfg.NoCPUQuota
 	m.rotator = &logs.Rotator{Runtime: cfg.Runtime, MaxSize: cfg.LogMaxSize, MaxFiles: cfg.LogMaxFiles,
 		Logger: klog.FromContext(ctx).WithName("logs")}
 	m.links = &logs.Links{Dir: cfg.ContainerLogDir, Logs: cfg.PodLogDir}
@@ -207,7 +211,7 @@ func (m *machine) lifeNode(cfg *Config) func() podlife.Node {
 	fixed := podlife.Node{
 		Name: cfg.Name, RuntimeName: cfg.RuntimeName, AgentStarted: m.started,
 		CrashBackoffMax: cfg.CrashBackoffMax, ClusterDomain: cfg.ClusterDomain, CgroupV2: m.cgroups.V2(),
-		DrainTimeout: cfg.DrainTimeout,
+		DrainTimeout: cfg.DrainTimeout, NoCPUQuota: cfg.NoCPUQuota,
 	}
 	return func() podlife.Node {
 		n := fixed

@@ -15,6 +15,7 @@ import (
 	"carob/internal/core/podlife"
 	"carob/internal/node/nodeobject"
 	"carob/internal/node/oom"
+	"carob/internal/node/podcgroups"
 	"carob/internal/node/spec"
 	"carob/internal/runtime"
 )
@@ -27,10 +28,11 @@ type host struct {
 	cgroupV2     bool
 	resolverFile string
 	resolver     spec.Resolver
-	domain       string // of the cluster
-	swap         bool   // the machine has some
-	noswap       bool   // memory can be kept out of it
-	enforce      error  // of the limits across pods
+	domain       string                   // of the cluster
+	swap         bool                     // the machine has some
+	noswap       bool                     // memory can be kept out of it
+	enforce      error                    // of the limits across pods
+	reserved     []podcgroups.Reservation // that are enforced
 }
 
 // startEvents are the events of an agent's start (L10.70, L10.75, L10.77).
@@ -58,6 +60,9 @@ func startEvents(h host) []nodeEvent {
 		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced",
 			"Updated Node Allocatable limit across pods"})
 	}
+	for _, r := range h.reserved {
+		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced", r.Message()})
+	}
 	return list
 }
 
@@ -67,6 +72,7 @@ func (p *parts) tellStart(machine nodeobject.Machine, facts *spec.Node) {
 		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
 		domain: p.cfg.ClusterDomain,
 		swap:   machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity, p.cfg.limitOfPods(machine)),
+		reserved: p.cfg.Reservations,
 	}
 	if h.swap {
 		h.noswap = tmpfsHasNoswap()

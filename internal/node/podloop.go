@@ -66,7 +66,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 	if l.pulls, err = image.New(image.Config{
 		Runtime: cfg.Runtime, Handler: ofImages(cfg.RuntimeHandlers, found),
 		Secrets: l.refs, MaxPulls: cfg.MaxPulls, Limit: cfg.Pulls,
-		Plugins: m.credentialPlugins(cfg, l.refs), NodeConfig: nodeCredentials(cfg.KubeletDir),
+		Plugins: m.credentialPlugins(cfg, l.refs), NodeConfig: nodeCredentials(cfg.KubeletDir), Policy: cfg.PullPolicy,
 		Records: filepath.Join(cfg.RootDir, "pulled"),
 		Pulled:  func() { notify(l.images) }, Event: m.podEvent,
 	}); err != nil {

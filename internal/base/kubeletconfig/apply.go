@@ -135,5 +135,42 @@ func LogSize(c *Configuration) int64 {
 
 // EnforcesPods reports whether the cgroup of all pods is limited to the unreserved resources (S11.120, S11.121).
 func EnforcesPods(c *Configuration) bool {
-	return c == nil || !slices.Contains(c.EnforceNodeAllocatable, "none")
+	return c == nil || len(c.EnforceNodeAllocatable) == 0 || slices.Contains(c.EnforceNodeAllocatable, enforcePods)
+}
+
+// Values of enforceNodeAllocatable (S11.120).
+const (
+	enforcePods       = "pods"
+	enforceNone       = "none"
+	enforceSystem     = "system-reserved"
+	enforceSystemCPU  = "system-reserved-compressible"
+	enforceKubelet    = "kube-reserved"
+	enforceKubeletCPU = "kube-reserved-compressible"
+)
+
+// Reservation is a cgroup that the administrator has made, and what is reserved for it.
+type Reservation struct {
+	For     string // "system" or "kube"
+	Cgroup  string
+	Limits  corev1.ResourceList
+	CPUOnly bool // only the CPU weight is set
+}
+
+// EnforcedReservations are the reservations whose cgroups are limited to them (S11.124). The configuration must have
+// passed Check.
+func EnforcedReservations(c *Configuration) (list []Reservation) {
+	add := func(name, cgroup string, values map[string]string, whole, cpu string) {
+		if !slices.Contains(c.EnforceNodeAllocatable, whole) && !slices.Contains(c.EnforceNodeAllocatable, cpu) {
+			return
+		}
+		limits, err := quantities(values)
+		if err != nil {
+			return // Check has refused it
+		}
+		list = append(list, Reservation{For: name, Cgroup: cgroup, Limits: limits,
+			CPUOnly: slices.Contains(c.EnforceNodeAllocatable, cpu)})
+	}
+	add("system", c.SystemReservedCgroup, c.SystemReserved, enforceSystem, enforceSystemCPU)
+	add("kube", c.KubeReservedCgroup, c.KubeReserved, enforceKubelet, enforceKubeletCPU)
+	return list
 }

@@ -29,7 +29,6 @@ const (
 	followsEvents = "carob follows changes as they happen"
 	inProcess     = "carob calls its API server within the process"
 	ownKeys       = "carob makes and renews the certificates of the node itself"
-	notYet        = "carob does not have this yet"
 	noIptables    = "carob uses nftables"
 	ownCgroups    = "carob manages its own cgroups"
 )
@@ -74,18 +73,18 @@ func fields() map[string]treatment {
 		"registerNode":                           only("carob's node always has an API server", "true"),
 		"cgroupRoot":                             only(ownCgroups, `""`, `"/"`),
 		"cgroupsPerQOS":                          only("the classes of pods share the CPU by their cgroups", "true"),
-		"cpuCFSQuota":                            only(notYet, "true"),
+		"cpuCFSQuota":                            honoured,
 		"qosReserved":                            only("its feature gate is alpha", "null", "{}"),
 		"userNamespaces":                         only("carob gives each pod 65536 IDs", "null", `{"idsPerPod":65536}`, "{}"),
 		"tlsPrivateKeyFile":                      only(ownKeys, `""`),
-		"imagePullCredentialsVerificationPolicy": only(notYet, `"NeverVerifyPreloadedImages"`),
-		"preloadedImagesVerificationAllowlist":   only(notYet, "null", "[]"),
+		"imagePullCredentialsVerificationPolicy": honoured,
+		"preloadedImagesVerificationAllowlist":   honoured,
 		"enableDebuggingHandlers":                only("logs, exec, and port-forward need them", "true"),
 		"cpuCFSQuotaPeriod":                      only("its feature gate is alpha", `"100ms"`),
 		"imageMaximumGCAge":                      honoured,
 		"enableControllerAttachDetach":           only("the attach-detach controller attaches volumes", "true"),
-		"systemReservedCgroup":                   only(notYet, `""`),
-		"kubeReservedCgroup":                     only(notYet, `""`),
+		"systemReservedCgroup":                   honoured,
+		"kubeReservedCgroup":                     honoured,
 		"defaultPodSysctls":                      only("its feature gate is alpha", "null", "{}"),
 		"memoryThrottlingFactor":                 honoured,
 		"memoryReservationPolicy":                honoured,

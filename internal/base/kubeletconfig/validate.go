@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/net/http/httpguts"
 	corev1 "k8s.io/api/core/v1"
@@ -198,20 +201,53 @@ func checkReservations(c *Configuration) (errs []error) {
 			}
 		}
 	}
+	return append(errs, checkEnforcement(c)...)
+}
+
+// checkEnforcement checks which cgroups are limited, and their names (S11.69, S11.120).
+func checkEnforcement(c *Configuration) (errs []error) {
+	const field = "enforceNodeAllocatable (--enforce-node-allocatable)"
+	has := func(v string) bool { return slices.Contains(c.EnforceNodeAllocatable, v) }
 	for i, v := range c.EnforceNodeAllocatable {
 		switch {
 		case slices.Contains(c.EnforceNodeAllocatable[:i], v):
-			errs = append(errs, wrong("duplicated enforcements %q in enforceNodeAllocatable "+
-				"(--enforce-node-allocatable)", v))
-		case v == "none" && len(c.EnforceNodeAllocatable) > 1:
-			errs = append(errs, wrong("enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional "+
-				"enforcements when %q is specified", v))
-		case v != "pods" && v != "none":
-			errs = append(errs, wrong("option %q specified for enforceNodeAllocatable (--enforce-node-allocatable) is not "+
-				"supported. Valid options are \"pods\" or \"none\"", v))
+			errs = append(errs, wrong("duplicated enforcements %q in %s", v, field))
+		case v == enforceNone && len(c.EnforceNodeAllocatable) > 1:
+			errs = append(errs, wrong("%s may not contain additional enforcements when %q is specified", field, v))
+		case !slices.Contains([]string{enforcePods, enforceNone, enforceSystem, enforceSystemCPU, enforceKubelet,
+			enforceKubeletCPU}, v):
+			errs = append(errs, wrong("option %q specified for %s. Valid options are %q, %q, %q, %q, %q or %q", v, field,
+				enforcePods, enforceSystem, enforceSystemCPU, enforceKubelet, enforceKubeletCPU, enforceNone))
 		}
 	}
+	for _, r := range []struct{ name, flag, cgroup, whole, cpu string }{
+		{"systemReservedCgroup", "system-reserved-cgroup", c.SystemReservedCgroup, enforceSystem, enforceSystemCPU},
+		{"kubeReservedCgroup", "kube-reserved-cgroup", c.KubeReservedCgroup, enforceKubelet, enforceKubeletCPU},
+	} {
+		if has(r.whole) && has(r.cpu) {
+			errs = append(errs, wrong("both %q and %q cannot be specified together in %s", r.whole, r.cpu, field))
+		}
+		if r.cgroup == "" && (has(r.whole) || has(r.cpu)) {
+			errs = append(errs, wrong("%s (--%s) must be specified when %q or %q included in %s", r.name, r.flag, r.whole,
+				r.cpu, field))
+		}
+		if r.cgroup != "" && !cgroupName(r.cgroup) {
+			errs = append(errs, wrong("%s (--%s) %q must be the path of a cgroup other than the root", r.name, r.flag,
+				r.cgroup))
+		}
+	}
+	if c.ReservedSystemCPUs != "" && (c.SystemReservedCgroup != "" || c.KubeReservedCgroup != "") {
+		errs = append(errs, wrong("can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup "+
+			"(--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"))
+	}
 	return errs
+}
+
+// cgroupName reports whether a text is the path of a cgroup below the root, with or without the slash before it.
+func cgroupName(s string) bool {
+	s = strings.TrimPrefix(s, "/")
+	return s != "" && s != "." && filepath.IsLocal(s) && path.Clean(s) == s && len(s) < 1024 &&
+		!strings.ContainsFunc(s, unicode.IsControl)
 }
 
 func quantities(values map[string]string) (corev1.ResourceList, error) {

@@ -39,6 +39,7 @@ type Node struct {
 	ClusterDomain   string        // "cluster.local"
 	DrainTimeout    time.Duration // the longest wait of a deleted pod for the data plane; zero: none (N8.13)
 	CgroupV2        bool          // the unified hierarchy only: cpu requests are rounded (L4.32a)
+	NoCPUQuota      bool          // the node does not enforce CPU limits, and its runtime reports none (S11.56)
 	DiskShort       bool          // pods that ended lose their containers before others are evicted (L7.147)
 	// RecursiveReadOnly means that the runtime can make a mount and all mounts below it read-only.
 	RecursiveReadOnly bool

@@ -275,7 +275,11 @@ func (m *machine) grantInForce(id string) bool {
 		return true
 	}
 	own := m.s.Resize.Allocated.For(inst.Name)
-	return own == nil || allocation.Reached(allocation.Effective(m.s.Resize.Allocated.Whole, own), inst.Resources)
+	if own == nil {
+		return true
+	}
+	want := allocation.Effective(m.s.Resize.Allocated.Whole, own)
+	return allocation.Reached(want, m.reported(want, inst.Resources))
 }
 
 // resizeConditions exist only while they apply (L4.56).

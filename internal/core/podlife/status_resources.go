@@ -14,7 +14,7 @@ func (m *machine) setContainerResources(c *podContainer, s, old *corev1.Containe
 	granted := m.granted(c.spec)
 	want := granted
 	if r := c.newest.Resources; r != nil && c.newest.State == ContainerRunning {
-		want = allocation.InForce(want, r)
+		want = allocation.InForce(want, m.reported(want, r))
 	}
 	if old != nil && old.Resources != nil && allocation.Same(old.Resources, want) {
 		s.Resources = old.Resources
@@ -26,6 +26,14 @@ func (m *machine) setContainerResources(c *podContainer, s, old *corev1.Containe
 	} else {
 		s.AllocatedResources = granted.Requests.DeepCopy()
 	}
+}
+
+// reported are the resources that the runtime reports, with the wanted CPU limit if the node enforces none.
+func (m *machine) reported(want, actual *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	if !m.in.Node.NoCPUQuota {
+		return actual
+	}
+	return allocation.WithoutQuota(want, actual)
 }
 
 // wholeResources caches the status of the resources of the whole pod. The computation is expensive

@@ -21,6 +21,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/pullcredentials"
 	"carob/internal/node/credentials"
 )
 
@@ -46,13 +47,15 @@ type Config struct {
 	MaxPulls int
 	// Plugins provide credentials that are tried after the secrets of the pod; nil: there are none (S13.8).
 	Plugins *credentials.Plugins
+	// Policy is for which present images a pod needs credentials.
+	Policy pullcredentials.Policy
 	// NodeConfig is a docker configuration file with credentials of the node, for all pods. It need not exist.
 	NodeConfig string
 	// Limit refuses pulls that exceed a rate; nil: none is refused (S11.26).
 	Limit *rate.Limiter
 	// Event records an event about the whole pod; must not block.
 	Event func(pod *corev1.Pod, eventType, reason, message string)
-	// Pulled is called after each successful pull; nil: not called.
+	// Records is the directory of the records of pulls with credentials; empty: they are in memory only.
 	Records string
 	// Pulled is called after each pull that brought an image; nil: not called.
 	Pulled func()
@@ -112,9 +115,8 @@ func Normalize(name string) (string, error) {
 	return reference.TagNameOnly(ref).String(), nil
 }
 
-// State reports whether the image is present and the pod may use it. An image for which other
-// pods needed credentials counts as absent until the pod has pulled it with its own, too
-// (L3.114).
+// State reports whether the image is present and the pod may use it. An image for which the policy requires credentials
+// counts as absent until the pod has pulled it with its own, too (L3.114, S11.28).
 func (m *Manager) State(ctx context.Context, pod *corev1.Pod, image string) podlife.ImageState {
 	st := podlife.ImageState{Image: image}
 	found, err := m.lookup(ctx, pod, image)
@@ -132,7 +134,10 @@ func (m *Manager) State(ctx context.Context, pod *corev1.Pod, image string) podl
 
 func (m *Manager) mayUse(ctx context.Context, pod *corev1.Pod, image, id string) bool {
 	name, err := Normalize(image)
-	if err != nil || !m.records.restricted(name, id) { // an image by its ID has no name
+	if err != nil { // lookup has refused the name
+		return false
+	}
+	if !m.cfg.Policy.Verifies(image, m.records.pulled(name, id)) || m.records.open(name, id) {
 		return true
 	}
 	who := access{pod.UID, name, id}
@@ -261,13 +266,14 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	if err == nil && found != nil {
 		pulled.Size, id = int64(found.Size), found.Id
 	}
+	unknown := m.cfg.Policy.VerifiesUnknown()
 	switch {
 	case opened != nil && !opened.everybody:
 		err = m.records.end(name, id, opened.from)
 	case guarded:
-		err = errors.Join(m.records.end(name, "", credential{}), m.records.free(name, id))
+		err = errors.Join(m.records.end(name, "", credential{}), m.records.free(name, id, unknown))
 	default:
-		err = m.records.free(name, id)
+		err = m.records.free(name, id, unknown)
 	}
 	if err != nil {
 		return nil, failureOf(image, err)

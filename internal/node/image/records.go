@@ -105,15 +105,19 @@ func repository(name string) string {
 	return reference.TrimNamed(ref).String()
 }
 
-// restricted reports whether the image needs a credential, or whether that is unknown.
-func (r *records) restricted(name, id string) bool {
+// pulled reports whether the image has a record, or may be what a pull brings whose end was not recorded.
+func (r *records) pulled(name, id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.images[id] != nil || r.pulling[repository(name)] > 0
+}
+
+// open reports whether a pull without credentials has brought the image.
+func (r *records) open(name, id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.images[id]
-	if rec == nil {
-		return r.pulling[repository(name)] > 0
-	}
-	return !rec.Names[repository(name)].Everybody
+	return rec != nil && rec.Names[repository(name)].Everybody
 }
 
 // allows reports whether one of the credentials gives access to a restricted image.
@@ -175,12 +179,13 @@ func (r *records) forget(name string) error {
 	return r.remove(name + intentSuffix)
 }
 
-// free records that a pull without credentials brought the image.
-func (r *records) free(name, id string) error {
+// free records that a pull without credentials brought the image. An image that nobody pulled with credentials gets a
+// record only with unknown: if the policy requires credentials for images without a record.
+func (r *records) free(name, id string, unknown bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name = repository(name)
-	if r.images[id] != nil {
+	if r.images[id] != nil || unknown {
 		return r.grant(name, id, func(g *granted) bool {
 			was := g.Everybody
 			g.Everybody = true

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/pullcredentials"
 )
 
 // store is a runtime that keeps what it pulled; each image needs a password, or none.
@@ -121,8 +123,8 @@ func TestPullWithoutRecord(t *testing.T) {
 	if r, err = openRecords(dir); err != nil { // the crash
 		t.Fatal(err)
 	}
-	if !r.restricted(private, "sha256:x") || !r.restricted("reg.example.com/app:2", "sha256:x") ||
-		r.restricted("reg.example.com/other:1", "sha256:x") {
+	if !r.pulled(private, "sha256:x") || !r.pulled("reg.example.com/app:2", "sha256:x") || r.open(private, "sha256:x") ||
+		r.pulled("reg.example.com/other:1", "sha256:x") {
 		t.Error("what the pull brought is free, or other things are not")
 	}
 	if err := r.begin(private); err != nil {
@@ -134,8 +136,8 @@ func TestPullWithoutRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !r.restricted(private, "sha256:x") || !r.allows(private, "sha256:x", []credential{with}) ||
-		r.restricted(private, "sha256:y") {
+	if !r.pulled(private, "sha256:x") || r.open(private, "sha256:x") || r.pulled(private, "sha256:y") ||
+		!r.allows(private, "sha256:x", []credential{with}) {
 		t.Error("after the record it is not the record that counts")
 	}
 }
@@ -158,5 +160,64 @@ func TestRecordsOfImagesThatAreGone(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || r.images["sha256:a"] != nil ||
 		r.images["sha256:b"] == nil {
 		t.Errorf("%v %v %v", entries, err, r.images)
+	}
+}
+
+// Each policy decides about images that are present (S11.28): of an unknown origin, pulled by somebody without
+// credentials, and pulled with credentials. A pull that the policy demands opens the image.
+func TestPolicies(t *testing.T) {
+	const preloaded, public = "reg.example.com/preloaded:1", "reg.example.com/public:1"
+	key := dockerSecret("right", "reg.example.com", "u", "right")
+	key.Namespace, key.UID = "default", "right"
+	for _, c := range []struct {
+		mode      string
+		allow     []string
+		preloaded bool // a pod without credentials may use it
+		private   bool
+	}{
+		{pullcredentials.NeverVerifyPreloadedImages, nil, true, false},
+		{pullcredentials.NeverVerify, nil, true, true},
+		{pullcredentials.AlwaysVerify, nil, false, false},
+		{pullcredentials.NeverVerifyAllowlistedImages, []string{"reg.example.com/preloaded"}, true, false},
+		{pullcredentials.NeverVerifyAllowlistedImages, []string{"reg.example.com/app"}, false, true},
+	} {
+		policy, err := pullcredentials.NewPolicy(c.mode, c.allow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &store{passwords: map[string]string{private: "right"}, here: map[string]bool{preloaded: true}}
+		dir := t.TempDir()
+		open := func() *Manager {
+			m, err := New(Config{Runtime: s, Secrets: secrets{"right": key}, MaxPulls: 1, Records: dir, Policy: policy,
+				Event: func(*corev1.Pod, string, string, string) {}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m
+		}
+		m := open()
+		if _, f := m.Pull(t.Context(), tenant("owner", "right"), private, nil); f != nil {
+			t.Fatal(f)
+		}
+		if _, f := m.Pull(t.Context(), tenant("anybody"), public, nil); f != nil {
+			t.Fatal(f)
+		}
+		check := func(m *Manager, pod *corev1.Pod, image string, want bool) {
+			t.Helper()
+			if st := m.State(t.Context(), pod, image); (st.Ref != "") != want || st.Err != "" {
+				t.Errorf("%s %v: %s for %s: %+v, want %v", c.mode, c.allow, image, pod.UID, st, want)
+			}
+		}
+		for _, m := range []*Manager{m, open()} { // and after a restart
+			check(m, tenant("owner", "right"), private, true)
+			check(m, tenant("stranger"), private, c.private)
+			check(m, tenant("stranger"), public, true)
+			check(m, tenant("stranger"), preloaded, c.preloaded)
+		}
+		// The pull that follows shows that the registry gives it to everybody.
+		if _, f := m.Pull(t.Context(), tenant("stranger"), preloaded, nil); f != nil {
+			t.Fatal(f)
+		}
+		check(open(), tenant("stranger"), preloaded, true)
 	}
 }

@@ -58,14 +58,14 @@ providers:
 		if got := strings.Join(r.pulls, ", "); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
-		if m.records.restricted(image, "sha256:ref") {
+		if m.records.pulled(image, "sha256:ref") && !m.records.open(image, "sha256:ref") {
 			t.Error("an image that the node's credentials have opened is not for all pods")
 		}
 		r.pulls, r.passwords[image] = nil, "own"
 		if _, f := m.Pull(t.Context(), podWith("own"), image, nil); f != nil {
 			t.Fatal(f)
 		}
-		if !m.records.restricted(image, "sha256:ref") {
+		if !m.records.pulled(image, "sha256:ref") || m.records.open(image, "sha256:ref") {
 			t.Error("an image that a pod's secret has opened is for all pods")
 		}
 	})

@@ -3,10 +3,14 @@ package podcgroups
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
+	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,4 +54,26 @@ func removeEmpty(dirs map[string]string) bool {
 		}
 	}
 	return empty
+}
+
+// kill ends every process below the directories.
+func kill(dirs map[string]string) error {
+	var errs []error
+	for _, controller := range slices.Sorted(maps.Keys(dirs)) {
+		dir := dirs[controller]
+		// cgroup v2 kills a whole tree at once, including processes that fork meanwhile.
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err == nil {
+			continue
+		}
+		pids, err := cgroups.GetAllPids(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -151,30 +151,38 @@ func (m *Manager) Parent(pod *corev1.Pod) string {
 	return m.name(resources.PodCgroupPath(resources.QoS(pod), pod.UID))
 }
 
-func (m *Manager) name(p resources.CgroupPath) string {
-	p = slices.Concat(m.root, p)
+func (m *Manager) name(p resources.CgroupPath) string { return m.spelled(slices.Concat(m.root, p)) }
+
+// spelled is a path from the root of the hierarchies as the cgroup driver spells it.
+func (m *Manager) spelled(p resources.CgroupPath) string {
 	if m.systemd {
 		return p.Systemd()
 	}
 	return p.Cgroupfs()
 }
 
-// group is the driver of one group; paths are its directories when they are known.
+// group is the driver of one group of carob; paths are its directories when they are known.
 func (m *Manager) group(p resources.CgroupPath, paths map[string]string) (cgroups.Manager, error) {
+	return m.driver(slices.Concat(m.root, p), paths)
+}
+
+// driver is the driver of the group with a path from the root of the hierarchies.
+func (m *Manager) driver(p resources.CgroupPath, paths map[string]string) (cgroups.Manager, error) {
 	cg := &cgroups.Cgroup{Resources: &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true}}
+	name := m.spelled(p)
 	if m.systemd {
 		cg.Systemd = true
-		cg.Name = m.name(p)
-		cg.Parent = strings.TrimSuffix(m.name(p[:len(p)-1]), "/")
-		if len(m.root)+len(p) == 1 {
+		cg.Name = name
+		cg.Parent = strings.TrimSuffix(m.spelled(p[:len(p)-1]), "/")
+		if len(p) == 1 {
 			cg.Parent = "-.slice"
 		}
 	} else {
-		cg.Path = m.name(p)
+		cg.Path = name
 	}
 	cm, err := m.open(cg, paths)
 	if err != nil {
-		return nil, fmt.Errorf("cgroup %s: %w", m.name(p), err)
+		return nil, fmt.Errorf("cgroup %s: %w", name, err)
 	}
 	return cm, nil
 }
@@ -523,28 +531,6 @@ func (m *Manager) remove(ctx context.Context, p resources.CgroupPath) error {
 		}
 	}
 	return fmt.Errorf("remove cgroup %s: %w", m.name(p), err)
-}
-
-// kill ends every process below the directories.
-func kill(dirs map[string]string) error {
-	var errs []error
-	for _, controller := range slices.Sorted(maps.Keys(dirs)) {
-		dir := dirs[controller]
-		// cgroup v2 kills a whole tree at once, including processes that fork meanwhile.
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0); err == nil {
-			continue
-		}
-		pids, err := cgroups.GetAllPids(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				errs = append(errs, fmt.Errorf("kill process %d: %w", pid, err))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // List returns the pods that have a group.

@@ -25,7 +25,11 @@ func onFiles(t *testing.T, q resources.MemoryQoS) (m *Manager, root string) {
 	m = New(Config{Root: "/carob-test", MemoryQoS: q})
 	m.v2, m.bases = true, map[string]string{"": root}
 	m.open = func(cg *cgroups.Cgroup, paths map[string]string) (cgroups.Manager, error) {
-		cm, err := fs2.NewManager(cg, paths[""])
+		dir := paths[""]
+		if paths == nil {
+			dir = filepath.Join(filepath.Dir(root), cg.Path)
+		}
+		cm, err := fs2.NewManager(cg, dir)
 		return existing{cm}, err
 	}
 	files(t, root)

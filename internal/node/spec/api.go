@@ -41,6 +41,8 @@ type Node struct {
 	Swap           int64 // bytes of swap that Burstable containers share (S15); 0: none of them may swap
 	// OneProcessOOM has the kernel kill one process of a container that is out of memory, not all (S11.86).
 	OneProcessOOM bool
+	// NoCPUQuota lifts the CPU limits of containers: the kernel limits no container's CPU time (S11.56).
+	NoCPUQuota    bool
 	MemoryQoS     resources.MemoryQoS // of containers, with cgroup v2
 	PageSizes     []string            // of huge pages, as cgroups spell them: "2MB"
 	ThermalEvents []string            // counters of the CPUs below /sys, which containers must not read (L3.161)

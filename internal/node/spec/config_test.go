@@ -656,3 +656,26 @@ func build(in ContainerInput) (*cri.ContainerConfig, error) {
 	}
 	return containerConfig(&in, env)
 }
+
+// Without quotas the kernel limits no CPU time: neither of containers, nor of sandboxes (S11.56). Shares stay.
+func TestNoCPUQuota(t *testing.T) {
+	pod := testPod()
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+	pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
+	for quota, node := range map[int64]*Node{100_000: {}, -1: {NoCPUQuota: true}} {
+		for name, r := range map[string]*cri.LinuxContainerResources{
+			"container": ContainerResources(pod, &pod.Spec.Containers[0], node),
+			"sandbox":   podResources(pod, node), "overhead": overheadResources(pod, node)} {
+			if name == "sandbox" && quota > 0 {
+				quota += 100_000 // with the overhead
+			}
+			if r.CpuQuota != quota || r.CpuShares < 1024 {
+				t.Errorf("%s: quota %d, want %d, shares %d", name, r.CpuQuota, quota, r.CpuShares)
+			}
+			if name == "sandbox" && quota > 0 {
+				quota -= 100_000
+			}
+		}
+	}
+}

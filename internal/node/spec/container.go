@@ -86,7 +86,7 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 	cg := resources.ContainerCgroup(pod, c)
 	r := &cri.LinuxContainerResources{
 		CpuPeriod:          resources.CPUPeriod,
-		CpuQuota:           cg.CPUQuota,
+		CpuQuota:           node.quota(cg.CPUQuota),
 		CpuShares:          int64(cg.CPUShares),
 		MemoryLimitInBytes: cg.Memory,
 		OomScoreAdj:        resources.OOMScoreAdj(pod, c, node.Capacity.Memory().Value()),
@@ -108,6 +108,17 @@ func ContainerResources(pod *corev1.Pod, c *corev1.Container, node *Node) *cri.L
 		r.MemorySwapLimitInBytes = cg.Memory // the same: no swap. Version 1 needs a limit for that
 	}
 	return r
+}
+
+// noQuota lifts a limit of CPU time; 0 would leave that of a container which is resized.
+const noQuota = -1
+
+// quota is the limit of CPU time that the node enforces.
+func (n *Node) quota(wanted int64) int64 {
+	if n.NoCPUQuota {
+		return noQuota
+	}
+	return wanted
 }
 
 // hugePages are the limits for all sizes that the machine has: 0 where nothing was requested (L3.117n).

@@ -55,8 +55,8 @@ func SandboxConfig(in SandboxInput) (*cri.PodSandboxConfig, []Warning, error) {
 			CgroupParent:    in.CgroupParent,
 			SecurityContext: sandboxSecurity(pod, in.UserNS),
 			Sysctls:         sysctls(pod),
-			Overhead:        overheadResources(pod),
-			Resources:       podResources(pod),
+			Overhead:        overheadResources(pod, in.Node),
+			Resources:       podResources(pod, in.Node),
 		},
 	}, warnings, nil
 }
@@ -108,24 +108,24 @@ func sysctls(pod *corev1.Pod) map[string]string {
 }
 
 // podResources is what the whole pod may use, for runtimes that size the sandbox (VMs).
-func podResources(pod *corev1.Pod) *cri.LinuxContainerResources {
+func podResources(pod *corev1.Pod, node *Node) *cri.LinuxContainerResources {
 	cg := resources.PodCgroup(pod)
 	return &cri.LinuxContainerResources{
 		CpuPeriod:          resources.CPUPeriod,
-		CpuQuota:           cg.CPUQuota,
+		CpuQuota:           node.quota(cg.CPUQuota),
 		CpuShares:          int64(cg.CPUShares),
 		MemoryLimitInBytes: cg.Memory,
 	}
 }
 
-func overheadResources(pod *corev1.Pod) *cri.LinuxContainerResources {
+func overheadResources(pod *corev1.Pod, node *Node) *cri.LinuxContainerResources {
 	if len(pod.Spec.Overhead) == 0 {
 		return nil
 	}
 	cpu := pod.Spec.Overhead.Cpu().MilliValue()
 	return &cri.LinuxContainerResources{
 		CpuPeriod:          resources.CPUPeriod,
-		CpuQuota:           resources.CPUQuota(cpu),
+		CpuQuota:           node.quota(resources.CPUQuota(cpu)),
 		CpuShares:          int64(resources.CPUShares(cpu)),
 		MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value(),
 	}

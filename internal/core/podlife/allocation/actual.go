@@ -48,6 +48,19 @@ func Reached(want, actual *corev1.ResourceRequirements) bool {
 		!(reported && differs(want.Requests, actual.Requests, corev1.ResourceCPU, leastCPURequest))
 }
 
+// WithoutQuota returns the resources that a runtime reports, with the wanted CPU limit: on a node that enforces no CPU
+// limits, the runtime reports none.
+func WithoutQuota(want, actual *corev1.ResourceRequirements) *corev1.ResourceRequirements {
+	limits := corev1.ResourceList{}
+	if q, ok := actual.Limits[corev1.ResourceMemory]; ok {
+		limits[corev1.ResourceMemory] = q
+	}
+	if q, ok := want.Limits[corev1.ResourceCPU]; ok {
+		limits[corev1.ResourceCPU] = q
+	}
+	return &corev1.ResourceRequirements{Requests: actual.Requests, Limits: limits}
+}
+
 // differs reports whether the runtime uses another value than the allocated one. CPU shares
 // round by a thousandth of a core; values up to least do not count.
 func differs(allocated, actual corev1.ResourceList, name corev1.ResourceName, least int64) bool {

@@ -8,21 +8,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
+func list(cpu, memory string) corev1.ResourceList {
+	l := corev1.ResourceList{}
+	if cpu != "" {
+		l[corev1.ResourceCPU] = resource.MustParse(cpu)
+	}
+	if memory != "" {
+		l[corev1.ResourceMemory] = resource.MustParse(memory)
+	}
+	if len(l) == 0 {
+		return nil
+	}
+	return l
+}
+
 // The resources in the runtime are reported, unless they differ only by rounding (L3.127, L4.32b).
 func TestResourcesInForce(t *testing.T) {
-	list := func(cpu, memory string) corev1.ResourceList {
-		l := corev1.ResourceList{}
-		if cpu != "" {
-			l[corev1.ResourceCPU] = resource.MustParse(cpu)
-		}
-		if memory != "" {
-			l[corev1.ResourceMemory] = resource.MustParse(memory)
-		}
-		if len(l) == 0 {
-			return nil
-		}
-		return l
-	}
 	for _, test := range []struct {
 		name                    string
 		allocated, actual, want corev1.ResourceRequirements
@@ -96,5 +97,36 @@ func TestWholePodInForce(t *testing.T) {
 				t.Errorf("%+v, v2 %v: %q, want %q", test, v2, got, want)
 			}
 		}
+	}
+}
+
+// A node that enforces no CPU limits: the wanted limit counts as reached and is shown; memory and requests are those
+// that the runtime reports (S11.56).
+func TestWithoutQuota(t *testing.T) {
+	want := &corev1.ResourceRequirements{Requests: list("500m", "64Mi"), Limits: list("1", "1Gi")}
+	for _, c := range []struct {
+		actual  corev1.ResourceRequirements
+		reached bool
+	}{
+		{corev1.ResourceRequirements{Requests: list("500m", ""), Limits: list("", "1Gi")}, true},
+		{corev1.ResourceRequirements{Requests: list("500m", ""), Limits: list("250m", "1Gi")}, true}, // of before
+		{corev1.ResourceRequirements{Requests: list("500m", ""), Limits: list("", "2Gi")}, false},
+		{corev1.ResourceRequirements{Requests: list("200m", ""), Limits: list("", "1Gi")}, false},
+	} {
+		before := c.actual.DeepCopy()
+		actual := WithoutQuota(want, &c.actual)
+		if got := Reached(want, actual); got != c.reached {
+			t.Errorf("%v: reached %v", c.actual, got)
+		}
+		if limit := InForce(want, actual).Limits.Cpu(); limit.Value() != 1 {
+			t.Errorf("%v: shows the limit %v", c.actual, limit)
+		}
+		if diff := cmp.Diff(before, &c.actual); diff != "" {
+			t.Errorf("the report was changed: %s", diff)
+		}
+	}
+	free := &corev1.ResourceRequirements{Requests: list("500m", "")}
+	if r := WithoutQuota(free, &corev1.ResourceRequirements{Limits: list("1", "")}); len(r.Limits) > 0 {
+		t.Errorf("a container without a limit shows %v", r.Limits)
 	}
 }
