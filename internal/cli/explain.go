@@ -123,7 +123,36 @@ func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
 		return nil, err
 	}
 	return explain.Pod(p, explain.Beside{Events: x.events(ctx, p.UID), Claims: claims,
-		Handler: x.missingHandler(ctx, p), Log: x.failedLog(ctx, p)}, time.Now()), nil
+		ResourceClaims: x.missingResourceClaims(ctx, p), Handler: x.missingHandler(ctx, p), Log: x.failedLog(ctx, p)},
+		time.Now()), nil
+}
+
+// missingResourceClaims names the ResourceClaims of a pod, and their templates, that do not exist. What the user may
+// not read is not named: to read pods is enough to have them explained.
+func (x *explainer) missingResourceClaims(ctx context.Context, p *corev1.Pod) (out []string) {
+	made := map[string]*string{} // by their name in the pod: those of templates
+	for _, s := range p.Status.ResourceClaimStatuses {
+		made[s.Name] = s.ResourceClaimName
+	}
+	claims := x.c.ResourceV1().ResourceClaims(p.Namespace)
+	templates := x.c.ResourceV1().ResourceClaimTemplates(p.Namespace)
+	for _, c := range p.Spec.ResourceClaims {
+		name, of := c.ResourceClaimName, c.ResourceClaimTemplateName
+		if name == nil {
+			name = made[c.Name]
+		}
+		switch {
+		case name != nil:
+			if _, err := claims.Get(ctx, *name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+				out = append(out, "resource claim "+*name)
+			}
+		case of != nil:
+			if _, err := templates.Get(ctx, *of, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+				out = append(out, "resource claim template "+*of)
+			}
+		}
+	}
+	return out
 }
 
 // missingHandler is the RuntimeClass handler of a pod if its node does not have it now. It is empty if that is not

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
@@ -62,5 +63,38 @@ func TestExplainNamesWhatDoesNotExist(t *testing.T) {
 		if err := ask(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
+	}
+}
+
+// ResourceClaims and templates of a pod that do not exist are named; those that may not be read are not.
+func TestExplainNamesMissingResourceClaims(t *testing.T) {
+	code := map[string]int{"gone": http.StatusNotFound, "template": http.StatusNotFound, "made-x1": http.StatusNotFound,
+		"secret": http.StatusForbidden, "there": http.StatusOK}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code[name])
+		reason := map[int]string{http.StatusNotFound: "NotFound", http.StatusForbidden: "Forbidden"}[code[name]]
+		body := `{"apiVersion":"v1","kind":"Status","reason":"` + reason + `"}`
+		if reason == "" {
+			body = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim"}`
+		}
+		if _, err := w.Write([]byte(body)); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &corev1.Pod{Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
+		{Name: "a", ResourceClaimName: new("gone")}, {Name: "b", ResourceClaimName: new("secret")},
+		{Name: "c", ResourceClaimName: new("there")}, {Name: "d", ResourceClaimTemplateName: new("template")},
+		{Name: "e", ResourceClaimTemplateName: new("there")}}}}
+	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "e", ResourceClaimName: new("made-x1")}}
+	got := strings.Join((&explainer{c: c}).missingResourceClaims(t.Context(), p), ", ")
+	if want := "resource claim gone, resource claim template template, resource claim made-x1"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -67,10 +67,8 @@ func TestEventsDoNotRepeat(t *testing.T) {
 		event("a", `Failed to pull image "i": `+cause), event("b", "Error: ErrImagePull"), event("c", "Error: ErrImagePull"),
 		event("d", cause), event("e", "Error: short cause"),
 	}}, now), `
-! container c waits: Back-off pulling image "i": ErrImagePull: `+cause+` (ImagePullBackOff)
-! event 60s ago: Failed to pull image "i": see above (Failed)
-! event 60s ago: Error: ErrImagePull (Failed)
-! event 60s ago: Error: short cause (Failed)
+! container c waits: `+cause+` (ImagePullBackOff)
+! event 60s ago: short cause (Failed)
 `)
 }
 
@@ -137,6 +135,33 @@ func TestPod(t *testing.T) {
 ! is not ready: its readiness gate a/b is not True
 ! event 2m ago: it did not work (Failed)
 `},
+		{"a claim of devices", func(p *corev1.Pod) { p.Spec.NodeName = "" }, `
+! is not scheduled: resource claim gpu does not exist
+`},
+		{"hook", func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Name: "c", Lifecycle: &corev1.Lifecycle{
+				PostStart: &corev1.LifecycleHandler{}}}}
+			p.Status.ContainerStatuses[0].Ready, p.Status.ContainerStatuses[0].Started = false, new(false)
+		}, `
+! container c has run for 60m, and its postStart hook has not ended yet
+`},
+		{"hook and probe", func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Name: "c", StartupProbe: &corev1.Probe{},
+				Lifecycle: &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{}}}}
+			p.Status.ContainerStatuses[0].Ready, p.Status.ContainerStatuses[0].Started = false, new(false)
+		}, `
+! container c has run for 60m, and its postStart hook has not ended yet, or its startup probe has not succeeded yet
+`},
+		{"startup", func(p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].Ready, p.Status.ContainerStatuses[0].Started = false, new(false)
+		}, `
+! container c has run for 60m, and its startup probe has not succeeded yet
+`},
+		{"deadline", func(p *corev1.Pod) {
+			p.Spec.ActiveDeadlineSeconds, p.Status.StartTime = new(int64(60)), new(before(90*time.Second))
+		}, `
+! its activeDeadlineSeconds were over 30s ago: its containers are being ended
+`},
 		{"deleted", func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.Finalizers = new(before(5*time.Minute)), []string{"x/y"}
 		}, `
@@ -157,7 +182,11 @@ func TestPod(t *testing.T) {
 		if !strings.Contains(c.want, "event") {
 			events = nil
 		}
-		expectLines(t, c.what, Pod(pod(c.change), Beside{Events: events}, now), c.want)
+		var missing []string
+		if c.what == "a claim of devices" {
+			missing = []string{"resource claim gpu"}
+		}
+		expectLines(t, c.what, Pod(pod(c.change), Beside{Events: events, ResourceClaims: missing}, now), c.want)
 	}
 }
 

@@ -19,6 +19,8 @@ type Beside struct {
 	Events []corev1.Event // about it
 	// Claims explain its claims that are not bound, by name; no lines: the claim does not exist.
 	Claims map[string]Lines
+	// ResourceClaims are the names of its ResourceClaims and of their templates that do not exist, each with its kind.
+	ResourceClaims []string
 	// Handler is the pod's RuntimeClass handler if no container runtime of its node serves it now; empty otherwise.
 	Handler string
 	Log     *Log // of FailedLog; nil if there is none, or if it could not be read
@@ -34,8 +36,9 @@ func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 	case p.Status.Phase == corev1.PodFailed:
 		out.warn("has failed%s", after(": ", because(p.Status.Reason, p.Status.Message)))
 		out.containers(p, now)
-	case !out.scheduled(p):
+	case !out.scheduled(p, b.ResourceClaims):
 	default:
+		out.deadline(p, now)
 		out.containers(p, now)
 		out.gates(p)
 		if !out.Problems() {
@@ -84,8 +87,19 @@ func (l *Lines) deletion(p *corev1.Pod, now time.Time) {
 	}
 }
 
-// scheduled reports whether the pod has a nodeand explains why it has none.
-func (l *Lines) scheduled(p *corev1.Pod) bool {
+// deadline says that a pod is ended because its time is over, which its status shows only afterwards.
+func (l *Lines) deadline(p *corev1.Pod, now time.Time) {
+	if p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil {
+		return
+	}
+	end := p.Status.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
+	if now.After(end) {
+		l.warn("its activeDeadlineSeconds were over %s ago: its containers are being ended", ago(now, end))
+	}
+}
+
+// scheduled reports whether the pod has a node, and explains why it has none.
+func (l *Lines) scheduled(p *corev1.Pod, missing []string) bool {
 	if p.Spec.NodeName != "" {
 		return true
 	}
@@ -98,7 +112,13 @@ func (l *Lines) scheduled(p *corev1.Pod) bool {
 		return false
 	}
 	if c := condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		l.warn("is not scheduled: %s", because(c.Reason, c.Message))
+		l.warn("is not scheduled: %s", because(c.Reason, brief(c.Message)))
+		return false
+	}
+	for _, m := range missing {
+		l.warn("is not scheduled: %s does not exist", m)
+	}
+	if len(missing) > 0 {
 		return false
 	}
 	if s := p.Spec.SchedulerName; s != "" && s != corev1.DefaultSchedulerName {
@@ -135,7 +155,7 @@ func (l *Lines) containers(p *corev1.Pod, now time.Time) {
 		if done || sidecar[s.Name] && s.Started != nil && *s.Started {
 			continue
 		}
-		l.container("init container", s, now)
+		l.container("init container", s, specOf(p.Spec.InitContainers, s.Name).Image, now)
 		if s.State.Running != nil {
 			l.warn("init container %s has run for %s; what follows waits for it", s.Name,
 				ago(now, s.State.Running.StartedAt.Time))
@@ -144,22 +164,48 @@ func (l *Lines) containers(p *corev1.Pod, now time.Time) {
 	}
 	for i := range p.Status.ContainerStatuses {
 		s := &p.Status.ContainerStatuses[i]
-		l.container("container", s, now)
+		l.container("container", s, specOf(p.Spec.Containers, s.Name).Image, now)
 		if s.State.Running == nil || s.Ready || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		if s.Started == nil || !*s.Started {
-			l.warn("container %s runs, and its startup probe has not succeeded yet", s.Name)
+			l.warn("container %s has run for %s, and its %s", s.Name, ago(now, s.State.Running.StartedAt.Time),
+				notStarted(specOf(p.Spec.Containers, s.Name)))
 		} else {
 			l.warn("container %s runs, and is not ready: its readiness probe does not succeed", s.Name)
 		}
 	}
 }
 
-func (l *Lines) container(what string, s *corev1.ContainerStatus, now time.Time) {
+// specOf returns the container with a name; an empty one if there is none.
+func specOf(all []corev1.Container, name string) *corev1.Container {
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
+		}
+	}
+	return &corev1.Container{}
+}
+
+// notStarted is what a running container waits for before its readiness counts.
+func notStarted(c *corev1.Container) string {
+	const probe, hook = "startup probe has not succeeded yet", "postStart hook has not ended yet"
+	switch hooked := c.Lifecycle != nil && c.Lifecycle.PostStart != nil; {
+	case hooked && c.StartupProbe != nil:
+		return hook + ", or its " + probe
+	case hooked:
+		return hook
+	}
+	return probe
+}
+
+func (l *Lines) container(what string, s *corev1.ContainerStatus, image string, now time.Time) {
 	switch st := s.State; {
 	case st.Waiting != nil:
-		text := because(st.Waiting.Reason, st.Waiting.Message)
+		text, ok := pullProblem(image, st.Waiting.Reason, st.Waiting.Message)
+		if !ok {
+			text = because(st.Waiting.Reason, brief(st.Waiting.Message))
+		}
 		if text == "" {
 			text = "its status gives no reason yet"
 		}
@@ -183,7 +229,7 @@ func exited(t *corev1.ContainerStateTerminated, now time.Time) string {
 		text += " " + ago(now, t.FinishedAt.Time) + " ago"
 	}
 	if t.Reason != "" && t.Reason != "Error" && t.Reason != "Completed" || t.Message != "" {
-		text += ": " + because(t.Reason, strings.TrimSpace(t.Message))
+		text += ": " + because(t.Reason, brief(strings.TrimSpace(t.Message)))
 	}
 	return text
 }
@@ -232,8 +278,9 @@ func (l *Lines) events(all []corev1.Event, now time.Time) {
 	})
 	printed := 0
 	for _, e := range warnings {
-		message, repeats := l.unsaid(strings.TrimSpace(e.Message))
-		if repeats {
+		message := brief(strings.TrimSpace(e.Message))
+		crash := e.Reason == "BackOff" && l.said("CrashLoopBackOff")
+		if crash || l.said(message) || !strings.Contains(message, " ") { // one word is the reason that a line has
 			continue
 		}
 		l.warn("event %s ago: %s", ago(now, eventTime(e)), because(e.Reason, message))
@@ -256,30 +303,7 @@ func eventTime(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// longRepeat is the minimum length in bytes of the end of a message that is omitted because an earlier line has the
-// same text.
-const longRepeat = 40
-
-// unsaid shortens a message whose end repeats an earlier line, such as the cause of a failed pull, which events and
-// statuses wrap as "what was attempted: cause". It reports whether the whole message is in an earlier line.
-func (l *Lines) unsaid(message string) (short string, repeats bool) {
-	shown := func(text string) bool {
-		return slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(o.Text, text) })
-	}
-	if message != "" && shown(message) {
-		return message, true
-	}
-	for at := 0; ; {
-		i := strings.Index(message[at:], ": ")
-		if i < 0 {
-			return message, false
-		}
-		at += i + len(": ")
-		if len(message)-at < longRepeat {
-			return message, false
-		}
-		if shown(message[at:]) {
-			return message[:at] + "see above", false
-		}
-	}
+// said reports whether a line before has a text, such as the cause of a failed pull, which statuses and events repeat.
+func (l *Lines) said(text string) bool {
+	return text != "" && slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(o.Text, text) })
 }

@@ -28,6 +28,12 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 	case OpAsk:
 		return fmt.Errorf("reading users and groups of the image: %w", errno)
 	case OpTree, OpTreeIn:
+		if o.Code == OpTreeIn && o.S[1] != "" { // in the view of an image, whose place says nothing to users
+			if errno == unix.EXDEV || errno == unix.ELOOP {
+				return fmt.Errorf("subPath %q leads out of its image volume: %w", o.S[1], errno)
+			}
+			return fmt.Errorf("subPath %q of an image volume: %w", o.S[1], errno)
+		}
 		return fmt.Errorf("opening mount source %q: %w", strings.TrimSuffix(o.S[0]+"/"+o.S[1], "/"), errno)
 	case OpAttach:
 		if errno == unix.EPERM && o.N[2] != ProcFree {

@@ -1,0 +1,30 @@
+package plan
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A subPath that its image does not have, or that leads out of it, is named as the user wrote it.
+func TestFailureOfImageSubPath(t *testing.T) {
+	for errno, want := range map[unix.Errno]string{
+		unix.ENOENT: `subPath "no/such" of an image volume: no such file or directory`,
+		unix.EXDEV:  `subPath "no/such" leads out of its image volume: invalid cross-device link`,
+		unix.ELOOP:  `subPath "no/such" leads out of its image volume: too many levels of symbolic links`,
+	} {
+		p := &Program{}
+		p.treeIn("/state/containers/1/volume-0", "no/such")
+		err := p.Failure(0, 0, errno, "")
+		if err == nil || err.Error() != want || !errors.Is(err, errno) {
+			t.Errorf("%v: %v, want %s", errno, err, want)
+		}
+	}
+	p := &Program{}
+	p.treeIn("/state/containers/1/volume-0", "")
+	if err := p.Failure(0, 0, unix.ENOENT, ""); err == nil || !strings.Contains(err.Error(), "/state/containers") {
+		t.Errorf("the place of the whole image is not named: %v", err)
+	}
+}
