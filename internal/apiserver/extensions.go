@@ -26,6 +26,7 @@ import (
 	"carob/internal/apiserver/compression"
 	"carob/internal/apiserver/crds"
 	"carob/internal/apiserver/flow"
+	"carob/internal/apiserver/inprocess"
 	"carob/internal/apiserver/metricsapi/external"
 	"carob/internal/apiserver/metricsapi/usage"
 	"carob/internal/apiserver/storage"
@@ -52,7 +53,9 @@ type extensions struct {
 // serverClient is the client configuration of the extensions' controllers and informers, with the
 // server's own identity.
 func (s *Server) serverClient() *restclient.Config {
-	return s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
+	c := s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
+	c.UserAgent = inprocess.UserAgent("kube-apiserver")
+	return c
 }
 
 func admissionregistrationResource(r string) schema.GroupResource {

@@ -140,7 +140,6 @@ func connect(cfg *rest.Config) (Clients, error) {
 	c := rest.CopyConfig(cfg)
 	c.QPS = -1
 	c.WarningHandler = rest.NoWarnings{} // the deletion of namespaces also lists deprecated kinds
-	rest.AddUserAgent(c, "carob-controllers")
 	var clients Clients
 	var err error
 	if clients.Metadata, err = metadata.NewForConfig(c); err != nil {

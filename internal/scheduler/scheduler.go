@@ -85,7 +85,6 @@ func New(cfg *rest.Config, o Options) (*Scheduler, error) {
 		c.ContentType = "application/vnd.kubernetes.protobuf"
 		c.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	}
-	rest.AddUserAgent(c, "carob-scheduler")
 	client, err := kubernetes.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: create API client: %w", err)

@@ -117,6 +117,24 @@ func TestDeployment(t *testing.T) {
 		"replicaset-controller SuccessfulCreate Created pod: web-",
 		"replicaset-controller SuccessfulDelete Deleted pod: web-"}, "-n", r.namespace, "get", "events", "-o",
 		`jsonpath={range .items[*]}{.source.component} {.reason} {.message}{"\n"}{end}`)
+	// W11.7: the field managers are upstream's, whatever the name of the executable file.
+	managers := map[string]bool{}
+	for line := range strings.Lines(r.do("get", "deployments,replicasets,pods", "--show-managed-fields", "-o",
+		`jsonpath={range .items[*].metadata.managedFields[*]}{.manager} {.operation} {.subresource}{"\n"}{end}`)) {
+		managers[strings.TrimSpace(line)] = true
+	}
+	for _, m := range []string{"kube-controller-manager Update", "kube-controller-manager Update status",
+		"kubelet Update status"} {
+		if !managers[m] {
+			t.Errorf("no field manager %q in %v", m, managers)
+		}
+		delete(managers, m)
+	}
+	for m := range managers {
+		if !strings.HasPrefix(m, "kubectl") && m != "kube-scheduler Update" && m != "kube-scheduler Update status" {
+			t.Errorf("field manager %q", m)
+		}
+	}
 
 	r.do("delete", "deployment", "web", "--cascade=foreground")
 	if left := r.do("get", "pods,replicasets", "-o", "name"); left != "" {

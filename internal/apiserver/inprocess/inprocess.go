@@ -37,12 +37,20 @@ func ClientConfig(handler http.Handler, name string, groups ...string) *restclie
 	return &restclient.Config{
 		Host:      host,
 		Transport: &transport{handler: handler, user: info},
+		UserAgent: UserAgent("carob"),
 		QPS:       -1,
 		ContentConfig: restclient.ContentConfig{
 			ContentType:        runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
 	}
+}
+
+// UserAgent is client-go's default user agent with the name of a component instead of the executable
+// file's. The API server stores the name as the manager of the fields that the component writes.
+func UserAgent(component string) string {
+	_, version, _ := strings.Cut(restclient.DefaultKubernetesUserAgent(), "/")
+	return component + "/" + version
 }
 
 type userKey struct{}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	restclient "k8s.io/client-go/rest"
 )
 
 func client(h http.Handler, user string, groups ...string) *http.Client {
@@ -42,6 +43,20 @@ func TestIdentity(t *testing.T) {
 		resp.Body.Close()
 		if name != tc.user || strings.Join(groups, ",") != tc.want {
 			t.Errorf("%s in %v", name, groups)
+		}
+	}
+}
+
+// The name in the user agent, which the API server stores as field manager, is that of a component: it does not change
+// with the name of the executable file.
+func TestUserAgent(t *testing.T) {
+	for cfg, want := range map[*restclient.Config]string{
+		ClientConfig(http.NotFoundHandler(), "u"): "carob/v",
+		{UserAgent: UserAgent("kubelet")}:         "kubelet/v",
+	} {
+		name, _, _ := strings.Cut(restclient.DefaultKubernetesUserAgent(), "/")
+		if !strings.HasPrefix(cfg.UserAgent, want) || strings.Contains(cfg.UserAgent, name) {
+			t.Errorf("user agent %q", cfg.UserAgent)
 		}
 	}
 }
