@@ -214,7 +214,7 @@ type always struct{ rest.RESTCreateStrategy }
 func (always) GenerateName(base string) string { return base + "same" }
 
 // If a generated name exists, another one is generated, eight times; then the error says that the client may try
-// again.
+// again (W0.32).
 func testNameCollisions(t *testing.T, r *running) {
 	store := r.stores[corev1.Resource("configmaps")].Store
 	strategy := store.CreateStrategy

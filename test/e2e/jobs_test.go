@@ -46,6 +46,9 @@ func TestJob(t *testing.T) {
 	c.kubectl(t, "create", "cronjob", "tick", "--image=busybox:1.32.0", "--schedule=0 0 1 1 *", "--", "true")
 	c.kubectl(t, "create", "job", "manual", "--from=cronjob/tick")
 	c.wait(t, "job/manual", "condition=complete")
+	contains(t, "W5.4: the Job", c.kubectl(t, "get", "job", "manual", "-o", "jsonpath={.metadata.annotations} "+
+		"{.metadata.ownerReferences[0].kind}/{.metadata.ownerReferences[0].name}"),
+		`"cronjob.kubernetes.io/instantiate":"manual"`, "CronJob/tick")
 	// Deleting what is above takes along what is below (W6.27).
 	c.kubectl(t, "delete", "cronjob", "tick")
 	c.gone(t, "job/manual")

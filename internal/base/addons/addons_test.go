@@ -1,6 +1,13 @@
 package addons
 
-import "testing"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
 
 // Each object of an add-on has its label, and its switch, which is on, comes last.
 func TestManifests(t *testing.T) {
@@ -29,5 +36,43 @@ func TestManifests(t *testing.T) {
 	}
 	if _, ok := Find("nosuch"); ok {
 		t.Error("an add-on that is none")
+	}
+}
+
+// W9.1: the names and columns of VerticalPodAutoscalers and their checkpoints.
+func TestVerticalPodAutoscalerColumns(t *testing.T) {
+	a, _ := Find("vpa")
+	objects, err := a.Manifests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range objects {
+		if o.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		names, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "names", "shortNames")
+		versions, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions")
+		for _, v := range versions {
+			v, _ := v.(map[string]any)
+			line := fmt.Sprintf("%s %v %v served=%v", o.GetName(), names, v["name"], v["served"])
+			columns, _, _ := unstructured.NestedSlice(v, "additionalPrinterColumns")
+			for _, c := range columns {
+				c, _ := c.(map[string]any)
+				line += fmt.Sprint(" ", c["name"])
+				if p, ok := c["priority"]; ok && p != int64(0) {
+					line += fmt.Sprint("/", p)
+				}
+			}
+			got = append(got, line)
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"verticalpodautoscalercheckpoints.autoscaling.k8s.io [vpacheckpoint] v1 served=true",
+		"verticalpodautoscalers.autoscaling.k8s.io [vpa] v1 served=true Mode CPU Mem Provided Age MinReplicas/1 OOMSeconds/1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
 }

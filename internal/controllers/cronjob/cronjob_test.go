@@ -97,6 +97,39 @@ func TestEveryMinute(t *testing.T) {
 	})
 }
 
+// W6.33: the events of Jobs that are deleted because of the history limit, and of a deletion that fails.
+func TestHistoryEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.SuccessfulJobsHistoryLimit = new(int32(0)) }))
+		refused := false
+		api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "delete" && gvr.Resource == "jobs" && !refused {
+				refused = true
+				return apierrors.NewForbidden(gvr.GroupResource(), "c-15778081", errors.New("no"))
+			}
+			return nil
+		}
+		r := start(t.Context(), t, api)
+		defer r.Stop()
+		time.Sleep(61 * time.Second)
+		finish(api, "c-15778081")
+		time.Sleep(time.Second)
+		api.Before = nil
+		controllertest.Change(api, "ns", "c", func(cj *batchv1.CronJob) { cj.Spec.Suspend = new(true) })
+		time.Sleep(10 * time.Minute)
+		if left := names(api); len(left) != 0 {
+			t.Errorf("Jobs %q", left)
+		}
+		events := r.Events()
+		for _, want := range []string{"Normal SuccessfulDelete Deleted job c-15778081",
+			`Warning FailedDelete Deleted job: jobs.batch "c-15778081" is forbidden: no`} {
+			if !slices.Contains(events, want) {
+				t.Errorf("no event %q in %q", want, events)
+			}
+		}
+	})
+}
+
 // A Job that can't be created: upstream's event, and growing waits (W6.34).
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

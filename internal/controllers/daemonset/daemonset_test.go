@@ -402,7 +402,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// The events of creations, deletions and failures (W0.34–W0.37, W4.34), and that a pod that fails again and again is
+// The events of creations, deletions and failures (W0.34–W0.37, W4.34, W4.41), and that a pod that fails again and again is
 // replaced with growing back-off.
 func TestFailures(t *testing.T) {
 	t.Run("without surge", func(t *testing.T) { failAgain(t, func(*appsv1.DaemonSet) {}) })
@@ -543,8 +543,47 @@ func TestDuplicateRevision(t *testing.T) {
 	})
 }
 
+// W10.32: the current revision is made again with the next number if a user deletes it; an old one is not.
+func TestRevisionIsDeleted(t *testing.T) {
+	inWorld(t, 1, nil, nil, func(w *world) {
+		w.settle()
+		w.change(func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
+		w.settle()
+		list := func() (out []int64) {
+			for _, r := range controllertest.All[*appsv1.ControllerRevision](w.api) {
+				out = append(out, r.Revision)
+			}
+			slices.Sort(out)
+			return out
+		}
+		remove := func(number int64) {
+			for _, r := range controllertest.All[*appsv1.ControllerRevision](w.api) {
+				if r.Revision == number {
+					w.api.Remove(r)
+				}
+			}
+			w.change(func(s *appsv1.DaemonSet) {
+				s.Annotations = map[string]string{"any": fmt.Sprint("change ", number)}
+			})
+			w.settle()
+		}
+		remove(2)
+		if got := list(); !slices.Equal(got, []int64{1, 2}) {
+			t.Errorf("after the current one was deleted: %v", got)
+		}
+		remove(1)
+		if got := list(); !slices.Equal(got, []int64{2}) {
+			t.Errorf("after the old one was deleted: %v", got)
+		}
+		remove(2)
+		if got := list(); !slices.Equal(got, []int64{1}) {
+			t.Errorf("after the only one was deleted: %v", got)
+		}
+	})
+}
+
 // If a revision with other data has the name, the set counts a collision, and the revision gets another name
-// (W4.60a). Matching orphans are adopted, pods that no longer match are released.
+// (W4.60a). Matching orphans are adopted, also revisions (W10.31), pods that no longer match are released.
 func TestCollisionAndAdoption(t *testing.T) {
 	inWorld(t, 1, nil, func(w *world) {
 		set := w.set()

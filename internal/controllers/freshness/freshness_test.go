@@ -62,6 +62,7 @@ func (w *world) expect(t *testing.T, what string, fresh bool, woken ...string) {
 	w.woken = nil
 }
 
+// W0.8, W0.17: a key waits until the watches show what its last pass has written.
 func TestWritesAreSeenFirst(t *testing.T) {
 	w := newWorld(t)
 	w.expect(t, "nothing written", true)

@@ -52,6 +52,7 @@ func want(t *testing.T, c *calls, list ...string) {
 	}
 }
 
+// W0.10: a key that is added while it is reconciled is reconciled once more afterwards, never twice at a time.
 func TestAddsWhileBusyAreMerged(t *testing.T) {
 	run(t, 4, func(c *calls) Func {
 		return func(_ context.Context, key string) (time.Duration, error) {

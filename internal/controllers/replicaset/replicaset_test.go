@@ -115,9 +115,9 @@ func TestCrowdedNodes(t *testing.T) {
 	}
 }
 
-// A set that creates or deletes all its pods at once stores its status when the watch shows that, and not before: each
-// status of a set leads to one of its Deployment. One that could not do all says so at once, and never counts a pod
-// that it has deleted: its Deployment would take the pod as available (W2.42).
+// W1.11: a set that creates or deletes all its pods at once stores its status when the watch shows that, not before: a
+// status leads to one of its Deployment. If it could not do all, it stores that at once, and never counts a pod that it
+// has deleted, which its Deployment would take as available (W2.42).
 func TestStatusWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		pods    int // at the beginning

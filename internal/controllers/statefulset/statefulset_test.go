@@ -449,8 +449,18 @@ func TestEvents(t *testing.T) {
 		w.settle()
 		w.wantEvents("Normal SuccessfulCreate Create Claim data-web-0 Pod web-0 in StatefulSet web success",
 			"Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
+		if s := w.set(); s.Status.CollisionCount == nil || *s.Status.CollisionCount != 0 ||
+			s.Status.ObservedGeneration != s.Generation {
+			w.Errorf("W3.75: status %+v", s.Status)
+		}
+		controllertest.Change(w.api, "ns", "web", func(s *appsv1.StatefulSet) {
+			s.Status.Conditions = []appsv1.StatefulSetCondition{{Type: "example.com/Mine", Status: "True"}}
+		})
 		w.change(func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
 		w.settle()
+		if c := w.set().Status.Conditions; len(c) != 1 || c[0].Type != "example.com/Mine" {
+			w.Errorf("W3.75: conditions %v", c)
+		}
 		w.wantEvents("Normal SuccessfulDelete Delete Pod web-0 in StatefulSet web successful",
 			"Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful")
 		synctest.Wait()

@@ -238,8 +238,8 @@ func TestResizeWithUnknownResult(t *testing.T) {
 	}
 }
 
-// A pod that differs from the recommendation is resized in place; if that is rejected, it is
-// evicted (W9.8, W9.57).
+// A pod that differs from the recommendation, which the first sample gives (W9.39), is resized in place; if that is
+// rejected, it is evicted (W9.8, W9.57). The checkpoint has the name of the autoscaler and the container (W9.37).
 func TestEvictionAfterRejectedResize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate))

@@ -212,7 +212,7 @@ func TestRank(t *testing.T) {
 		{"W0.51 phase", pod("b", node("node"), phase(corev1.PodUnknown)),
 			pod("a", node("node"), phase(corev1.PodRunning))},
 		{"W0.51 ready", pod("b", node("node"), phase(corev1.PodRunning), costs("9")), pod("a", ready(time.Hour))},
-		{"W0.52", pod("b", ready(time.Hour), costs("-1")), pod("a", ready(0))},
+		{"W0.2, W0.52", pod("b", ready(time.Hour), costs("-1")), pod("a", ready(0))},
 		{"W0.52 malformed", pod("b", ready(time.Hour), costs("+7")), pod("a", ready(0), costs("1"))},
 		{"W0.52 malformed", pod("b", ready(time.Hour), costs("007")), pod("a", ready(0), costs("1"))},
 		{"W0.53", pod("b", ready(time.Hour), node("full")), pod("a", ready(0))},

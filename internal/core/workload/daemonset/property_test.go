@@ -240,3 +240,28 @@ func (w *world) converge(t tester) {
 		t.Fatalf("status %+v of %d", s, desired)
 	}
 }
+
+// W4.50: a pod is updated if its hash is the current one, or its template generation the set's.
+func TestUpdated(t *testing.T) {
+	pod := func(hash, generation string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{
+			appsv1.ControllerRevisionHashLabelKey: hash, generationLabel: generation}}}
+	}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{
+		Annotations: map[string]string{appsv1.DeprecatedTemplateGeneration: "2"}}}
+	for _, c := range []struct {
+		pod     *corev1.Pod
+		current string
+		want    bool
+	}{
+		{pod("b", "1"), "b", true}, {pod("a", "2"), "b", true}, {pod("a", "1"), "b", false},
+		{pod("", ""), "b", false}, {pod("", "1"), "", false}, {&corev1.Pod{}, "", false},
+	} {
+		if got := updated(set, c.current, c.pod); got != c.want {
+			t.Errorf("current hash %q, pod %v: %v", c.current, c.pod.Labels, got)
+		}
+	}
+	if updated(&appsv1.DaemonSet{}, "b", pod("a", "")) {
+		t.Error("a set without the annotation has no template generation")
+	}
+}

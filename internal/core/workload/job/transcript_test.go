@@ -158,3 +158,22 @@ func (w *world) advance(by time.Duration) {
 	}
 	w.now = end
 }
+
+// W5.21: one step creates or deletes at most 500 pods.
+func TestBurst(t *testing.T) {
+	w := newWorld()
+	if err := w.apply("parallelism: 1200\ncompletions: 1200"); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.plan(false).Create); n != 500 {
+		t.Errorf("%d creations in one step", n)
+	}
+	w.sync()
+	if len(w.pods) != 1200 {
+		t.Fatalf("%d pods in the end", len(w.pods))
+	}
+	w.job.Spec.Suspend = new(true)
+	if n := len(w.plan(false).Delete); n != 500 {
+		t.Errorf("%d deletions in one step", n)
+	}
+}

@@ -92,6 +92,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// W0.1: terminatingReplicas is part of each status.
 func TestStatus(t *testing.T) {
 	failed := errors.New("exceeded quota")
 	for _, c := range []struct {

@@ -3,7 +3,9 @@ package vpa
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +72,52 @@ func TestConverges(t *testing.T) {
 	cpu, memory = recommended(t, m, at)
 	within("processor time that fell", cpu, 200)
 	within("memory that fell", memory, 400<<20)
+}
+
+// W9.3, W9.32, W9.33, W9.75: the policy limits target and bounds, not the uncapped target; it excludes resources and
+// containers, and init containers have no recommendation. The containers are sorted by name.
+func TestPolicies(t *testing.T) {
+	pod := podOf("p", 4, 0)
+	pod.Spec.InitContainers = []corev1.Container{{Name: "init"}}
+	m := NewModel()
+	v := autoscaler(func(v *VerticalPodAutoscaler) {
+		v.Spec.ResourcePolicy = &ResourcePolicy{ContainerPolicies: []ContainerPolicy{
+			{ContainerName: "c0", MinAllowed: list("3", ""), MaxAllowed: list("", "300Mi")},
+			{ContainerName: "c1", Mode: new(ScalingOff)},
+			{ContainerName: "c2", ControlledResources: &[]corev1.ResourceName{corev1.ResourceMemory}},
+			{ContainerName: "*", MaxAllowed: list("100m", "")},
+		}}
+	})
+	m.SetTargets(targetOf(v))
+	m.SetPods([]*corev1.Pod{pod}, traceStart)
+	for _, c := range []string{"c3", "init", "c1", "c2", "c0"} {
+		m.AddSample(Sample{Pod: Name{Namespace: "ns", Name: "p"}, Container: c, At: traceStart, CPU: 200,
+			Memory: 400 << 20}, traceStart)
+	}
+	status, err := m.Recommend(here, traceStart.Add(Pass))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range status.Recommendation.Containers {
+		line := c.ContainerName
+		for _, l := range []corev1.ResourceList{c.LowerBound, c.Target, c.UpperBound, c.UncappedTarget} {
+			line += " "
+			for _, name := range slices.Sorted(maps.Keys(l)) {
+				q := l[name]
+				line += fmt.Sprintf("/%s=%s", name, q.String())
+			}
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"c0 /cpu=3/memory=87381333 /cpu=3/memory=300Mi /cpu=100G/memory=300Mi /cpu=247m/memory=511772986",
+		"c2 /memory=87381333 /memory=511772986 /memory=97656250000Ki /memory=511772986",
+		"c3 /cpu=8m/memory=87381333 /cpu=100m/memory=511772986 /cpu=100m/memory=97656250000Ki /cpu=247m/memory=511772986",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("recommended\n%s", strings.Join(got, "\n"))
+	}
 }
 
 // W9.27: a kill counts as more memory than was used; each kill counts once, and a second one does

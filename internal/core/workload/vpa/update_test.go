@@ -164,6 +164,13 @@ func TestSteps(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.what, names[got], names[c.want])
 		}
 	}
+	// W9.7: mode Recreate never resizes.
+	recreate := autoscaler(mode(ModeRecreate, 1), recommends("100m", "200m", "500m"))
+	small := owned("a", "10m", "100Mi")
+	round := NewRound(recreate, []*corev1.Pod{small}, scaleOf(1), Ranges{}, Resizes{}, traceStart)
+	if got := round.Step(small); got != Evict {
+		t.Errorf("mode Recreate: %s", names[got])
+	}
 	// The start time of an ended resize does not apply to the next one.
 	v, since := autoscaler(mode(ModeInPlaceOrRecreate, 1), recommends("100m", "200m", "500m")), Resizes{}
 	flight := owned("a", "10m", "100Mi", condition(corev1.PodResizePending, corev1.PodReasonDeferred))
