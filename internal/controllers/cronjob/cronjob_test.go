@@ -100,7 +100,9 @@ func TestEveryMinute(t *testing.T) {
 // W6.33: the events of Jobs that are deleted because of the history limit, and of a deletion that fails.
 func TestHistoryEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.SuccessfulJobsHistoryLimit = new(int32(0)) }))
+		api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) {
+			s.SuccessfulJobsHistoryLimit = new(int32(0))
+		}))
 		refused := false
 		api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
 			if verb == "delete" && gvr.Resource == "jobs" && !refused {

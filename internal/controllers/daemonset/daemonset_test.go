@@ -402,7 +402,7 @@ func TestNodes(t *testing.T) {
 	})
 }
 
-// The events of creations, deletions and failures (W0.34–W0.37, W4.34, W4.41), and that a pod that fails again and again is
+// The events of creations, deletions and failures (W0.34–W0.37, W4.34, W4.41); a pod that fails again and again is
 // replaced with growing back-off.
 func TestFailures(t *testing.T) {
 	t.Run("without surge", func(t *testing.T) { failAgain(t, func(*appsv1.DaemonSet) {}) })

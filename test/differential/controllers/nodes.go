@@ -131,14 +131,16 @@ func target(p *corev1.Pod) string {
 	return required.NodeSelectorTerms[0].MatchFields[0].Values[0]
 }
 
-// start binds and runs all pods that may run.
+// start binds all pods that may run, and then runs them. Both in one go would let a fast controller delete a pod before
+// it is bound, because of another that runs already: such a pod is gone at once, a bound one is being deleted.
 func (k *kubelet) start(ready bool) error {
 	var errs []error
+	var bound []*corev1.Pod
 	for i := range k.all {
 		p := &k.all[i]
 		if p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodPending {
 			if ready && p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil {
-				errs = append(errs, k.write(p, corev1.PodRunning, true))
+				bound = append(bound, p)
 			}
 			continue
 		}
@@ -151,13 +153,16 @@ func (k *kubelet) start(ready bool) error {
 				Name: p.Name, UID: p.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: node}},
 				metav1.CreateOptions{})
 			if apierrors.IsNotFound(err) {
-				continue // its controller has deleted it, because of pods that run since the list
+				continue // its controller has deleted it since the list
 			}
 			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
 		}
+		bound = append(bound, p)
+	}
+	for _, p := range bound {
 		errs = append(errs, k.write(p, corev1.PodRunning, ready))
 	}
 	return errors.Join(errs...)
