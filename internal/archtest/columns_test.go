@@ -27,6 +27,25 @@ func TestCodeIsNarrow(t *testing.T) {
 	}
 }
 
+// The programs in C are as narrow; nothing in them stays whole.
+func TestCIsNarrow(t *testing.T) {
+	files := append(tracked(t, "*.c"), tracked(t, "*.h")...)
+	if len(files) < 5 {
+		t.Fatalf("only %d files of C: %v", len(files), files)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(filepath.Join(top, name))
+		if err != nil {
+			continue // removed and not committed yet
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			if width(line) > columns {
+				t.Errorf("%s:%d has more than %d columns", name, i+1, columns)
+			}
+		}
+	}
+}
+
 // wideLines returns the numbers of the lines that are too wide and could be wrapped.
 func wideLines(text []byte) (wide []int) {
 	var whole map[int]bool

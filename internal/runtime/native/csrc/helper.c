@@ -27,15 +27,16 @@
 // Keep in step with plan/program.go.
 enum {
 	OP_OPEN = 1, OP_WRITE, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_CHDIR, OP_TREE, OP_TREE_IN, OP_ATTR,
-	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH, OP_PIVOT,
-	OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS, OP_NO_NEW_PRIVS, OP_LOOKUP,
-	OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK, OP_TAKE,
+	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH,
+	OP_PIVOT, OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS,
+	OP_NO_NEW_PRIVS, OP_LOOKUP, OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK, OP_TAKE,
 };
 
 enum { OPTIONAL = 1 }; // message.flags: a failure is not one
 enum { PROC_NEVER, PROC_ONLY, PROC_FREE }; // what OP_ATTACH does about the file system of /proc
 enum { HANDLES = 256, MAX_FILE = 4 << 20, MAX_ANSWER = 64 << 20 };
-enum { CLONE_TREE = 1, FROM_EMPTY = 4, TO_EMPTY = 0x40, READ_ONLY = 1, MAP_IDS = 0x100000 }; // of open_tree, move_mount, mount_setattr
+// of open_tree, move_mount, mount_setattr
+enum { CLONE_TREE = 1, FROM_EMPTY = 4, TO_EMPTY = 0x40, READ_ONLY = 1, MAP_IDS = 0x100000 };
 
 struct report {
 	// 'E' failure, 'F' a file of the image, 'L' listener of the seccomp filter, 'P' the helper continues as process
@@ -171,7 +172,8 @@ static int in_root(const char *path, enum kind kind, mode_t mode, int depth)
 		r = mkdirat(parent, base, mode);
 	else if ((r = openat(parent, base, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, mode)) >= 0)
 		close(r);
-	if (r < 0 ? errno != EEXIST : (S.owner || S.group) && fchownat(parent, base, S.owner, S.group, AT_SYMLINK_NOFOLLOW) < 0)
+	if (r < 0 ? errno != EEXIST
+	          : (S.owner || S.group) && fchownat(parent, base, S.owner, S.group, AT_SYMLINK_NOFOLLOW) < 0)
 		return keep(-1, parent);
 	fd = open_in(S.root, path, 0);
 	ssize_t k = fd < 0 && errno == ENOENT ? readlinkat(parent, base, link, sizeof link - 1) : -1;
@@ -224,7 +226,8 @@ static int op_attach(int tree, const char *target, mode_t mode, int proc)
 	if (fstat(tree, &st) < 0)
 		return -1;
 	int t = in_root(target, S_ISDIR(st.st_mode) ? DIRECTORY : FILE_, mode, 0);
-	if (t >= 0 && (proc == PROC_ONLY ? !is_on(tree, PROC_SUPER_MAGIC) : proc == PROC_NEVER && is_on(t, PROC_SUPER_MAGIC))) {
+	if (t >= 0 && (proc == PROC_ONLY ? !is_on(tree, PROC_SUPER_MAGIC)
+	                                 : proc == PROC_NEVER && is_on(t, PROC_SUPER_MAGIC))) {
 		close(t);
 		return errno = EPERM, -1;
 	}
@@ -265,7 +268,8 @@ static int op_proc(const char *path, int pidns)
 	if (t < 0 || fs < 0)
 		return -1;
 	close(t);
-	if (syscall(SYS_fsconfig, fs, 5 /* FSCONFIG_SET_FD */, "pidns", NULL, pidns) < 0 || syscall(SYS_fsconfig, fs, 6 /* FSCONFIG_CMD_CREATE */, NULL, NULL, 0) < 0)
+	if (syscall(SYS_fsconfig, fs, 5 /* FSCONFIG_SET_FD */, "pidns", NULL, pidns) < 0 ||
+	    syscall(SYS_fsconfig, fs, 6 /* FSCONFIG_CMD_CREATE */, NULL, NULL, 0) < 0)
 		return keep(-1, fs);
 	int tree = syscall(SYS_fsmount, fs, 1 /* FSMOUNT_CLOEXEC */, 0xe /* MOUNT_ATTR_NOSUID, NODEV, NOEXEC */);
 	keep(0, fs);
@@ -287,12 +291,13 @@ static int op_readonly(const char *path)
 // the files. Only regular files of this root are sent: no link of /proc is followed.
 static int op_ask(char *s[4], int later)
 {
+	struct open_how how = {O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_NO_MAGICLINKS};
 	uint32_t size;
 	for (uint32_t i = 0; i < 4 && *s[i]; i++) {
 		struct stat st;
 		char *p = NULL;
 		size_t n = 0;
-		int fd = syscall(SYS_openat2, AT_FDCWD, s[i], &(struct open_how){O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_NO_MAGICLINKS}, sizeof(struct open_how));
+		int fd = syscall(SYS_openat2, AT_FDCWD, s[i], &how, sizeof how);
 		if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
 			size_t want = st.st_size > MAX_FILE ? MAX_FILE : st.st_size;
 			p = grab(want);
@@ -320,7 +325,8 @@ static int op_stdio(uid_t uid, gid_t gid)
 	for (int i = 0; i < 3; i++) {
 		if (fstat(i, &st) < 0)
 			return -1;
-		if ((S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && uid && fchown(i, uid, gid) < 0 && errno != EPERM && errno != EINVAL && errno != EROFS)
+		if ((S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)) && uid && fchown(i, uid, gid) < 0 && errno != EPERM &&
+		    errno != EINVAL && errno != EROFS)
 			return -1;
 		if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)) {
 			int fd = open("/dev/null", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -341,8 +347,9 @@ static int op_creds(char *s, uint32_t len, uint64_t bounding, uint64_t caps, uin
 				break; // the kernel has no higher one
 			return -1;
 		}
-	if (n < 2 || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups(n - 2, id + 2) < 0 || setresgid(id[1], id[1], id[1]) < 0 ||
-	    setresuid(id[0], id[0], id[0]) < 0 || prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) < 0)
+	if (n < 2 || prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0 || setgroups(n - 2, id + 2) < 0 ||
+	    setresgid(id[1], id[1], id[1]) < 0 || setresuid(id[0], id[0], id[0]) < 0 ||
+	    prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) < 0)
 		return -1;
 	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct d[2], now[2];
@@ -562,7 +569,9 @@ static int run(struct message *o, char *s[4])
 	case OP_ATTR_PATH:
 		return (fd = in_root(s[0], EXISTING, 0, 0)) < 0 ? -1 : keep(set_attr(fd, 0, n[0], 0, -1), fd);
 	case OP_PIVOT:
-		return fchdir(S.root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 ? -1 : chdir("/");
+		if (fchdir(S.root) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0)
+			return -1;
+		return chdir("/");
 	case OP_MASK:
 		return op_mask(s[0], *handle(n[0]));
 	case OP_READONLY:

@@ -32,7 +32,8 @@ static void log_line(struct container *c, int err, char tag, char *s, size_t n)
 // open_log makes fd the container's log. A carob that is older than its monitor sends the path instead.
 int open_log(struct container *c, int fd)
 {
-	if (fd < 0 && *c->log_path && (fd = open(c->log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640)) < 0)
+	if (fd < 0 && *c->log_path &&
+	    (fd = open(c->log_path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640)) < 0)
 		return -1;
 	shut(&c->log);
 	c->log = fd;

@@ -394,7 +394,8 @@ static void sweep(void)
 		struct conn *k = *p;
 		if (k->attached && (k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
 			k->dead = 1;
-		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 && !k->out_len && !k->replay)
+		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 &&
+		    !k->out_len && !k->replay)
 			k->dead = 1;
 		k->dead |= k->leaving && !k->out_len && !k->replay;
 		if (!k->dead) {
@@ -494,9 +495,12 @@ int main(int argc, char **argv, char **envp)
 		for (struct conn *k = conns; k; k = k->next) {
 			who[n] = k;
 			pending |= k->out_len > 0 || k->replay;
-			f[n++] = (struct pollfd){k->fd, (k->in_len || (!k->attached && k->out_len) ? 0 : POLLIN) | (k->out_len || k->replay ? POLLOUT : 0), 0};
+			short in = k->in_len || (!k->attached && k->out_len) ? 0 : POLLIN;
+			short out = k->out_len || k->replay ? POLLOUT : 0;
+			f[n++] = (struct pollfd){k->fd, in | out, 0};
 			who[n] = k;
-			f[n++] = (struct pollfd){k->in_len ? (k->attached->tty ? k->attached->out[0].fd : k->attached->in) : -1, POLLOUT, 0};
+			int to = k->in_len ? (k->attached->tty ? k->attached->out[0].fd : k->attached->in) : -1;
+			f[n++] = (struct pollfd){to, POLLOUT, 0};
 		}
 		size_t first = n;
 		for (struct container *c = containers; c; c = c->next) {

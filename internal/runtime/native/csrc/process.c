@@ -52,7 +52,8 @@ static int drop(void)
 }
 
 // spawn starts the helper with fd[0..4] as its first descriptors in the given PID namespace; returns the pid or -1.
-static pid_t spawn(struct life *l, int helper, int spec, int status, const int stdio[3], int console, int pidmode, int pidns, int target, int cgroup, int flags)
+static pid_t spawn(struct life *l, int helper, int spec, int status, const int stdio[3], int console, int pidmode,
+                   int pidns, int target, int cgroup, int flags)
 {
 	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&l->pidfd, .exit_signal = SIGCHLD};
 	int news[2] = {-1, -1};
@@ -112,13 +113,17 @@ static void pod_init(void)
 	syscall(SYS_close_range, 0, ~0U, 0);
 	struct __user_cap_header_struct h = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct d[2] = {{0, 0, 0}, {0, 0, 0}};
-	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 || mount("tmpfs", "/proc", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=0k,nr_inodes=2,mode=555") < 0 ||
-	    chdir("/proc") < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0)
+	unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+	if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 ||
+	    mount("tmpfs", "/proc", "tmpfs", flags, "size=0k,nr_inodes=2,mode=555") < 0 || chdir("/proc") < 0 ||
+	    syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 ||
+	    mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0)
 		_exit(115);
 	for (int i = 0; prctl(PR_CAPBSET_DROP, i, 0, 0, 0) == 0; i++)
 		;
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-	if (syscall(SYS_setresgid, 65535, 65535, 65535) < 0 || syscall(SYS_setresuid, 65535, 65535, 65535) < 0 || syscall(SYS_capset, &h, d) < 0)
+	if (syscall(SYS_setresgid, 65535, 65535, 65535) < 0 || syscall(SYS_setresuid, 65535, 65535, 65535) < 0 ||
+	    syscall(SYS_capset, &h, d) < 0)
 		_exit(116);
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0); // the change of ids cleared it; this process ends with the monitor
@@ -293,7 +298,9 @@ static int refuse(int e, int *fd, int n)
 
 static int output(int out[2], int err[2])
 {
-	return pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0 || nonblocking(out[0]) < 0 || nonblocking(err[0]) < 0 ? -1 : 0;
+	if (pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
+		return -1;
+	return nonblocking(out[0]) < 0 || nonblocking(err[0]) < 0 ? -1 : 0;
 }
 
 // forget_spare closes the descriptors of the spare helper. It ends when its connection to carob is closed.
@@ -408,7 +415,8 @@ int exec_in(struct message *m, char *s[4], int *fd, int nfd, int conn, int64_t *
 	int cgroup = m->n[0] & CGROUP_FD ? fd[6] : -1;
 	struct child *x = grab(sizeof *x);
 	x->life.news = -1;
-	spawn(&x->life, fd[0], fd[1], fd[2], stdio, tty ? fd[5] : -1, PID_TARGET, c->life.pidfd, c->life.pidfd, cgroup, m->n[0]);
+	spawn(&x->life, fd[0], fd[1], fd[2], stdio, tty ? fd[5] : -1, PID_TARGET, c->life.pidfd, c->life.pidfd, cgroup,
+	      m->n[0]);
 	int e = errno;
 	for (int i = 3; i < (cgroup >= 0 ? 7 : 6); i++)
 		close(fd[i]);
@@ -427,7 +435,8 @@ int exec_in(struct message *m, char *s[4], int *fd, int nfd, int conn, int64_t *
 // set_sysctl writes to a file below /proc/sys, and never through a link or a mount.
 static int set_sysctl(const char *name, const char *value)
 {
-	struct open_how how = {.flags = O_WRONLY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV};
+	uint64_t within = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV;
+	struct open_how how = {.flags = O_WRONLY | O_CLOEXEC, .resolve = within};
 	int dir = open("/proc/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	int fd = dir < 0 ? -1 : keep(syscall(SYS_openat2, dir, name, &how, sizeof how), dir);
 	return fd < 0 ? -1 : keep(write(fd, value, strlen(value)) < 0 ? -1 : 0, fd);
@@ -458,7 +467,8 @@ int setup(struct message *m, char *s[4], int *fd, int n, const char **what)
 	}
 	if (m->n[0] & POD_PID) {
 		*what = "process namespace";
-		struct clone_args a = {.flags = CLONE_PIDFD | CLONE_NEWPID | CLONE_NEWNS, .pidfd = (uintptr_t)&pod_pidfd, .exit_signal = SIGCHLD};
+		uint64_t flags = CLONE_PIDFD | CLONE_NEWPID | CLONE_NEWNS;
+		struct clone_args a = {.flags = flags, .pidfd = (uintptr_t)&pod_pidfd, .exit_signal = SIGCHLD};
 		pid_t q = syscall(SYS_clone3, &a, sizeof a);
 		if (q == 0)
 			pod_init();

@@ -44,7 +44,9 @@ static ssize_t answer(void *b, size_t n)
 
 static long stub_syscall(long number, ...)
 {
-	return number == SYS_openat2 || number == SYS_open_tree || number == SYS_seccomp || number == SYS_fsopen || number == SYS_fsmount ? maybe_fd() : maybe();
+	int opens = number == SYS_openat2 || number == SYS_open_tree || number == SYS_seccomp || number == SYS_fsopen ||
+	            number == SYS_fsmount;
+	return opens ? maybe_fd() : maybe();
 }
 
 #define main helper_main
