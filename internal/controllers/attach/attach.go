@@ -49,8 +49,9 @@ type Controller struct {
 	in     Watches
 	first  *loop.First // volume or attachment
 
-	mu     sync.Mutex
-	memory map[string]map[string]*attach.Memory // by node
+	mu      sync.Mutex
+	memory  map[string]map[string]*attach.Memory // by node
+	created map[string]*creation                 // of exclusive volumes, by PersistentVolume
 }
 
 // workers is the number of nodes that are processed in parallel.
@@ -62,7 +63,7 @@ type Readers interface{ AddReader(r inventory.Reader) }
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
 	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
-		memory: map[string]map[string]*attach.Memory{}}
+		memory: map[string]map[string]*attach.Memory{}, created: map[string]*creation{}}
 	c.loop = loop.New("attachments", workers, c.reconcile)
 	readers.AddReader(inventory.Notify(c.first.Seen, storagev1.Resource("volumeattachments")))
 	for _, err := range []error{
@@ -148,6 +149,7 @@ func (c *Controller) attachmentChanged(before, after metav1.Object) {
 	}
 	c.loop.Add(a.Spec.NodeName)
 	if pv := a.Spec.Source.PersistentVolumeName; after == nil && pv != nil {
+		c.forget(*pv, a.Name)
 		c.volumeChanged(source.Get[*corev1.PersistentVolume](c.in.Volumes, *pv))
 	}
 }
@@ -184,9 +186,12 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		c.events.Event(e.Pod, e.Type, e.Reason, e.Message)
 	}
 	for _, a := range step.Create {
-		_, err := c.client.StorageV1().VolumeAttachments().Create(ctx, a, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return 0, fmt.Errorf("create volume attachment %s: %w", a.Name, err)
+		made, err := c.create(ctx, a, in.Wanted)
+		if err != nil {
+			return 0, err
+		}
+		if !made {
+			step.Again = 10 * time.Millisecond // the watch event will follow
 		}
 	}
 	for _, d := range step.Delete {

@@ -150,3 +150,47 @@ func TestNotAttachedAndLost(t *testing.T) {
 		controllertest.Equal(t, "attachments after 6 minutes", attachments(api))
 	})
 }
+
+// Two nodes need an exclusive volume at once, and the watch shows the attachment of the first one late: the volume is
+// attached to one node at a time, and to the other one when the first has released it.
+func TestExclusiveVolumeWithLateWatch(t *testing.T) {
+	for _, late := range []time.Duration{0, 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			api := controllertest.New()
+			api.Late = func() time.Duration { return late }
+			second := podOn("n2")
+			second.Name = "q"
+			api.Put(second)
+			api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
+			start(t, api)
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			first := attachments(api)
+			if len(first) != 1 {
+				t.Fatalf("late by %v: attached to %d nodes at once", late, len(first))
+			}
+			winner, other := podOn("n1"), "n2"
+			if first[0] == handle.AttachmentName("n2") {
+				winner, other = second, "n1"
+			}
+			api.Remove(winner)
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			controllertest.Equal(t, "attachments after the first pod", attachments(api), handle.AttachmentName(other))
+			// And back: what was created long ago does not block.
+			back := winner.DeepCopy()
+			back.Name, back.UID, back.ResourceVersion = "r", "r", ""
+			api.Put(back)
+			time.Sleep(20 * time.Second)
+			for _, name := range []string{"p", "q"} {
+				gone := podOn(other)
+				gone.Name = name
+				api.Remove(gone)
+			}
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			controllertest.Equal(t, "attachments at the end", attachments(api), first[0])
+		})
+	}
+}
