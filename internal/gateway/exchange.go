@@ -205,7 +205,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	if x.backend.TLS != nil {
 		out.URL.Scheme = "https"
 	}
-	out.URL.Host = x.targets[0].Address.String()
+	out.URL.Host = x.targets[0].host
 	out.URL.RawQuery = pr.In.URL.RawQuery // unchanged; matches have used the parsed form
 	out.Host = pr.In.Host
 	pr.SetXForwarded() // those of the client were removed, as they are not trusted
@@ -387,9 +387,9 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 		req = out.WithContext(ctx)
 	}
 	req, span := x.rec.attempt(req, t.Address)
-	if host := t.Address.String(); req.URL.Host != host {
+	if req.URL.Host != t.host {
 		u := *req.URL
-		u.Host = host
+		u.Host = t.host
 		clone := *req
 		clone.URL = &u
 		req = &clone

@@ -203,7 +203,6 @@ type inferring struct {
 	changes extproc.Change // of the request, set by the picker
 
 	status int
-	head   [512]byte // the beginning of the response's body
 	usage  modelbody.Answer
 	first  bool
 	// complete: the server has sent its whole answer.

@@ -35,7 +35,7 @@ func (q *inferring) followed(out *http.Request, t *Target, m mode) (*http.Respon
 
 // firstToken waits for the beginning of a response's body. Its error is that of a server that has died before: the
 // client knows of nothing yet.
-func (q *inferring) firstToken(res *http.Response) error { return proxy.Begin(res, q.head[:]) }
+func (q *inferring) firstToken(res *http.Response) error { return proxy.Begin(res) }
 
 // tokens is the body of an answer, whose tokens are counted.
 type tokens struct {

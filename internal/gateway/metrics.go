@@ -307,7 +307,7 @@ func (r *seenRequest) met(res *httproute.Result) {
 // tried records an attempt at an endpoint.
 func (r *seenRequest) tried(b *httproute.Backend, t *Target) {
 	if r != nil {
-		r.backend, r.endpoint = b.Ref, t.Address.String()
+		r.backend, r.endpoint = b.Ref, t.host
 		r.attempts++
 	}
 }

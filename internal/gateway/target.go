@@ -30,6 +30,7 @@ const (
 // Target is an endpoint with its connections. It exists as long as a pool or a request refers to it.
 type Target struct {
 	gatewayplan.Endpoint
+	host    string // Address
 	traffic *traffic
 
 	gone     atomic.Bool // removed from all pools: no new request may begin
@@ -235,7 +236,7 @@ func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
 func (t *traffic) join(e gatewayplan.Endpoint) *Target {
 	target := t.targets[e]
 	if target == nil {
-		target = &Target{Endpoint: e, traffic: t}
+		target = &Target{Endpoint: e, host: e.Address.String(), traffic: t}
 		t.targets[e] = target
 		if t.pods[e.Pod] == nil {
 			t.pods[e.Pod] = map[*Target]bool{}

@@ -73,13 +73,16 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 type unheard struct{ error }
 
 func (c *Client) try(r *http.Request) (*http.Response, error) {
-	head, err := appendHead(nil, r)
-	if err != nil {
+	head := heads.Get().(*[]byte)
+	var err error
+	if *head, err = appendHead((*head)[:0], r); err != nil {
+		putHead(head)
 		closeBody(r)
 		return nil, err
 	}
 	conn, err := c.get(r)
 	if err != nil {
+		putHead(head)
 		closeBody(r)
 		return nil, err
 	}
@@ -88,7 +91,8 @@ func (c *Client) try(r *http.Request) (*http.Response, error) {
 	switch _, inMemory := r.Body.(Parts); {
 	case r.Body == nil || r.Body == http.NoBody:
 		closeBody(r)
-		n, err := conn.Write(head)
+		n, err := conn.Write(*head)
+		putHead(head)
 		if err != nil {
 			return nil, e.fail(fmt.Errorf("send a request: %w", err), n == 0 || replayable(r))
 		}
@@ -136,6 +140,17 @@ func (e *exchange) answer() (*http.Response, error) {
 		return nil, e.fail(fmt.Errorf("wait for an answer: %w", err), replayable(e.request))
 	}
 	var res *http.Response
+	if res = readPlain(c.reader, e.request); res != nil {
+		c.left = -1
+		if res.ContentLength == 0 {
+			e.ended(true)
+			res.Body = http.NoBody
+			return res, nil
+		}
+		e.known = known{c.reader, res.ContentLength}
+		e.body, res.Body = &e.known, e
+		return res, nil
+	}
 	for n := 0; ; n++ {
 		var err error
 		if res, err = http.ReadResponse(c.reader, e.request); err != nil {
@@ -174,9 +189,10 @@ func (e *exchange) answer() (*http.Response, error) {
 type exchange struct {
 	conn    *conn
 	request *http.Request
-	unwatch func() bool   // ends the watch of the request's context
-	closing bool          // the backend closes the connection
-	body    io.ReadCloser // of the answer
+	unwatch func() bool // ends the watch of the request's context
+	closing bool        // the backend closes the connection
+	body    io.Reader   // of the answer
+	known   known       // body, if net/http does not read it
 
 	mu     sync.Mutex
 	open   int   // the parts that have not ended: the request, the response
@@ -186,8 +202,9 @@ type exchange struct {
 }
 
 // send writes a request with a body.
-func (e *exchange) send(head []byte) {
-	err := e.write(head)
+func (e *exchange) send(head *[]byte) {
+	err := e.write(*head)
+	putHead(head)
 	_ = e.request.Body.Close()
 	if err != nil {
 		e.mu.Lock()

@@ -16,8 +16,16 @@ import (
 // A connection has buffers only while it serves a request.
 var (
 	readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
+	heads   = sync.Pool{New: func() any { return new(make([]byte, 0, 1<<10)) }}
 	bodies  = sync.Pool{New: func() any { return new(make([]byte, 32<<10)) }}
 )
+
+// putHead returns a buffer to heads, unless it is large.
+func putHead(b *[]byte) {
+	if cap(*b) <= 8<<10 {
+		heads.Put(b)
+	}
+}
 
 // conn is a connection to the backend.
 type conn struct {

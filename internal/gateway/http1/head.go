@@ -41,9 +41,6 @@ func appendHead(b []byte, r *http.Request) ([]byte, error) {
 	if err != nil || !httpguts.ValidHostHeader(host) {
 		return nil, fmt.Errorf("the host %q is not valid", r.Host)
 	}
-	if b == nil {
-		b = make([]byte, 0, 1<<10)
-	}
 	b = append(b, method...)
 	b = append(b, ' ')
 	b = append(b, uri...)

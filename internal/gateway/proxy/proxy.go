@@ -211,6 +211,20 @@ func copyHeader(to, from http.Header) {
 	}
 }
 
+// adopted gives the server the header of a response, if the server can take it without a copy.
+func adopted(w http.ResponseWriter, h http.Header) bool {
+	for {
+		switch at := w.(type) {
+		case interface{ Adopt(h http.Header) bool }:
+			return at.Adopt(h)
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = at.Unwrap()
+		default:
+			return false
+		}
+	}
+}
+
 // untyped leaves a response without a Content-Type as it is. The server would guess one, text/html for instance, for
 // what a browser must not take for a page.
 func untyped(to http.Header, res *http.Response) {
@@ -223,7 +237,9 @@ func untyped(to http.Header, res *http.Response) {
 // not take an incomplete response for a complete one.
 func answer(w http.ResponseWriter, res *http.Response) {
 	defer res.Body.Close()
-	copyHeader(w.Header(), res.Header)
+	if !adopted(w, res.Header) {
+		copyHeader(w.Header(), res.Header)
+	}
 	untyped(w.Header(), res)
 	announced := len(res.Trailer)
 	if announced > 0 {

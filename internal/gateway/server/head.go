@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -24,10 +25,13 @@ func served(method string) bool {
 	return false
 }
 
+// blank has what all requests have that this package serves.
+var blank = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody}
+
 // parse reads a request line and a header, with the empty line at the end. ok is false for a request that net/http
 // must serve: one that is not valid, or that uses anything but the plain form of HTTP/1.1. Two parsers can interpret
 // only such requests differently.
-func parse(head []byte) (r *http.Request, ok bool) {
+func parse(ctx context.Context, head []byte) (r *http.Request, ok bool) {
 	text := string(head[:len(head)-len("\r\n\r\n")])
 	line, rest, _ := strings.Cut(text, "\r\n")
 	method, target, found := strings.Cut(line, " ")
@@ -39,8 +43,8 @@ func parse(head []byte) (r *http.Request, ok bool) {
 	if err != nil {
 		return nil, false
 	}
-	r = &http.Request{Method: method, URL: to, Proto: version, ProtoMajor: 1, ProtoMinor: 1, RequestURI: target,
-		Body: http.NoBody}
+	r = blank.WithContext(ctx) // a copy
+	r.Method, r.URL, r.RequestURI = method, to, target
 	n := strings.Count(rest, "\r\n") + 1
 	if n > mostFields {
 		return nil, false

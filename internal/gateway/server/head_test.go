@@ -26,7 +26,7 @@ func FuzzParse(f *testing.F) {
 		if end == 0 {
 			return
 		}
-		got, ok := parse(b[:end])
+		got, ok := parse(t.Context(), b[:end])
 		if !ok {
 			return
 		}

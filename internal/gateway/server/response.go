@@ -49,6 +49,15 @@ func (w *response) Header() http.Header {
 	return w.header
 }
 
+// Adopt takes a header that the handler does not use any more, unless this one has fields already.
+func (w *response) Adopt(h http.Header) bool {
+	if len(w.header) > 0 || w.status != 0 {
+		return false
+	}
+	w.header = h
+	return true
+}
+
 // noBody reports whether responses with this status have no body (RFC 9110, 6.4.1).
 func noBody(status int) bool {
 	return status < http.StatusOK || status == http.StatusNoContent || status == http.StatusNotModified

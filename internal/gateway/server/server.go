@@ -224,10 +224,12 @@ func (c *conn) next(wait time.Duration) bool {
 		return false
 	}
 	if end > 0 {
-		if r, plain := parse((*c.buf)[c.from : c.from+end]); plain {
+		ctx, cancel := context.WithCancel(c.ctx)
+		if r, plain := parse(ctx, (*c.buf)[c.from:c.from+end]); plain {
 			c.from += end
-			return c.serve(r)
+			return c.serve(r, cancel)
 		}
+		cancel()
 	}
 	if !request((*c.buf)[c.from:c.to]) {
 		c.refuse()
@@ -278,9 +280,8 @@ func (c *conn) refuse() {
 	}
 }
 
-// serve serves a request whose head was read.
-func (c *conn) serve(r *http.Request) (more bool) {
-	ctx, cancel := context.WithCancel(c.ctx)
+// serve serves a request whose head was read. cancel ends its context.
+func (c *conn) serve(r *http.Request, cancel context.CancelFunc) (more bool) {
 	defer cancel()
 	r.RemoteAddr = c.remote
 	var b *body
@@ -288,7 +289,6 @@ func (c *conn) serve(r *http.Request) (more bool) {
 		b = &body{c: c, left: r.ContentLength}
 		r.Body = b
 	}
-	r = r.WithContext(ctx)
 	w := &response{c: c, request: r, length: -1, left: b}
 	c.begin(w, cancel)
 	finished := c.handle(w, r)

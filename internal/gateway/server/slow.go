@@ -19,8 +19,9 @@ func Parts(w http.ResponseWriter, r *http.Request, timeout time.Duration) (out h
 	_ = c.SetWriteDeadline(time.Time{}) // that of the previous request on this connection
 	if r.Body != nil && r.Body != http.NoBody {
 		// The server reads the rest of the request's body before it responds.
-		_ = c.SetReadDeadline(time.Now().Add(timeout))
-		body := &patient{ReadCloser: r.Body, c: c, timeout: timeout}
+		now := time.Now()
+		_ = c.SetReadDeadline(now.Add(timeout))
+		body := &patient{ReadCloser: r.Body, c: c, timeout: timeout, last: now}
 		r.Body = body
 		return &unhurried{ResponseWriter: w, c: c, timeout: timeout, body: body}, func() {}
 	}
