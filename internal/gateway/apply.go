@@ -11,18 +11,18 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/base/fdstore"
-	"carob/internal/core/cowmap"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/core/immutablemap"
 	"carob/internal/gateway/certs"
 )
 
 // poolMap has the pools by their backends. Sites share it: it is replaced, never changed.
-type poolMap = cowmap.Map[httproute.Ref, *pool]
+type poolMap = immutablemap.Map[httproute.Ref, *pool]
 
 func newPools() poolMap {
-	return cowmap.New[httproute.Ref, *pool](func(r httproute.Ref) uint32 {
-		return cowmap.String(r.Namespace) ^ 31*cowmap.String(r.Name) ^ uint32(r.Port)*2654435761
+	return immutablemap.New[httproute.Ref, *pool](func(r httproute.Ref) uint32 {
+		return immutablemap.String(r.Namespace) ^ 31*immutablemap.String(r.Name) ^ uint32(r.Port)*2654435761
 	})
 }
 

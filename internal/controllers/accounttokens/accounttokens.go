@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 )
 
 // Signer creates the token of a service account for a Secret.
@@ -28,7 +28,7 @@ type Signer func(account *corev1.ServiceAccount, secret *corev1.Secret) (string,
 
 // Controller reconciles the Secrets that name a service account. Its key is namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 	sign   Signer
 	rootCA []byte
@@ -41,7 +41,7 @@ type Controller struct {
 // New returns a controller. rootCA, in PEM, is added to each Secret with the token.
 func New(client kubernetes.Interface, inv *inventory.Inventory, sign Signer, rootCA []byte) *Controller {
 	c := &Controller{client: client, sign: sign, rootCA: rootCA, accounts: map[string]string{}}
-	c.Loop = loop.New("serviceaccount_tokens_secret", 2, c.reconcile)
+	c.Reconciler = reconciler.New("serviceaccount_tokens_secret", 2, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/core/nodegraph"
 )
 
@@ -46,11 +46,11 @@ const (
 
 // Unused invalidates tokens that an old controller created for a service account and that have not
 // been used for a year, and removes them after another year without use. It has one key.
-type Unused struct{ *loop.Loop }
+type Unused struct{ *reconciler.Reconciler }
 
 // NewUnused returns a controller that reads with reader and writes with client.
 func NewUnused(reader, client kubernetes.Interface, inv *inventory.Inventory) *Unused {
-	u := &Unused{loop.New(unusedName, 1, func(ctx context.Context, _ string) (time.Duration, error) {
+	u := &Unused{reconciler.New(unusedName, 1, func(ctx context.Context, _ string) (time.Duration, error) {
 		return lookEvery, cleanUnused(ctx, reader, client, time.Now())
 	})}
 	inv.AddReader(u)

@@ -27,8 +27,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/volume"
 	"carob/internal/core/volume/attach"
@@ -43,11 +43,11 @@ type Watches struct {
 
 // Controller attaches and detaches. Its key is the name of a node.
 type Controller struct {
-	loop   *loop.Loop
+	loop   *reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	in     Watches
-	first  *loop.First // volume or attachment
+	first  *reconciler.First // volume or attachment
 
 	mu      sync.Mutex
 	memory  map[string]map[string]*attach.Memory // by node
@@ -62,9 +62,9 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
+	c := &Controller{client: client, events: events, in: in, first: reconciler.NewFirst(),
 		memory: map[string]map[string]*attach.Memory{}, created: map[string]*creation{}}
-	c.loop = loop.New("attachments", workers, c.reconcile)
+	c.loop = reconciler.New("attachments", workers, c.reconcile)
 	readers.AddReader(inventory.Notify(c.first.Seen, storagev1.Resource("volumeattachments")))
 	for _, err := range []error{
 		in.Pods.OnChange(func(before, after metav1.Object) { c.podChanged(before); c.podChanged(after) }),
@@ -98,7 +98,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits for the first volume of a driver, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	c.first.Run(ctx, []loop.Watched{c.in.Attachments, c.in.Drivers}, []loop.Watched{c.in.Volumes}, c.loop.Run)
+	c.first.Run(ctx, []reconciler.Watched{c.in.Attachments, c.in.Drivers}, []reconciler.Watched{c.in.Volumes},
+		c.loop.Run)
 }
 
 func (c *Controller) podChanged(o metav1.Object) {

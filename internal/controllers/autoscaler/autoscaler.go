@@ -28,8 +28,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/autoscaler"
 )
@@ -43,7 +43,7 @@ type Kinds interface {
 
 // Controller drives autoscalers. Its key is one's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client     kubernetes.Interface
 	events     record.EventRecorder
 	kinds      Kinds
@@ -85,7 +85,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 	s scales, m metricsReader) (*Controller, error) {
 	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m,
 		known: map[string]known{}}
-	c.Loop = loop.New("horizontalpodautoscaler", 5, c.reconcile)
+	c.Reconciler = reconciler.New("horizontalpodautoscaler", 5, c.reconcile)
 	err := hpas.OnChange(func(before, after metav1.Object) {
 		o := after
 		if o == nil {

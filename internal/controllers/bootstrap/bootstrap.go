@@ -23,12 +23,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 )
 
 // Controller is the cleaner or the signer.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	// key returns the key to reconcile when an object has changed; "" for none.
 	key func(k inventory.Kind, o *metav1.PartialObjectMetadata) string
 }
@@ -41,7 +41,7 @@ func NewCleaner(client kubernetes.Interface, inv *inventory.Inventory) *Controll
 		}
 		return ""
 	}}
-	c.Loop = loop.New("token_cleaner", 1,
+	c.Reconciler = reconciler.New("token_cleaner", 1,
 		func(ctx context.Context, name string) (time.Duration, error) { return clean(ctx, client, name) })
 	inv.AddReader(c)
 	return c
@@ -56,7 +56,7 @@ func NewSigner(client kubernetes.Interface, inv *inventory.Inventory) *Controlle
 		}
 		return ""
 	}}
-	c.Loop = loop.New("bootstrap_signer_queue", 1,
+	c.Reconciler = reconciler.New("bootstrap_signer_queue", 1,
 		func(ctx context.Context, _ string) (time.Duration, error) { return sign(ctx, client) })
 	inv.AddReader(c)
 	return c

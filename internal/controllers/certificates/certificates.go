@@ -20,7 +20,7 @@ import (
 
 	"carob/internal/base/certrequest"
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 )
 
 // Signer has the key of the CA.
@@ -33,7 +33,7 @@ type Signer interface {
 
 // Controller reconciles the requests. Its key is a request's name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 	signer Signer
 }
@@ -41,7 +41,7 @@ type Controller struct {
 // New returns a controller. Without a signer, it signs nothing.
 func New(client kubernetes.Interface, inv *inventory.Inventory, signer Signer) *Controller {
 	c := &Controller{client: client, signer: signer}
-	c.Loop = loop.New("certificate", 2, c.reconcile)
+	c.Reconciler = reconciler.New("certificate", 2, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -3,7 +3,7 @@
 // reports its writes to a freshness.Tracker. The drivers of workloads share it; it must never
 // decide about actions.
 //
-// A driver is a loop.Loop whose reconcile function
+// A driver is a reconciler.Reconciler whose reconcile function
 //
 //  1. returns at once unless Tracker.Fresh(key): the key is queued when it is,
 //  2. takes owner and children from the watches (source.Get, source.Candidates),

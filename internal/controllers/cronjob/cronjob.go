@@ -23,15 +23,15 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/cronjob"
 )
 
 // Controller drives CronJobs. Its key is a CronJob's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client         kubernetes.Interface
 	events         record.EventRecorder
 	cronJobs, jobs *source.Watch
@@ -52,7 +52,7 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, jobs *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unclear: map[string]bool{},
 		unsure: map[string]string{}}
-	c.Loop = loop.New("cronjob", 5, c.reconcile)
+	c.Reconciler = reconciler.New("cronjob", 5, c.reconcile)
 	var err error
 	if c.fresh, err = freshness.New(c.Add, cronJobs, jobs); err != nil {
 		return nil, fmt.Errorf("cronjob: %w", err)

@@ -22,8 +22,8 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/daemonset"
@@ -38,7 +38,7 @@ type Watches struct{ Sets, Pods, Nodes, Revisions *source.Watch }
 
 // Controller drives DaemonSets. Its key is a set's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	Watches
 	keeper *children.Keeper
 
@@ -48,7 +48,7 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
 	c := &Controller{Watches: w}
-	c.Loop = loop.New("daemonset", workers, c.reconcile)
+	c.Reconciler = reconciler.New("daemonset", workers, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Sets, w.Pods, w.Revisions)
 	if err != nil {
 		return nil, fmt.Errorf("daemonset: %w", err)
@@ -57,7 +57,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*
 	if err := children.OnChildren(w.Pods, w.Sets, daemonset.Kind().Kind, selects, c.Add); err != nil {
 		return nil, fmt.Errorf("daemonset: watch pods: %w", err)
 	}
-	if err := loop.OnChange(w.Sets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+	err = reconciler.OnChange(w.Sets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) })
+	if err != nil {
 		return nil, fmt.Errorf("daemonset: watch sets: %w", err)
 	}
 	if err := w.Nodes.OnChange(c.nodeChanged); err != nil {

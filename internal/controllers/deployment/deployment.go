@@ -21,7 +21,7 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/deployment"
@@ -32,7 +32,7 @@ var errLater = errors.New("something newer is stored")
 
 // Controller rolls deployments out. Its key is a deployment's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client                  kubernetes.Interface
 	events                  record.EventRecorder
 	keeper                  *children.Keeper
@@ -43,13 +43,13 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, deployments, sets, pods *source.Watch) (*Controller,
 	error) {
 	c := &Controller{client: client, events: events, deployments: deployments, sets: sets, pods: pods}
-	c.Loop = loop.New("deployment", 8, c.reconcile)
+	c.Reconciler = reconciler.New("deployment", 8, c.reconcile)
 	fresh, err := freshness.New(c.Add, deployments, sets)
 	if err != nil {
 		return nil, fmt.Errorf("deployment: %w", err)
 	}
 	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: pods}
-	if err := loop.OnChange(deployments, func(o metav1.Object) { c.Add(key(o)) }); err != nil {
+	if err := reconciler.OnChange(deployments, func(o metav1.Object) { c.Add(key(o)) }); err != nil {
 		return nil, fmt.Errorf("deployment: %w", err)
 	}
 	if err := children.OnChildren(sets, deployments, "Deployment", selects, c.Add); err != nil {

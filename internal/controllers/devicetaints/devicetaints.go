@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/devicetaints"
 )
@@ -40,11 +40,11 @@ type Watches struct {
 
 // Controller evicts pods. Its key is pod/NAMESPACE/NAME or rule/NAME.
 type Controller struct {
-	loop   *loop.Loop
+	loop   *reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	in     Watches
-	first  *loop.First // slice or rule
+	first  *reconciler.First // slice or rule
 
 	mu      sync.Mutex
 	working bool // all watches have delivered their first lists
@@ -71,9 +71,9 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
+	c := &Controller{client: client, events: events, in: in, first: reconciler.NewFirst(),
 		index: devicetaints.NewIndex(), marked: map[string]mark{}, rules: map[types.UID]*ruleState{}}
-	c.loop = loop.New(Name, 8, c.reconcile)
+	c.loop = reconciler.New(Name, 8, c.reconcile)
 	readers.AddReader(inventory.Notify(c.first.Seen, resourcev1.Resource("resourceslices"),
 		resourcev1.Resource("devicetaintrules")))
 	for _, err := range []error{
@@ -89,7 +89,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits for the first slice or rule, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	c.first.Run(ctx, []loop.Watched{c.in.Claims, c.in.Slices, c.in.Rules}, nil, func(ctx context.Context) {
+	c.first.Run(ctx, []reconciler.Watched{c.in.Claims, c.in.Slices, c.in.Rules}, nil, func(ctx context.Context) {
 		c.begin()
 		c.loop.Run(ctx)
 	})

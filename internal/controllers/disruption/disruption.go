@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/disruption"
 )
@@ -44,7 +44,7 @@ const ofPod = "pod:"
 
 // Controller maintains the status. Its key is a budget's namespace/name, or pod:namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client        kubernetes.Interface
 	events        record.EventRecorder
 	inventory     *inventory.Inventory
@@ -59,12 +59,12 @@ func New(client kubernetes.Interface, events record.EventRecorder, inv *inventor
 	pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, events: events, inventory: inv, budgets: budgets.Objects(), pods: pods.Objects(),
 		chosen: map[types.UID]string{}}
-	c.Loop = loop.New("disruption", 4, c.reconcile)
-	if err := loop.OnChange(budgets,
+	c.Reconciler = reconciler.New("disruption", 4, c.reconcile)
+	if err := reconciler.OnChange(budgets,
 		func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("disruption: watch budgets: %w", err)
 	}
-	if err := loop.OnChange(pods, c.podChanged); err != nil {
+	if err := reconciler.OnChange(pods, c.podChanged); err != nil {
 		return nil, fmt.Errorf("disruption: watch pods: %w", err)
 	}
 	return c, nil

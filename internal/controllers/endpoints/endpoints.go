@@ -19,7 +19,7 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/servicepods"
 	"carob/internal/controllers/source"
 	"carob/internal/core/netplan"
@@ -28,7 +28,7 @@ import (
 
 // Controller keeps Endpoints. Its key is the namespace/name of a Service and its Endpoints.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	services, endpoints *source.Watch
 	keeper              *children.Keeper
 	behind              *servicepods.Watch
@@ -45,7 +45,7 @@ const afterSlices = 20 * time.Millisecond
 func New(client kubernetes.Interface, events record.EventRecorder, services, pods,
 	stored *source.Watch) (*Controller, error) {
 	c := &Controller{services: services, endpoints: stored, gone: map[string]bool{}}
-	c.Loop = loop.New("endpoint", 5, c.reconcile)
+	c.Reconciler = reconciler.New("endpoint", 5, c.reconcile)
 	fresh, err := freshness.New(c.Add, stored)
 	if err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)

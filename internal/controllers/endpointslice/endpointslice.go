@@ -19,8 +19,8 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/servicepods"
 	"carob/internal/controllers/slicewriter"
 	"carob/internal/controllers/source"
@@ -38,7 +38,7 @@ type Watches struct{ Services, Pods, Slices, Nodes *source.Watch }
 
 // Controller keeps the slices. Its key is a Service's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	Watches
 	keeper *children.Keeper
 	behind *servicepods.Watch
@@ -47,7 +47,7 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
 	c := &Controller{Watches: w}
-	c.Loop = loop.New("endpoint_slice", 5, c.reconcile)
+	c.Reconciler = reconciler.New("endpoint_slice", 5, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Slices)
 	if err != nil {
 		return nil, fmt.Errorf("endpointslice: %w", err)

@@ -18,7 +18,7 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/servicepods"
 	"carob/internal/controllers/slicewriter"
 	"carob/internal/controllers/source"
@@ -34,7 +34,7 @@ type Watches struct{ Services, Endpoints, Slices *source.Watch }
 
 // Controller keeps the copies. Its key is the namespace/name of an Endpoints object and its Service.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	Watches
 	keeper *children.Keeper
 
@@ -45,7 +45,7 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*Controller, error) {
 	c := &Controller{Watches: w, reported: map[string]string{}}
-	c.Loop = loop.New("endpoint_slice_mirroring", 5, c.reconcile)
+	c.Reconciler = reconciler.New("endpoint_slice_mirroring", 5, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Slices)
 	if err != nil {
 		return nil, fmt.Errorf("endpointslicemirroring: %w", err)

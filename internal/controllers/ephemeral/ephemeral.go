@@ -17,15 +17,15 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 )
 
 // Controller makes claims. Its key is a pod's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client       kubernetes.Interface
 	events       record.EventRecorder
 	pods, claims *source.Watch
@@ -35,7 +35,7 @@ type Controller struct {
 // New returns a controller; pods is indexed by namespace.
 func New(client kubernetes.Interface, events record.EventRecorder, pods, claims *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, events: events, pods: pods, claims: claims}
-	c.Loop = loop.New("ephemeral_volume", 4, c.reconcile)
+	c.Reconciler = reconciler.New("ephemeral_volume", 4, c.reconcile)
 	var err error
 	if c.fresh, err = freshness.New(c.Add, claims); err != nil {
 		return nil, fmt.Errorf("ephemeral: %w", err)

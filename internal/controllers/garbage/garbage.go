@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/core/garbage"
 )
 
@@ -37,7 +37,7 @@ const (
 
 // Collector is the garbage collector. Its key is a UID.
 type Collector struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	objects   metadata.Interface
 	inventory *inventory.Inventory
 	events    record.EventRecorder
@@ -52,7 +52,7 @@ type Collector struct {
 func New(objects metadata.Interface, inv *inventory.Inventory, events record.EventRecorder) *Collector {
 	c := &Collector{objects: objects, inventory: inv, events: events, graph: garbage.NewGraph(),
 		unknown: map[types.UID]bool{}}
-	c.Loop = loop.New("garbage_collector_attempt_to_delete", workers, c.reconcile)
+	c.Reconciler = reconciler.New("garbage_collector_attempt_to_delete", workers, c.reconcile)
 	inv.AddReader(c)
 	return c
 }
@@ -63,7 +63,7 @@ func (c *Collector) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-c.inventory.Synced():
-		c.Loop.Run(ctx)
+		c.Reconciler.Run(ctx)
 	}
 }
 

@@ -27,8 +27,8 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/job"
@@ -47,10 +47,10 @@ const (
 
 // Controller drives Jobs. Its key is a Job's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	keeper     *children.Keeper
 	jobs, pods *source.Watch
-	orphans    *loop.Loop // pods with the finalizer whose Job does not count them; by namespace/name
+	orphans    *reconciler.Reconciler // pods with the finalizer whose Job does not count them; by namespace/name
 
 	mu       sync.Mutex
 	backoffs map[string]backoff // by key
@@ -64,8 +64,8 @@ type backoff struct {
 // New returns a controller; both watches are indexed ByController.
 func New(client kubernetes.Interface, events record.EventRecorder, jobs, pods *source.Watch) (*Controller, error) {
 	c := &Controller{jobs: jobs, pods: pods, backoffs: map[string]backoff{}}
-	c.Loop = loop.New("job", workers, c.reconcile)
-	c.orphans = loop.New("job_orphan_pod", workers, c.letGo)
+	c.Reconciler = reconciler.New("job", workers, c.reconcile)
+	c.orphans = reconciler.New("job_orphan_pod", workers, c.letGo)
 	fresh, err := freshness.New(c.Add, jobs, pods)
 	if err != nil {
 		return nil, fmt.Errorf("job: %w", err)
@@ -88,7 +88,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, jobs, pods *s
 func (c *Controller) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	both.Go(func() { c.orphans.Run(ctx) })
-	c.Loop.Run(ctx)
+	c.Reconciler.Run(ctx)
 	both.Wait()
 }
 

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/volume"
 )
@@ -48,13 +48,13 @@ type Watches struct {
 
 // Controller is the provisioner. Its key is claim/NAMESPACE/NAME, volume/NAME, or sweep.
 type Controller struct {
-	loop   *loop.Loop
+	loop   *reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	node   string
 	disk   Disk
 	in     Watches
-	first  *loop.First // claim or volume
+	first  *reconciler.First // claim or volume
 }
 
 const sweepKey = "sweep"
@@ -62,8 +62,8 @@ const sweepKey = "sweep"
 // New returns the provisioner of a node.
 func New(client kubernetes.Interface, events record.EventRecorder, node string, disk Disk, in Watches) (*Controller,
 	error) {
-	c := &Controller{client: client, events: events, node: node, disk: disk, in: in, first: loop.NewFirst()}
-	c.loop = loop.New("local_volumes", 4, c.reconcile)
+	c := &Controller{client: client, events: events, node: node, disk: disk, in: in, first: reconciler.NewFirst()}
+	c.loop = reconciler.New("local_volumes", 4, c.reconcile)
 	for _, err := range []error{
 		in.Claims.OnChange(c.claimChanged),
 		in.Volumes.OnChange(func(before, after metav1.Object) {
@@ -118,7 +118,7 @@ func (c *Controller) volumeChanged(o metav1.Object) {
 
 // Run works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	c.first.Run(ctx, nil, []loop.Watched{c.in.Volumes, c.in.Classes}, func(ctx context.Context) {
+	c.first.Run(ctx, nil, []reconciler.Watched{c.in.Volumes, c.in.Classes}, func(ctx context.Context) {
 		c.loop.Add(sweepKey)
 		c.loop.Run(ctx)
 	})

@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 )
 
@@ -47,7 +47,7 @@ func recheckDelay(waited time.Duration) time.Duration {
 
 // Controller deletes the content of namespaces. Its key is the namespace.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client     kubernetes.Interface
 	discovery  discovery.DiscoveryInterface
 	objects    metadata.Interface
@@ -58,8 +58,8 @@ type Controller struct {
 func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects metadata.Interface, namespaces,
 	pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, discovery: d, objects: objects, namespaces: namespaces.Objects()}
-	c.Loop = loop.New("namespace", 10, c.reconcile)
-	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
+	c.Reconciler = reconciler.New("namespace", 10, c.reconcile)
+	if err := reconciler.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("namespace: watch namespaces: %w", err)
 	}
 	err := pods.OnChange(func(before, after metav1.Object) {

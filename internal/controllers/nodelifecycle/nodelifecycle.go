@@ -25,15 +25,15 @@ import (
 	"k8s.io/client-go/tools/record"
 	basemetrics "k8s.io/component-base/metrics"
 
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 )
 
 // Controller reconciles nodes. Its key is the node.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	nodes  cache.Store
@@ -54,7 +54,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 		seen: map[string]time.Time{}, ready: map[string]corev1.ConditionStatus{}, unready: map[string]bool{},
 		pacer: nodehealth.NewPacer(nodehealth.DefaultRates()),
 	}
-	c.Loop = loop.New("node_lifecycle_controller", 4, c.reconcile)
+	c.Reconciler = reconciler.New("node_lifecycle_controller", 4, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
 		a, _ := after.(*corev1.Node)
@@ -78,7 +78,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 	if err != nil {
 		return nil, fmt.Errorf("nodelifecycle: watch nodes: %w", err)
 	}
-	if err := loop.OnChange(leases, func(o metav1.Object) { c.renewed(o.GetName()) }); err != nil {
+	if err := reconciler.OnChange(leases, func(o metav1.Object) { c.renewed(o.GetName()) }); err != nil {
 		return nil, fmt.Errorf("nodelifecycle: watch leases: %w", err)
 	}
 	metrics.OnRead(c.measure)

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 )
@@ -39,7 +39,7 @@ const (
 
 // Controller removes pods. Its key is "finished", "node/NAME", or "pod/NAMESPACE/NAME".
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 	nodes  cache.Store
 	pods   cache.Indexer
@@ -49,8 +49,8 @@ type Controller struct {
 // New returns a controller; pods is indexed by source.ByNode.
 func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, nodes: nodes.Objects(), pods: pods.Objects(), max: maxFinished}
-	c.Loop = loop.New("orphaned_pods_nodes", 4, c.reconcile)
-	err := loop.OnChange(pods, func(o metav1.Object) {
+	c.Reconciler = reconciler.New("orphaned_pods_nodes", 4, c.reconcile)
+	err := reconciler.OnChange(pods, func(o metav1.Object) {
 		pod, ok := o.(*corev1.Pod)
 		switch {
 		case !ok:

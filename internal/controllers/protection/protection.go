@@ -22,14 +22,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 )
 
 // Controller releases the objects of one kind. Its key is namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	kind      schema.GroupResource
 	finalizer string
 	// release removes the finalizer unless the object is in use.
@@ -41,7 +41,7 @@ type Controller struct {
 
 func newController(name string, kind schema.GroupResource, finalizer string, inv *inventory.Inventory) *Controller {
 	c := &Controller{kind: kind, finalizer: finalizer, waiting: map[string]bool{}}
-	c.Loop = loop.New(name, 2, c.reconcile)
+	c.Reconciler = reconciler.New(name, 2, c.reconcile)
 	inv.AddReader(c)
 	return c
 }
@@ -67,7 +67,7 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 		_, err = claims.Update(ctx, claim, metav1.UpdateOptions{})
 		return false, err
 	}
-	err := loop.OnChange(pods, func(o metav1.Object) { c.retry(o.GetNamespace() + "/") })
+	err := reconciler.OnChange(pods, func(o metav1.Object) { c.retry(o.GetNamespace() + "/") })
 	if err != nil {
 		return nil, fmt.Errorf("protection: watch pods: %w", err)
 	}

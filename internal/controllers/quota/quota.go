@@ -31,7 +31,7 @@ import (
 
 	"carob/internal/base/quotaevaluator"
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/core/quota"
 )
 
@@ -44,7 +44,7 @@ const (
 
 // Controller counts objects. Its key is a namespace.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client    kubernetes.Interface
 	objects   metadata.Interface
 	inventory *inventory.Inventory
@@ -56,7 +56,7 @@ type Controller struct {
 // New returns a controller that reads inv and writes through client.
 func New(client kubernetes.Interface, objects metadata.Interface, inv *inventory.Inventory) *Controller {
 	c := &Controller{client: client, objects: objects, inventory: inv, quotas: map[string]map[string]bool{}}
-	c.Loop = loop.New("resourcequota_primary", 5, c.reconcile)
+	c.Reconciler = reconciler.New("resourcequota_primary", 5, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -22,8 +22,8 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/replicaset"
@@ -44,7 +44,7 @@ type kind interface {
 
 // Controller keeps the pods of one kind of owners. Its key is an owner's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	kind         kind
 	keeper       *children.Keeper
 	owners, pods *source.Watch
@@ -65,13 +65,14 @@ func NewForReplicationControllers(client kubernetes.Interface, events record.Eve
 func newController(name string, k kind, client kubernetes.Interface, events record.EventRecorder, owners,
 	pods *source.Watch) (*Controller, error) {
 	c := &Controller{kind: k, owners: owners, pods: pods}
-	c.Loop = loop.New(name, 8, c.reconcile)
+	c.Reconciler = reconciler.New(name, 8, c.reconcile)
 	fresh, err := freshness.New(c.Add, owners, pods)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	c.keeper = &children.Keeper{Client: client, Events: events, Fresh: fresh, Pods: pods}
-	if err := loop.OnChange(owners, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+	err = reconciler.OnChange(owners, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) })
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if err := children.OnChildren(pods, owners, k.gvk().Kind, c.selects, c.Add); err != nil {

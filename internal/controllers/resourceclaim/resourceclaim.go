@@ -23,8 +23,8 @@ import (
 
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 )
@@ -37,12 +37,12 @@ type Watches struct {
 
 // Controller makes and releases claims. Its key is pod/NAMESPACE/NAME or claim/NAMESPACE/NAME.
 type Controller struct {
-	loop   *loop.Loop
+	loop   *reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	in     Watches
 	fresh  *freshness.Tracker
-	first  *loop.First // something to do
+	first  *reconciler.First // something to do
 
 	mu    sync.Mutex
 	users map[string]map[string]bool // names of the pods that refer to a claim or template, by claim/… or template/…
@@ -56,9 +56,9 @@ type Readers interface{ AddReader(r inventory.Reader) }
 
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, in: in, first: loop.NewFirst(),
+	c := &Controller{client: client, events: events, in: in, first: reconciler.NewFirst(),
 		users: map[string]map[string]bool{}, unclear: map[string]bool{}}
-	c.loop = loop.New("resource_claim", 4, c.reconcile)
+	c.loop = reconciler.New("resource_claim", 4, c.reconcile)
 	// a claim that no pod uses may have to be released
 	readers.AddReader(inventory.Notify(c.first.Seen, resourcev1.Resource("resourceclaims")))
 	var err error
@@ -68,7 +68,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	if err := in.Pods.OnChange(c.podChanged); err != nil {
 		return nil, fmt.Errorf("resourceclaim: watch pods: %w", err)
 	}
-	err = loop.OnChange(in.Claims, func(o metav1.Object) {
+	err = reconciler.OnChange(in.Claims, func(o metav1.Object) {
 		key := "claim/" + o.GetNamespace() + "/" + o.GetName()
 		c.loop.Add(key)
 		c.addUsers(key, o.GetNamespace())
@@ -79,7 +79,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 	if err != nil {
 		return nil, fmt.Errorf("resourceclaim: watch claims: %w", err)
 	}
-	err = loop.OnChange(in.Templates, func(o metav1.Object) {
+	err = reconciler.OnChange(in.Templates, func(o metav1.Object) {
 		c.addUsers("template/"+o.GetNamespace()+"/"+o.GetName(), o.GetNamespace())
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, readers Reade
 
 // Run waits until there is something to do, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	c.first.Run(ctx, []loop.Watched{c.in.Claims, c.in.Templates}, nil, c.loop.Run)
+	c.first.Run(ctx, []reconciler.Watched{c.in.Claims, c.in.Templates}, nil, c.loop.Run)
 }
 
 // podChanged records the claims of a pod, and queues the keys that its change affects.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 )
 
@@ -32,7 +32,7 @@ const (
 
 // Controller maintains the ConfigMaps. Its key is the namespace.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client     kubernetes.Interface
 	ca         string // PEM
 	namespaces cache.Store
@@ -42,18 +42,18 @@ type Controller struct {
 // New returns a controller that publishes ca, certificates in PEM; configMaps watches those named Name.
 func New(client kubernetes.Interface, ca []byte, namespaces, configMaps *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, ca: string(ca), namespaces: namespaces.Objects(), configMaps: configMaps.Objects()}
-	c.Loop = loop.New("root_ca_cert_publisher", 8, c.reconcile)
-	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
+	c.Reconciler = reconciler.New("root_ca_cert_publisher", 8, c.reconcile)
+	if err := reconciler.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("rootca: watch namespaces: %w", err)
 	}
-	if err := loop.OnChange(configMaps, func(obj metav1.Object) { c.Add(obj.GetNamespace()) }); err != nil {
+	if err := reconciler.OnChange(configMaps, func(obj metav1.Object) { c.Add(obj.GetNamespace()) }); err != nil {
 		return nil, fmt.Errorf("rootca: watch config maps: %w", err)
 	}
 	return c, nil
 }
 
 func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
-	if !loop.Active(c.namespaces, namespace) {
+	if !reconciler.Active(c.namespaces, namespace) {
 		return 0, nil
 	}
 	api := c.client.CoreV1().ConfigMaps(namespace)

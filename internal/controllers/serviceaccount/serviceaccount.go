@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 )
 
@@ -22,7 +22,7 @@ const Name = "default"
 
 // Controller maintains the service accounts. Its key is the namespace.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client     kubernetes.Interface
 	namespaces cache.Store
 	accounts   cache.Store
@@ -31,18 +31,18 @@ type Controller struct {
 // New returns a controller; accounts watches the service accounts named Name.
 func New(client kubernetes.Interface, namespaces, accounts *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, namespaces: namespaces.Objects(), accounts: accounts.Objects()}
-	c.Loop = loop.New("serviceaccount", 8, c.reconcile)
-	if err := loop.OnNamespace(namespaces, c.Add); err != nil {
+	c.Reconciler = reconciler.New("serviceaccount", 8, c.reconcile)
+	if err := reconciler.OnNamespace(namespaces, c.Add); err != nil {
 		return nil, fmt.Errorf("serviceaccount: watch namespaces: %w", err)
 	}
-	if err := loop.OnChange(accounts, func(obj metav1.Object) { c.Add(obj.GetNamespace()) }); err != nil {
+	if err := reconciler.OnChange(accounts, func(obj metav1.Object) { c.Add(obj.GetNamespace()) }); err != nil {
 		return nil, fmt.Errorf("serviceaccount: watch service accounts: %w", err)
 	}
 	return c, nil
 }
 
 func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
-	if !loop.Active(c.namespaces, namespace) {
+	if !reconciler.Active(c.namespaces, namespace) {
 		return 0, nil
 	}
 	if _, exists, _ := c.accounts.GetByKey(namespace + "/" + Name); exists {

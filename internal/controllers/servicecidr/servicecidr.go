@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 )
 
 const (
@@ -34,7 +34,7 @@ var (
 
 // Controller reconciles ServiceCIDRs. Its key is a name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 
 	mu      sync.Mutex
@@ -44,7 +44,7 @@ type Controller struct {
 // New returns a controller that reads inv and writes through client.
 func New(client kubernetes.Interface, inv *inventory.Inventory) *Controller {
 	c := &Controller{client: client, leaving: map[string]bool{}}
-	c.Loop = loop.New("servicecidrs", 1, c.reconcile)
+	c.Reconciler = reconciler.New("servicecidrs", 1, c.reconcile)
 	inv.AddReader(c)
 	return c
 }

@@ -23,8 +23,8 @@ import (
 
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
 	"carob/internal/core/workload/revision"
@@ -39,7 +39,7 @@ type Watches struct{ Sets, Pods, Claims, Revisions *source.Watch }
 
 // Controller drives StatefulSets. Its key is a set's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	Watches
 	keeper   *children.Keeper
 	defaults func(*appsv1.StatefulSet)
@@ -50,7 +50,7 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, w Watches,
 	defaults func(*appsv1.StatefulSet)) (*Controller, error) {
 	c := &Controller{Watches: w, defaults: defaults}
-	c.Loop = loop.New("statefulset", workers, c.reconcile)
+	c.Reconciler = reconciler.New("statefulset", workers, c.reconcile)
 	fresh, err := freshness.New(c.Add, w.Sets, w.Pods, w.Claims, w.Revisions)
 	if err != nil {
 		return nil, fmt.Errorf("statefulset: %w", err)
@@ -59,7 +59,8 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches,
 	if err := children.OnChildren(w.Pods, w.Sets, statefulset.Kind().Kind, selects, c.Add); err != nil {
 		return nil, fmt.Errorf("statefulset: watch pods: %w", err)
 	}
-	if err := loop.OnChange(w.Sets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) }); err != nil {
+	err = reconciler.OnChange(w.Sets, func(o metav1.Object) { c.Add(o.GetNamespace() + "/" + o.GetName()) })
+	if err != nil {
 		return nil, fmt.Errorf("statefulset: watch sets: %w", err)
 	}
 	if err := w.Claims.OnChange(c.claimChanged); err != nil {

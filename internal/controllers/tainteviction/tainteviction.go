@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
 	"carob/internal/core/workload"
@@ -27,7 +27,7 @@ import (
 
 // Controller evicts pods. Its key is namespace/name of a pod.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	nodes  cache.Store
@@ -41,7 +41,7 @@ type Controller struct {
 func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
 		marked: map[string]time.Time{}}
-	c.Loop = loop.New("noexec_taint_pod", 8, c.reconcile)
+	c.Reconciler = reconciler.New("noexec_taint_pod", 8, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
 		a, ok := after.(*corev1.Node)
@@ -52,7 +52,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *
 	if err != nil {
 		return nil, fmt.Errorf("tainteviction: watch nodes: %w", err)
 	}
-	err = loop.OnChange(pods, func(o metav1.Object) {
+	err = reconciler.OnChange(pods, func(o metav1.Object) {
 		if pod, ok := o.(*corev1.Pod); ok && (c.isMarked(key(pod)) || evicts(c.nodeOf(pod))) {
 			c.Add(key(pod))
 		}

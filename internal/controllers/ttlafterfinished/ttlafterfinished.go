@@ -14,15 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/job"
 )
 
 // Controller deletes Jobs. Its key is a Job's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client kubernetes.Interface
 	jobs   *source.Watch
 }
@@ -30,7 +30,7 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, jobs *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, jobs: jobs}
-	c.Loop = loop.New("ttl_jobs_to_delete", 4, c.reconcile)
+	c.Reconciler = reconciler.New("ttl_jobs_to_delete", 4, c.reconcile)
 	err := jobs.OnChange(func(_, after metav1.Object) {
 		if j, ok := after.(*batchv1.Job); ok && j.Spec.TTLSecondsAfterFinished != nil && job.Finished(j) {
 			c.Add(j.Namespace + "/" + j.Name)

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"carob/internal/controllers/loop"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
 	"carob/internal/core/volume"
@@ -32,7 +32,7 @@ const recheck = time.Second
 
 // Controller writes the condition. Its key is a claim's namespace/name.
 type Controller struct {
-	*loop.Loop
+	*reconciler.Reconciler
 	client       kubernetes.Interface
 	pods, claims *source.Watch
 
@@ -43,7 +43,7 @@ type Controller struct {
 // New returns a controller.
 func New(client kubernetes.Interface, pods, claims *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, pods: pods, claims: claims, users: map[string]map[string]bool{}}
-	c.Loop = loop.New("unused_claims", 2, c.reconcile)
+	c.Reconciler = reconciler.New("unused_claims", 2, c.reconcile)
 	err := claims.OnChange(func(_, after metav1.Object) {
 		// Each change: the write of a condition may be shown only after the pod that made it wrong.
 		if claim, ok := after.(*corev1.PersistentVolumeClaim); ok && volume.HasUnused(claim) {

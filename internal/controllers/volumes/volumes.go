@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/inventory"
-	"carob/internal/controllers/loop"
 	"carob/internal/controllers/metrics"
+	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/volume"
 )
@@ -41,13 +41,13 @@ type Watches struct {
 
 // Controller binds claims. Its key is claim/NAMESPACE/NAME or volume/NAME.
 type Controller struct {
-	loop   *loop.Loop
+	loop   *reconciler.Reconciler
 	client kubernetes.Interface
 	events record.EventRecorder
 	// expands records the events of upstream's expand controller.
 	expands record.EventRecorder
 	in      Watches
-	first   *loop.First // claim or volume
+	first   *reconciler.First // claim or volume
 
 	mu      sync.Mutex
 	pending map[string]bool // keys of unbound claims
@@ -62,9 +62,9 @@ type Readers interface{ AddReader(r inventory.Reader) }
 // New returns a controller.
 func New(client kubernetes.Interface, events, expands record.EventRecorder, readers Readers,
 	in Watches) (*Controller, error) {
-	c := &Controller{client: client, events: events, expands: expands, in: in, first: loop.NewFirst(),
+	c := &Controller{client: client, events: events, expands: expands, in: in, first: reconciler.NewFirst(),
 		pending: map[string]bool{}, written: map[string]metav1.Object{}}
-	c.loop = loop.New("claims", 1, c.reconcile)
+	c.loop = reconciler.New("claims", 1, c.reconcile)
 	// claims are always watched
 	readers.AddReader(inventory.Notify(c.first.Seen, corev1.Resource("persistentvolumes")))
 	for _, err := range []error{
@@ -86,7 +86,7 @@ func New(client kubernetes.Interface, events, expands record.EventRecorder, read
 
 // Run waits for the first claim or volume, then watches and works until ctx ends.
 func (c *Controller) Run(ctx context.Context) {
-	c.first.Run(ctx, []loop.Watched{c.in.Volumes, c.in.Classes}, nil, c.loop.Run)
+	c.first.Run(ctx, []reconciler.Watched{c.in.Volumes, c.in.Classes}, nil, c.loop.Run)
 }
 
 func claimKey(namespace, name string) string { return "claim/" + namespace + "/" + name }

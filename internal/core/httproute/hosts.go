@@ -4,20 +4,21 @@ import (
 	"iter"
 	"strings"
 
-	"carob/internal/core/cowmap"
+	"carob/internal/core/immutablemap"
 )
 
 // hosts finds values by host name, the most specific first. Changing a copy does not affect the original.
 type hosts[T any] struct {
-	exact    cowmap.Map[string, T]
-	wild     cowmap.Map[string, T] // by suffix: ".example.com"
-	oneLabel cowmap.Map[string, T] // the same, for exactly one more label
+	exact    immutablemap.Map[string, T]
+	wild     immutablemap.Map[string, T] // by suffix: ".example.com"
+	oneLabel immutablemap.Map[string, T] // the same, for exactly one more label
 	all      *T
 }
 
 func newHosts[T any]() hosts[T] {
-	return hosts[T]{exact: cowmap.New[string, T](cowmap.String), wild: cowmap.New[string, T](cowmap.String),
-		oneLabel: cowmap.New[string, T](cowmap.String)}
+	return hosts[T]{exact: immutablemap.New[string, T](immutablemap.String),
+		wild:     immutablemap.New[string, T](immutablemap.String),
+		oneLabel: immutablemap.New[string, T](immutablemap.String)}
 }
 
 // get returns the value of a pattern.
@@ -42,7 +43,7 @@ func (h *hosts[T]) put(p HostPattern, v T, own bool) {
 	put(m, key, v, own)
 }
 
-func put[V any](m *cowmap.Map[string, V], key string, v V, own bool) {
+func put[V any](m *immutablemap.Map[string, V], key string, v V, own bool) {
 	if own {
 		m.Set(key, v)
 	} else {
@@ -60,7 +61,7 @@ func (h *hosts[T]) drop(p HostPattern) {
 	*m = m.Without(key)
 }
 
-func (h *hosts[T]) mapOf(p HostPattern) (m *cowmap.Map[string, T], key string) {
+func (h *hosts[T]) mapOf(p HostPattern) (m *immutablemap.Map[string, T], key string) {
 	suffix, wild := strings.CutPrefix(p.Name, "*")
 	switch {
 	case !wild:
@@ -109,7 +110,7 @@ func (h *hosts[T]) suffixes(host string, yield func(T) bool) bool {
 }
 
 func (h *hosts[T]) each(f func(T)) {
-	for _, m := range []*cowmap.Map[string, T]{&h.exact, &h.wild, &h.oneLabel} {
+	for _, m := range []*immutablemap.Map[string, T]{&h.exact, &h.wild, &h.oneLabel} {
 		for _, v := range m.All() { // any order: each by itself
 			f(v)
 		}

@@ -5,25 +5,26 @@ import (
 	"slices"
 	"strings"
 
-	"carob/internal/core/cowmap"
+	"carob/internal/core/immutablemap"
 )
 
 // paths finds the entries of one host name by the path of a request.
 type paths struct {
-	exact   cowmap.Map[string, *group]
+	exact   immutablemap.Map[string, *group]
 	regexes []*entry
-	prefix  cowmap.Map[string, *group] // without the slash at the end; "" is all paths
-	methods cowmap.Map[string, *group] // by the last segment
-	depths  []int                      // how many prefixes have 0, 1, … segments; the last is not 0
+	prefix  immutablemap.Map[string, *group] // without the slash at the end; "" is all paths
+	methods immutablemap.Map[string, *group] // by the last segment
+	depths  []int                            // how many prefixes have 0, 1, … segments; the last is not 0
 }
 
 func newPaths() *paths {
-	return &paths{exact: cowmap.New[string, *group](cowmap.String), prefix: cowmap.New[string, *group](cowmap.String),
-		methods: cowmap.New[string, *group](cowmap.String)}
+	return &paths{exact: immutablemap.New[string, *group](immutablemap.String),
+		prefix:  immutablemap.New[string, *group](immutablemap.String),
+		methods: immutablemap.New[string, *group](immutablemap.String)}
 }
 
 // groups returns the groups that an entry belongs to, and its key in them; nil for a regular expression.
-func (p *paths) groups(e *entry) (m *cowmap.Map[string, *group], key string) {
+func (p *paths) groups(e *entry) (m *immutablemap.Map[string, *group], key string) {
 	value := e.match.Path.Value
 	switch e.match.Path.Kind {
 	case Exact:
@@ -75,7 +76,7 @@ func compareRegex(a, b *entry) int {
 
 func (p *paths) finish() {
 	slices.SortFunc(p.regexes, compareRegex)
-	for _, m := range []*cowmap.Map[string, *group]{&p.exact, &p.prefix, &p.methods} {
+	for _, m := range []*immutablemap.Map[string, *group]{&p.exact, &p.prefix, &p.methods} {
 		for _, g := range m.All() { // any order: each by itself
 			g.finish()
 		}
@@ -210,8 +211,8 @@ type shape struct {
 	method  bool
 	headers []string
 	query   []string
-	byValue cowmap.Map[string, []*entry] // the oldest first
-	other   []*entry                     // those with regular expressions, the oldest first
+	byValue immutablemap.Map[string, []*entry] // the oldest first
+	other   []*entry                           // those with regular expressions, the oldest first
 }
 
 func (g *group) finish() {
@@ -244,7 +245,7 @@ func (g *group) index() {
 
 func newShape(key string, e *entry) *shape {
 	s := &shape{key: key, rank: entry{match: e.match, headers: e.headers, query: e.query},
-		method: e.match.Method != "", byValue: cowmap.New[string, []*entry](cowmap.String)}
+		method: e.match.Method != "", byValue: immutablemap.New[string, []*entry](immutablemap.String)}
 	for i := range e.headers {
 		s.headers = append(s.headers, e.headers[i].name)
 	}

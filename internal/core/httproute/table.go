@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"carob/internal/core/cowmap"
+	"carob/internal/core/immutablemap"
 )
 
 // Table finds the rule that serves a request at one port. It is immutable: With returns a changed
@@ -17,7 +17,7 @@ type Table struct {
 // routes are those of one host name of listeners.
 type routes struct {
 	hosts hosts[*paths]
-	known cowmap.Map[place, *placed]
+	known immutablemap.Map[place, *placed]
 }
 
 // place names a route of a table.
@@ -27,7 +27,7 @@ type place struct {
 }
 
 func (p place) hash() uint32 {
-	return cowmap.String(p.source.Namespace) ^ 31*cowmap.String(p.source.Name) ^ uint32(p.part)*2654435761
+	return immutablemap.String(p.source.Namespace) ^ 31*immutablemap.String(p.source.Name) ^ uint32(p.part)*2654435761
 }
 
 // placed is a route of a table.
@@ -101,7 +101,7 @@ func (t *Table) Append(hosts []string) *Table {
 }
 
 func newRoutes() *routes {
-	return &routes{hosts: newHosts[*paths](), known: cowmap.New[place, *placed](place.hash)}
+	return &routes{hosts: newHosts[*paths](), known: immutablemap.New[place, *placed](place.hash)}
 }
 
 // newPlaced compiles a route.

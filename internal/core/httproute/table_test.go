@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"carob/internal/core/cowmap"
+	"carob/internal/core/immutablemap"
 )
 
 // dump writes the whole content of a table in a fixed order.
@@ -30,7 +30,7 @@ func (t *Table) dump() string {
 		eachHost(&r.hosts, func(host string, p *paths) {
 			at := listener + " " + host
 			add("%s depths %v regexes %v", at, p.depths, names(p.regexes))
-			for kind, m := range map[string]*cowmap.Map[string, *group]{"exact": &p.exact, "prefix": &p.prefix,
+			for kind, m := range map[string]*immutablemap.Map[string, *group]{"exact": &p.exact, "prefix": &p.prefix,
 				"methods": &p.methods} {
 				for path, g := range m.All() {
 					add("%s %s %q %v", at, kind, path, names(g.entries))
@@ -50,7 +50,7 @@ func (t *Table) dump() string {
 }
 
 func eachHost[T any](h *hosts[T], f func(string, T)) {
-	for kind, m := range map[string]*cowmap.Map[string, T]{"": &h.exact, "*": &h.wild, "*1": &h.oneLabel} {
+	for kind, m := range map[string]*immutablemap.Map[string, T]{"": &h.exact, "*": &h.wild, "*1": &h.oneLabel} {
 		for key, v := range m.All() {
 			f(kind+key, v)
 		}

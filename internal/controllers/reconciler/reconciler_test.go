@@ -1,4 +1,4 @@
-package loop
+package reconciler
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func (c *calls) note(key string) int {
 	return len(c.list)
 }
 
-func run(t *testing.T, workers int, f func(c *calls) Func, test func(l *Loop, c *calls)) {
+func run(t *testing.T, workers int, f func(c *calls) Func, test func(l *Reconciler, c *calls)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &calls{began: time.Now()}
 		l := New("test", workers, f(c))
@@ -60,7 +60,7 @@ func TestAddsWhileBusyAreMerged(t *testing.T) {
 			time.Sleep(time.Second)
 			return 0, nil
 		}
-	}, func(l *Loop, c *calls) {
+	}, func(l *Reconciler, c *calls) {
 		l.Add("a")
 		synctest.Wait()
 		l.Add("a")
@@ -79,7 +79,7 @@ func TestBackOffEndsWithSuccess(t *testing.T) {
 			}
 			return 0, nil
 		}
-	}, func(l *Loop, c *calls) {
+	}, func(l *Reconciler, c *calls) {
 		l.Add("a")
 		time.Sleep(time.Hour)
 		want(t, c, "a@0s", "a@20ms", "a@60ms", "a@140ms")
@@ -94,7 +94,7 @@ func TestRequestedReconciliation(t *testing.T) {
 			}
 			return 0, nil
 		}
-	}, func(l *Loop, c *calls) {
+	}, func(l *Reconciler, c *calls) {
 		l.AddAfter("a", time.Second)
 		l.AddAfter("a", time.Hour)
 		time.Sleep(2 * time.Hour)
@@ -109,7 +109,7 @@ func TestWorkersAreBounded(t *testing.T) {
 			time.Sleep(time.Second)
 			return 0, nil
 		}
-	}, func(l *Loop, c *calls) {
+	}, func(l *Reconciler, c *calls) {
 		for _, key := range []string{"a", "b", "c"} {
 			l.Add(key)
 			synctest.Wait()

@@ -1,10 +1,10 @@
-// Package loop is the engine of a controller: it calls a reconcile function for keys, each key at
+// Package reconciler is the engine of a controller: it calls a reconcile function for keys, each key at
 // most once at a time, merged while it waits, again after an error or when the function requests
 // it. Controllers add keys from their watches. The meaning of a key is up to the controller.
 //
 // Goroutines: one dispatcher, and one worker for each key being reconciled. It has
 // no ticker: with nothing to do, nothing runs.
-package loop
+package reconciler
 
 import (
 	"context"
@@ -26,8 +26,8 @@ type Func func(ctx context.Context, key string) (again time.Duration, err error)
 // retry is the wait after errors.
 var retry = backoff.Exponential{Initial: 20 * time.Millisecond, Max: time.Minute}
 
-// Loop reconciles keys. Make it with New and Run it once; Add works before Run.
-type Loop struct {
+// Reconciler reconciles keys. Make it with New and Run it once; Add works before Run.
+type Reconciler struct {
 	name      string
 	workers   int
 	reconcile Func
@@ -41,14 +41,14 @@ type Loop struct {
 	later    delayq.Queue[string]
 
 	metrics metrics.Queue
-	since   map[string]time.Time // when a key of ready was added; only if the loop is measured
+	since   map[string]time.Time // when a key of ready was added; only if it is measured
 	began   map[string]time.Time // when a key of busy was started
 }
 
-// New returns a loop that reconciles up to workers keys in parallel. The name is the label of its metrics:
+// New returns a Reconciler of up to workers keys in parallel. The name is the label of its metrics:
 // that of upstream's queue if there is one.
-func New(name string, workers int, reconcile Func) *Loop {
-	l := &Loop{
+func New(name string, workers int, reconcile Func) *Reconciler {
+	l := &Reconciler{
 		name: name, workers: workers, reconcile: reconcile,
 		wake:   make(chan struct{}, 1),
 		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]int{},
@@ -61,7 +61,7 @@ func New(name string, workers int, reconcile Func) *Loop {
 }
 
 // measure sets the metrics that change without events.
-func (l *Loop) measure() {
+func (l *Reconciler) measure() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var sum, first time.Duration
@@ -78,7 +78,7 @@ func (l *Loop) measure() {
 const patience = 5
 
 // Add requests a reconciliation of key.
-func (l *Loop) Add(key string) {
+func (l *Reconciler) Add(key string) {
 	l.mu.Lock()
 	if l.failures[key] < patience || !l.later.Has(key) {
 		l.add(key)
@@ -88,7 +88,7 @@ func (l *Loop) Add(key string) {
 }
 
 // AddAfter requests one after a delay, or earlier if that is requested, too.
-func (l *Loop) AddAfter(key string, wait time.Duration) {
+func (l *Reconciler) AddAfter(key string, wait time.Duration) {
 	if wait <= 0 {
 		l.Add(key)
 		return
@@ -100,7 +100,7 @@ func (l *Loop) AddAfter(key string, wait time.Duration) {
 	l.poke()
 }
 
-func (l *Loop) add(key string) {
+func (l *Reconciler) add(key string) {
 	if _, ok := l.busy[key]; ok {
 		l.busy[key] = true
 	} else if !l.queued[key] {
@@ -113,7 +113,7 @@ func (l *Loop) add(key string) {
 	}
 }
 
-func (l *Loop) poke() {
+func (l *Reconciler) poke() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -121,7 +121,7 @@ func (l *Loop) poke() {
 }
 
 // Run reconciles until ctx ends, and returns when no worker runs any more.
-func (l *Loop) Run(ctx context.Context) {
+func (l *Reconciler) Run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(l.name))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -142,7 +142,7 @@ func (l *Loop) Run(ctx context.Context) {
 }
 
 // dispatch starts workers for ready keys and returns when the next key is due.
-func (l *Loop) dispatch(start func(key string)) time.Time {
+func (l *Reconciler) dispatch(start func(key string)) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -166,7 +166,7 @@ func (l *Loop) dispatch(start func(key string)) time.Time {
 	return next
 }
 
-func (l *Loop) work(ctx context.Context, key string) {
+func (l *Reconciler) work(ctx context.Context, key string) {
 	again, err := l.reconcile(ctx, key)
 	l.mu.Lock()
 	defer l.mu.Unlock()

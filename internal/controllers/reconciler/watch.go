@@ -1,4 +1,4 @@
-package loop
+package reconciler
 
 import (
 	corev1 "k8s.io/api/core/v1"

@@ -1,4 +1,4 @@
-package cowmap
+package immutablemap
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
-// Package cowmap implements a persistent map: With and Without return a changed copy that shares nearly all
+// Package immutablemap implements a persistent map: With and Without return a changed copy that shares nearly all
 // memory with the original, and the original stays as it is. A lookup costs about as much as in a Go map.
-package cowmap
+package immutablemap
 
 import (
 	"iter"
