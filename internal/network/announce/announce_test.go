@@ -89,8 +89,8 @@ func (s *segment) in(name string, f func() error) {
 	s.must(netns.Do(filepath.Join(s.dir, name), f))
 }
 
-// knows is the neighbour entry for an address; nil: none.
-func (s *segment) knows(a netip.Addr) (hw net.HardwareAddr) {
+// neighbour is the neighbour entry for an address; nil: none.
+func (s *segment) neighbour(a netip.Addr) (hw net.HardwareAddr) {
 	s.Helper()
 	s.in("there", func() error {
 		list, err := netlink.NeighList(s.link, netlink.FAMILY_ALL)
@@ -143,16 +143,16 @@ func TestAnnounce(t *testing.T) {
 	update(append(asked, known...))
 	for _, addr := range known {
 		testwait.For(t, "there learns where "+addr.String()+" is now", func() bool {
-			return bytes.Equal(s.knows(addr), s.hw)
+			return bytes.Equal(s.neighbour(addr), s.hw)
 		})
 	}
 	for _, addr := range asked {
-		if hw := s.knows(addr); hw != nil {
+		if hw := s.neighbour(addr); hw != nil {
 			t.Errorf("%s is known before anybody asked: %s", addr, hw)
 		}
 		testwait.For(t, "there finds "+addr.String(), func() bool {
 			s.send(addr)
-			return bytes.Equal(s.knows(addr), s.hw)
+			return bytes.Equal(s.neighbour(addr), s.hw)
 		})
 	}
 	// One address is removed: requests for it, and for one that was never announced, get no reply.
@@ -174,7 +174,7 @@ func TestAnnounce(t *testing.T) {
 	for _, addr := range []netip.Addr{gone, never} {
 		s.send(addr)
 		testwait.For(t, addr.String()+" is not found", func() bool {
-			if hw := s.knows(addr); hw != nil {
+			if hw := s.neighbour(addr); hw != nil {
 				t.Fatalf("somebody answers for %s: %s", addr, hw)
 			}
 			return failed(addr)
@@ -212,7 +212,7 @@ func TestHostilePackets(t *testing.T) {
 	})
 	testwait.For(t, "there finds it", func() bool {
 		s.send(addr)
-		return bytes.Equal(s.knows(addr), s.hw)
+		return bytes.Equal(s.neighbour(addr), s.hw)
 	})
 }
 

@@ -131,8 +131,8 @@ func (n *ndp) run(has func(netip.Addr) bool) {
 		}
 		to, flags := allNodes, byte(ndpOverride)
 		if ip, isIP := from.(*net.IPAddr); isIP && !ip.IP.IsUnspecified() { // otherwise a neighbour is about to use it
-			if asked, ok := netip.AddrFromSlice(ip.IP); ok {
-				to, flags = asked, ndpSolicited|ndpOverride
+			if solicitor, ok := netip.AddrFromSlice(ip.IP); ok {
+				to, flags = solicitor, ndpSolicited|ndpOverride
 			}
 		}
 		_ = n.send(advertisement(a, n.link.HardwareAddr, flags), to) // the client repeats its request

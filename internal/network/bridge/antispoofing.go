@@ -240,9 +240,9 @@ func (n *Network) settlePort(port int, mac net.HardwareAddr) error {
 	return nil
 }
 
-// knowNeighbours adds permanent neighbour entries for a pod's addresses to the host, so that the host sends no ARP or
+// setNeighbours adds permanent neighbour entries for a pod's addresses to the host, so that the host sends no ARP or
 // ND requests.
-func (n *Network) knowNeighbours(ips []netip.Addr, mac net.HardwareAddr) error {
+func (n *Network) setNeighbours(ips []netip.Addr, mac net.HardwareAddr) error {
 	for _, ip := range ips {
 		err := netlink.NeighSet(&netlink.Neigh{LinkIndex: n.bridge.Load().index, State: netlink.NUD_PERMANENT,
 			IP: ip.AsSlice(), HardwareAddr: mac})
@@ -261,7 +261,7 @@ func (n *Network) takeOver() error {
 	for _, at := range n.attached {
 		err := netlink.LinkSetGroup(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: at.Port}}, group)
 		if err == nil {
-			err = errors.Join(n.settlePort(at.Port, at.mac()), n.knowNeighbours(at.IPs, at.mac()))
+			err = errors.Join(n.settlePort(at.Port, at.mac()), n.setNeighbours(at.IPs, at.mac()))
 		}
 		if err != nil && !errors.Is(err, unix.ENODEV) { // the device was deleted from outside: the pod has no network
 			errs = append(errs, fmt.Errorf("take over the network of pod %s: %w", at.Pod, err))

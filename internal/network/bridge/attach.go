@@ -111,7 +111,7 @@ func (n *Network) admit(ctx context.Context, pod network.Pod, at *attachment) <-
 // takePlace returns a spare place, or makes one: for a pod that gets its previous addresses, or with a
 // namespace of its own.
 func (n *Network) takePlace(ctx context.Context, pod network.Pod) (*place, error) {
-	if n.pool != nil && pod.NetNS == "" && !n.remembers(pod.UID) {
+	if n.pool != nil && pod.NetNS == "" && !n.isReserved(pod.UID) {
 		if p := n.takeSpare(); p != nil {
 			return p, nil
 		}
@@ -231,7 +231,7 @@ func (n *Network) drop(at *attachment) error {
 		return err
 	}
 	n.forget(at)
-	if n.journal.lines > 4*(len(n.attached)+2*rememberedPods) {
+	if n.journal.lines > 4*(len(n.attached)+2*reservedPods) {
 		fresh, err := rewriteJournal(n.journal.name, n.entries())
 		if err != nil {
 			return err
@@ -273,20 +273,20 @@ func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
 }
 
 // free detaches the sandboxes that are dead.
-func (n *Network) free(ctx context.Context, isDead func(*attachment) bool) error {
+func (n *Network) free(ctx context.Context, isGone func(*attachment) bool) error {
 	n.mu.Lock()
-	var dead []string
+	var gone []string
 	for id, at := range n.attached {
-		if isDead(at) {
-			dead = append(dead, id)
+		if isGone(at) {
+			gone = append(gone, id)
 		}
 	}
 	n.mu.Unlock()
-	slices.Sort(dead)
+	slices.Sort(gone)
 	var errs []error
-	for _, id := range dead {
+	for _, id := range gone {
 		klog.FromContext(ctx).V(2).Info("Freeing the network of a sandbox that no longer exists", "sandbox", id)
-		errs = append(errs, n.detachIf(ctx, id, isDead))
+		errs = append(errs, n.detachIf(ctx, id, isGone))
 	}
 	return errors.Join(errs...)
 }
@@ -322,5 +322,5 @@ func (n *Network) configure(h *netlink.Handle, eth0 int, ips []netip.Addr, mac n
 			return fmt.Errorf("add address %s: %w", ip, err)
 		}
 	}
-	return n.knowNeighbours(ips, mac)
+	return n.setNeighbours(ips, mac)
 }

@@ -480,7 +480,7 @@ func (n *Network) load() error {
 			n.forget(n.attached[e.Detach])
 		case e.Past != nil:
 			if a := n.rangeOf(e.Past.IP); a != nil {
-				a.remember(e.Past.UID, e.Past.IP)
+				a.reserve(e.Past.UID, e.Past.IP)
 			}
 		case e.Next != nil:
 			for _, ip := range e.Next {

@@ -148,7 +148,7 @@ func (p *hostFirewall) rules(conn *nftables.Conn, c *nftables.Chain) ([]*nftable
 }
 
 // OnRulesChanged registers a function that is called after each change of the host's rules.
-func (n *Network) OnRulesChanged(tell func()) { n.rulesChanged.Store(&tell) }
+func (n *Network) OnRulesChanged(notify func()) { n.rulesChanged.Store(&notify) }
 
 // keepFirewall adds the rules, and adds them again whenever the host's rules change. Reloading a
 // firewall often removes all rules first, including our tables.
@@ -170,8 +170,8 @@ func (n *Network) keepFirewall(ctx context.Context) error {
 				n.cfg.Bridge, "rules", added)
 		}
 		n.firewalld.look()
-		if tell := n.rulesChanged.Load(); tell != nil {
-			(*tell)()
+		if notify := n.rulesChanged.Load(); notify != nil {
+			(*notify)()
 		}
 	}
 	n.firewalld = keepTrusted(ctx, &firewalld{bridge: n.cfg.Bridge})

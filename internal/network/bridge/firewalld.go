@@ -160,7 +160,7 @@ func (k *trustKeeper) close() {
 func (k *trustKeeper) run(ctx context.Context, f *firewalld) {
 	defer close(k.done)
 	logger := klog.FromContext(ctx)
-	var last, said string
+	var last, logged string
 	for rest := leastTrustRest; ; {
 		select {
 		case <-ctx.Done():
@@ -172,8 +172,8 @@ func (k *trustKeeper) run(ctx context.Context, f *firewalld) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			if said != err.Error() { // not each time
-				said = err.Error()
+			if logged != err.Error() { // not each time
+				logged = err.Error()
 				logger.Error(err, "Cannot let pods through firewalld; it rejects their traffic", "bridge", f.bridge)
 			}
 			if stopped(err) {
@@ -193,6 +193,6 @@ func (k *trustKeeper) run(ctx context.Context, f *firewalld) {
 			logger.Info("The bridge of pods is in a zone of firewalld; its rules apply to pods", "bridge", f.bridge,
 				"zone", zone)
 		}
-		last, said, rest = zone, "", leastTrustRest
+		last, logged, rest = zone, "", leastTrustRest
 	}
 }

@@ -122,7 +122,7 @@ func (n *Network) healPort(ctx context.Context, sandbox string) error {
 	case err != nil || link.Attrs().MasterIndex == bridge && link.Attrs().Flags&net.FlagUp != 0:
 	default:
 		err = errors.Join(netlink.LinkSetMaster(link, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: bridge}}),
-			netlink.LinkSetUp(link), n.settlePort(at.Port, at.mac()), n.knowNeighbours(at.IPs, at.mac()))
+			netlink.LinkSetUp(link), n.settlePort(at.Port, at.mac()), n.setNeighbours(at.IPs, at.mac()))
 	}
 	if err != nil {
 		return fmt.Errorf("connect pod %s to the network again: %w", at.Pod, err)

@@ -73,7 +73,7 @@ func TestHostPortFamilies(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sayName(t, at.NetNS, p.name)
+			serveName(t, at.NetNS, p.name)
 		}
 		late := podOf("late")
 		late.Ports = []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: 8083,
@@ -120,8 +120,8 @@ func hostIPv6(t *testing.T) string {
 	return "[2001:db8::2]"
 }
 
-// sayName serves a name in a namespace, at port 80 of TCP and UDP, until the test ends.
-func sayName(t *testing.T, ns, name string) {
+// serveName serves a name in a namespace, at port 80 of TCP and UDP, until the test ends.
+func serveName(t *testing.T, ns, name string) {
 	t.Helper()
 	var l net.Listener
 	var c net.PacketConn

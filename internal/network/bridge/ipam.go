@@ -8,8 +8,8 @@ import (
 	"carob/internal/base/errkind"
 )
 
-// rememberedPods is the number of detached pods whose addresses are kept for them.
-const rememberedPods = 512
+// reservedPods is the number of detached pods whose addresses are kept for them.
+const reservedPods = 512
 
 // addresses allocates the addresses of one prefix. It is a plain value without lock or clock.
 //
@@ -60,15 +60,15 @@ func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
 			return addr, nil
 		}
 	}
-	remembered := map[netip.Addr]bool{}
+	reserved := map[netip.Addr]bool{}
 	for _, p := range a.past {
-		remembered[p.addr] = true
+		reserved[p.addr] = true
 	}
 	for addr, left := a.next, a.size(); left > 0; left-- {
 		if !a.prefix.Contains(addr) {
 			addr = a.gateway().Next()
 		}
-		if a.free(addr) && !remembered[addr] {
+		if a.free(addr) && !reserved[addr] {
 			a.used[addr], a.next = sandbox, addr.Next()
 			return addr, nil
 		}
@@ -84,8 +84,8 @@ func (a *addresses) acquire(uid, sandbox string) (netip.Addr, error) {
 	return netip.Addr{}, errkind.Errorf(errkind.Exhausted, "all addresses of %s are in use", a.prefix)
 }
 
-// remembers reports whether the address of a detached pod is reserved for it.
-func (a *addresses) remembers(uid string) bool {
+// isReserved reports whether the address of a detached pod is reserved for it.
+func (a *addresses) isReserved(uid string) bool {
 	return slices.ContainsFunc(a.past, func(p pastAddress) bool { return p.uid == uid })
 }
 
@@ -109,17 +109,17 @@ func (a *addresses) claim(addr netip.Addr, sandbox string) error {
 func (a *addresses) release(addr netip.Addr, uid string) {
 	delete(a.used, addr)
 	if uid != "" {
-		a.remember(uid, addr)
+		a.reserve(uid, addr)
 	}
 }
 
-func (a *addresses) remember(uid string, addr netip.Addr) {
+func (a *addresses) reserve(uid string, addr netip.Addr) {
 	if !a.prefix.Contains(addr) {
 		return
 	}
 	a.past = slices.DeleteFunc(a.past, func(p pastAddress) bool { return p.uid == uid || p.addr == addr })
 	a.past = append(a.past, pastAddress{uid: uid, addr: addr})
-	if len(a.past) > rememberedPods {
-		a.past = slices.Delete(a.past, 0, len(a.past)-rememberedPods)
+	if len(a.past) > reservedPods {
+		a.past = slices.Delete(a.past, 0, len(a.past)-reservedPods)
 	}
 }

@@ -87,12 +87,12 @@ func listeners(proto uint8, port uint16) ([]listener, error) {
 	}
 	var list []listener
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		var ask diagRequest
-		ask[0], ask[1] = family, proto
-		binary.NativeEndian.PutUint32(ask[4:], state)
-		binary.BigEndian.PutUint16(ask[8:], port)
+		var request diagRequest
+		request[0], request[1] = family, proto
+		binary.NativeEndian.PutUint32(request[4:], state)
+		binary.BigEndian.PutUint16(request[8:], port)
 		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
-		req.AddData(&ask)
+		req.AddData(&request)
 		sockets, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil {
 			return nil, fmt.Errorf("list sockets: %w", err)

@@ -195,11 +195,11 @@ func pending() (n int, _ error) {
 	listening := map[uint16]bool{}
 	var connections []diagSocket
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		var ask diagRequest
-		ask[0], ask[1], ask[2] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
-		binary.NativeEndian.PutUint32(ask[4:], 1<<tcpListen|1<<synReceived|1<<established)
+		var request diagRequest
+		request[0], request[1], request[2] = family, unix.IPPROTO_TCP, 1<<(diagInfo-1)
+		binary.NativeEndian.PutUint32(request[4:], 1<<tcpListen|1<<synReceived|1<<established)
 		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
-		req.AddData(&ask)
+		req.AddData(&request)
 		sockets, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil {
 			return 0, fmt.Errorf("list sockets: %w", err)

@@ -95,11 +95,11 @@ func (n *Network) acquire(uid, owner string) (ips []netip.Addr, _ error) {
 	return ips, nil
 }
 
-// remembers reports whether the pod had addresses before.
-func (n *Network) remembers(uid string) bool {
+// isReserved reports whether the pod had addresses before.
+func (n *Network) isReserved(uid string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.ContainsFunc(n.ranges, func(a *addresses) bool { return a.remembers(uid) })
+	return slices.ContainsFunc(n.ranges, func(a *addresses) bool { return a.isReserved(uid) })
 }
 
 // dropUnknownNeighbours removes the neighbour entries of the spare places of a killed process.

@@ -90,7 +90,7 @@ func TestSpareIsForNewPods(t *testing.T) {
 	n, p := withSpare(t, cfg)
 	n.mu.Lock()
 	old := p.ips[0].Next().Next()
-	n.v4.remember("before", old)
+	n.v4.reserve("before", old)
 	n.mu.Unlock()
 	at, err := n.Attach(t.Context(), podOf("before"))
 	if err != nil || at.IPs[0] != old {
@@ -111,7 +111,7 @@ func TestSparesInASmallRange(t *testing.T) {
 		pod := podOf(fmt.Sprint(i))
 		if i%2 == 1 { // it needs a place of its own
 			n.mu.Lock()
-			n.v4.remember(pod.UID, cfg.Pods.Addr().Next()) // the bridge's: never free
+			n.v4.reserve(pod.UID, cfg.Pods.Addr().Next()) // the bridge's: never free
 			n.mu.Unlock()
 		}
 		at, err := n.Attach(t.Context(), pod)

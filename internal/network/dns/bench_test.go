@@ -60,13 +60,13 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-const askEnv = "CAROB_TEST_DNS_ASK"
+const queryEnv = "CAROB_TEST_DNS_ASK"
 
 // BenchmarkUDP answers questions of another process over a socket. CPU/answer is the time of this
 // process, with the kernel's share: what one core can answer.
 func BenchmarkUDP(b *testing.B) {
-	if at := os.Getenv(askEnv); at != "" {
-		askMany(b, at)
+	if at := os.Getenv(queryEnv); at != "" {
+		queryMany(b, at)
 		return
 	}
 	s, _, _ := made(b, fmt.Sprintf(forwarding, ""))
@@ -80,7 +80,7 @@ func BenchmarkUDP(b *testing.B) {
 	defer group.Wait()
 	defer conn.Close()
 	cmd := exec.Command(os.Args[0], "-test.run", "^$", "-test.bench", "^BenchmarkUDP$", "-test.benchtime", "1x")
-	cmd.Env = append(os.Environ(), askEnv+"="+conn.LocalAddr().String(), askEnv+"_N="+strconv.Itoa(b.N))
+	cmd.Env = append(os.Environ(), queryEnv+"="+conn.LocalAddr().String(), queryEnv+"_N="+strconv.Itoa(b.N))
 	var before, after unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
 	b.ResetTimer()
@@ -93,9 +93,9 @@ func BenchmarkUDP(b *testing.B) {
 	b.ReportMetric(float64(spent)/float64(b.N), "cpu-ns/answer")
 }
 
-// askMany sends queries, 64 of them in flight.
-func askMany(b *testing.B, at string) {
-	n, err := strconv.Atoi(os.Getenv(askEnv + "_N"))
+// queryMany sends queries, 64 of them in flight.
+func queryMany(b *testing.B, at string) {
+	n, err := strconv.Atoi(os.Getenv(queryEnv + "_N"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -235,8 +235,8 @@ func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp b
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	ask := m.Copy()
-	ask.Id = binary.BigEndian.Uint16(id[:])
+	request := m.Copy()
+	request.Id = binary.BigEndian.Uint16(id[:])
 	kind := "udp"
 	if tcp {
 		kind = "tcp"
@@ -266,12 +266,12 @@ func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp b
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	c := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
-	if err := c.WriteMsg(ask); err != nil {
+	if err := c.WriteMsg(request); err != nil {
 		return nil, err
 	}
 	for strays := 0; ; strays++ {
 		answer, err := c.ReadMsg()
-		if err == nil && answers(ask, answer) {
+		if err == nil && answers(request, answer) {
 			return answer, nil
 		}
 		var netErr net.Error
@@ -289,14 +289,14 @@ func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp b
 const mostStrays = 1000
 
 // answers reports whether a message is an answer to a question.
-func answers(ask, answer *dns.Msg) bool {
-	if answer.Id != ask.Id || !answer.Response || answer.Opcode != dns.OpcodeQuery {
+func answers(request, answer *dns.Msg) bool {
+	if answer.Id != request.Id || !answer.Response || answer.Opcode != dns.OpcodeQuery {
 		return false
 	}
 	if len(answer.Question) == 0 { // some servers omit it in an error
 		return answer.Rcode != dns.RcodeSuccess && len(answer.Answer) == 0
 	}
-	a, b := ask.Question[0], answer.Question[0]
+	a, b := request.Question[0], answer.Question[0]
 	return len(answer.Question) == 1 && a.Qtype == b.Qtype && a.Qclass == b.Qclass && strings.EqualFold(a.Name, b.Name)
 }
 

@@ -19,16 +19,16 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-var errDead = errors.New("no answer")
+var errUnreachable = errors.New("no answer")
 
-func dead(core.Upstream, *dns.Msg) (*dns.Msg, error) { return nil, errDead }
+func unreachable(core.Upstream, *dns.Msg) (*dns.Msg, error) { return nil, errUnreachable }
 
 // A cached name is still answered when the servers are gone, as long as the configuration allows.
 func TestServeStale(t *testing.T) {
 	for _, mode := range []string{"serve_stale 1h verify 0 30s", "serve_stale 1h immediate 30s"} {
 		s, u, c := made(t, fmt.Sprintf(forwarding, mode))
 		query(t, s, "example.com.", dns.TypeA)
-		u.set(dead)
+		u.set(unreachable)
 		c.add(31 * time.Second)
 		want(t, mode, query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")
 		c.add(time.Hour)
@@ -106,7 +106,7 @@ func TestFailover(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if broken && to.Addr.Addr() == netip.MustParseAddr("192.0.2.1") {
-			return nil, errDead
+			return nil, errUnreachable
 		}
 		return address(m, to.Addr.Addr().String(), 0), nil
 	})
@@ -135,7 +135,7 @@ func TestFailover(t *testing.T) {
 	mu.Lock()
 	broken = true
 	mu.Unlock()
-	u.set(dead)
+	u.set(unreachable)
 	if m := query(t, s, "c.example.", dns.TypeA); m.Rcode != dns.RcodeServerFailure {
 		t.Errorf("all are down: %v", m)
 	}
@@ -235,7 +235,7 @@ func TestLoop(t *testing.T) {
 		wire, _ := m.Pack()
 		answer, later := s.handle(wire, nil, pod, true)
 		if later != nil {
-			return nil, errDead // a real loop goes on; the probe was seen
+			return nil, errUnreachable // a real loop goes on; the probe was seen
 		}
 		r := new(dns.Msg)
 		return r, r.Unpack(answer)

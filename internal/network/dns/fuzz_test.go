@@ -90,12 +90,12 @@ func FuzzUpstream(f *testing.F) {
 	f.Add(append(wire[:12:12], 0xc0, 0x0c, 0, 1, 0, 1))
 	s, u, _ := made(f, ".:53 {\ncache 30 {\nserve_stale 1h\n}\nforward . 192.0.2.53\n}")
 	f.Fuzz(func(t *testing.T, wire []byte) {
-		u.set(func(_ core.Upstream, ask *dns.Msg) (*dns.Msg, error) {
+		u.set(func(_ core.Upstream, request *dns.Msg) (*dns.Msg, error) {
 			m := new(dns.Msg)
 			if err := m.Unpack(wire); err != nil {
 				return nil, err
 			}
-			m.Id, m.Response, m.Opcode, m.Question = ask.Id, true, dns.OpcodeQuery, ask.Question
+			m.Id, m.Response, m.Opcode, m.Question = request.Id, true, dns.OpcodeQuery, request.Question
 			return m, nil
 		})
 		for range 2 { // from the server, then from the cache

@@ -53,8 +53,8 @@ func within(q *core.Query, zones [][]byte) bool {
 
 // parsed is a question in the form of package core.
 func parsed(req *dns.Msg) (q core.Query, ok bool) {
-	ask := &dns.Msg{MsgHdr: dns.MsgHdr{Id: req.Id, RecursionDesired: true}, Question: req.Question}
-	wire, err := ask.Pack()
+	request := &dns.Msg{MsgHdr: dns.MsgHdr{Id: req.Id, RecursionDesired: true}, Question: req.Question}
+	wire, err := request.Pack()
 	if err != nil {
 		return q, false
 	}
@@ -118,9 +118,9 @@ func (s *Server) cluster(ctx context.Context, on *serverBlocks, one *serverBlock
 		m.Rcode = dns.RcodeServerFailure
 		return m
 	}
-	ask := req.Copy()
-	ask.Question[0].Name = target
-	answer := s.resolve(ctx, on, ask, a, depth+1)
+	request := req.Copy()
+	request.Question[0].Name = target
+	answer := s.resolve(ctx, on, request, a, depth+1)
 	switch answer.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError: // as CoreDNS: the alias exists
 		m.Answer = append(m.Answer, answer.Answer...)
@@ -136,7 +136,7 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 	question := req.Question[0]
 	opt := req.IsEdns0()
 	do := opt != nil && opt.Do()
-	ask := forwarded(question, req.RecursionDesired, req.CheckingDisabled, opt != nil, do)
+	request := forwarded(question, req.RecursionDesired, req.CheckingDisabled, opt != nil, do)
 	key := string(keyOf(nil, q.Lower(), question.Qtype, question.Qclass, do, req.CheckingDisabled))
 	c := one.cacheOf(q)
 	var old hit
@@ -149,14 +149,14 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 		if ok {
 			if old, stale = h, h.stale; !stale {
 				if h.refresh {
-					s.refresh(on, c, f, key, ask, true)
+					s.refresh(on, c, f, key, request, true)
 				}
 				return cached(req, &h, 0)
 			}
 		}
 	}
 	fresh := func(ctx context.Context) (*dns.Msg, error) {
-		answer, err := f.query(ctx, key, ask)
+		answer, err := f.query(ctx, key, request)
 		if err == nil && c != nil && !(stale && answer.Rcode == dns.RcodeServerFailure) {
 			c.put(key, answer)
 		}
@@ -164,7 +164,7 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 	}
 	if stale {
 		if !c.cfg.StaleVerify {
-			s.refresh(on, c, f, key, ask, false)
+			s.refresh(on, c, f, key, request, false)
 			s.m.stale.Inc()
 			return cached(req, &old, c.cfg.StaleTTL)
 		}
@@ -179,7 +179,7 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 	answer, err := fresh(ctx)
 	if stale && (err != nil || answer.Rcode == dns.RcodeServerFailure) {
 		if err != nil {
-			s.refresh(on, c, f, key, ask, false)
+			s.refresh(on, c, f, key, request, false)
 		}
 		s.m.stale.Inc()
 		return cached(req, &old, c.cfg.StaleTTL)
@@ -197,7 +197,7 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 	}
 	m := answer.Copy()
 	m.Id, m.Question = req.Id, req.Question
-	restoreCase(m, ask.Question[0].Name, question.Name)
+	restoreCase(m, request.Question[0].Name, question.Name)
 	return m
 }
 
@@ -217,11 +217,11 @@ func forwarded(question dns.Question, recursion, checking, edns, do bool) *dns.M
 const forwardUDP = 1232
 
 // restoreCase writes a name as the client did.
-func restoreCase(m *dns.Msg, lower, asked string) {
+func restoreCase(m *dns.Msg, lower, queried string) {
 	for _, list := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range list {
 			if rr.Header().Name == lower {
-				rr.Header().Name = asked
+				rr.Header().Name = queried
 			}
 		}
 	}
@@ -252,7 +252,7 @@ func cached(req *dns.Msg, h *hit, staleTTL uint32) *dns.Msg {
 }
 
 // refresh queries for a cached answer again, in the background; claimed means that the caller may.
-func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key string, ask *dns.Msg, claimed bool) {
+func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key string, request *dns.Msg, claimed bool) {
 	if !claimed && !c.claim([]byte(key)) {
 		return
 	}
@@ -260,7 +260,7 @@ func (s *Server) refresh(on *serverBlocks, c *answerCache, f *forwarder, key str
 		defer c.release(key)
 		ctx, cancel := context.WithTimeout(f.ctx, forwardTimeout+time.Second)
 		defer cancel()
-		if answer, err := f.query(ctx, key, ask); err == nil && answer.Rcode != dns.RcodeServerFailure {
+		if answer, err := f.query(ctx, key, request); err == nil && answer.Rcode != dns.RcodeServerFailure {
 			c.put(key, answer)
 		}
 	})

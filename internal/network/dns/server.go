@@ -310,9 +310,9 @@ func (s *Server) atOnce(q *core.Query, on *serverBlocks, one *serverBlock, b *co
 		return nil, 0
 	}
 	if h.refresh {
-		ask := forwarded(dns.Question{Name: core.Text(q.Lower()), Qtype: uint16(q.Type), Qclass: q.Class}, q.Recursion,
-			q.Checking, q.EDNS, q.DO)
-		s.refresh(on, c, f, string(key), ask, true)
+		question := dns.Question{Name: core.Text(q.Lower()), Qtype: uint16(q.Type), Qclass: q.Class}
+		request := forwarded(question, q.Recursion, q.Checking, q.EDNS, q.DO)
+		s.refresh(on, c, f, string(key), request, true)
 	}
 	answer, ok = h.reply(out, q, 0, udp)
 	if !ok {

@@ -106,8 +106,8 @@ func serve(t testing.TB, ns, addr, text string) {
 	}()
 }
 
-// ask connects from a namespace and reads the response.
-func ask(ns, addr string) (got string, _ error) {
+// connect connects from a namespace and reads the response.
+func connect(ns, addr string) (got string, _ error) {
 	err := netns.Do(ns, func() (err error) {
 		got, err = dial(addr)
 		return err
@@ -168,16 +168,16 @@ func testWorkingNetwork(t *testing.T, h Harness) {
 		t.Errorf("eth0 has %v, not %v", addrs, at.IPs)
 	}
 	serve(t, at.NetNS, "127.0.0.1:7001", "loopback")
-	if got, err := ask(at.NetNS, "127.0.0.1:7001"); got != "loopback" || err != nil {
+	if got, err := connect(at.NetNS, "127.0.0.1:7001"); got != "loopback" || err != nil {
 		t.Errorf("over lo: %q, %v", got, err)
 	}
 	serve(t, at.NetNS, ":7002", "pod")
-	if got, err := askHost(at.IPs[0], 7002); got != "pod" || err != nil {
+	if got, err := connectHost(at.IPs[0], 7002); got != "pod" || err != nil {
 		t.Errorf("from the host: %q, %v", got, err)
 	}
 }
 
-func askHost(ip netip.Addr, port uint16) (string, error) {
+func connectHost(ip netip.Addr, port uint16) (string, error) {
 	return dial(netip.AddrPortFrom(ip, port).String())
 }
 
@@ -210,7 +210,7 @@ func testGivenNamespace(t *testing.T, h Harness) {
 	}
 	serve(t, at.NetNS, ":8080", "owned")
 	addr := net.JoinHostPort(at.IPs[0].String(), "8080")
-	if got, err := ask(attach(t, h.Network, other).NetNS, addr); err != nil || got != "owned" {
+	if got, err := connect(attach(t, h.Network, other).NetNS, addr); err != nil || got != "owned" {
 		t.Errorf("from another pod %q, %v", got, err)
 	}
 	if again := attach(t, h.Network, owned); again.NetNS != at.NetNS {
@@ -228,7 +228,7 @@ func testPodToPod(t *testing.T, h Harness) {
 		t.Fatalf("two pods share %v and %v", a, b)
 	}
 	serve(t, b.NetNS, ":7003", "b")
-	if got, err := ask(a.NetNS, netip.AddrPortFrom(b.IPs[0], 7003).String()); got != "b" || err != nil {
+	if got, err := connect(a.NetNS, netip.AddrPortFrom(b.IPs[0], 7003).String()); got != "b" || err != nil {
 		t.Errorf("a → b: %q, %v", got, err)
 	}
 }
@@ -272,7 +272,7 @@ func testSameAddress(t *testing.T, h Harness) {
 		t.Errorf("the pod had %s and has %s", first.IPs[0], again.IPs[0])
 	}
 	serve(t, again.NetNS, ":7004", "again")
-	if got, err := askHost(again.IPs[0], 7004); got != "again" || err != nil {
+	if got, err := connectHost(again.IPs[0], 7004); got != "again" || err != nil {
 		t.Errorf("the new namespace at the old address: %q, %v", got, err)
 	}
 }
@@ -319,7 +319,7 @@ func testRestart(t *testing.T, h Harness) {
 	serve(t, before.NetNS, ":7005", "alive")
 
 	n := h.Reopen(t)
-	if got, err := askHost(before.IPs[0], 7005); got != "alive" || err != nil {
+	if got, err := connectHost(before.IPs[0], 7005); got != "alive" || err != nil {
 		t.Errorf("after the restart: %q, %v", got, err)
 	}
 	if after := attach(t, n, p); fmt.Sprint(after) != fmt.Sprint(before) {
@@ -338,8 +338,8 @@ func testRestart(t *testing.T, h Harness) {
 }
 
 func testSweep(t *testing.T, h Harness) {
-	live, dead := pod("live"), pod("dead")
-	kept, freed := attach(t, h.Network, live), attach(t, h.Network, dead)
+	live, removed := pod("live"), pod("dead")
+	kept, freed := attach(t, h.Network, live), attach(t, h.Network, removed)
 	if err := h.Network.Sweep(t.Context(), map[string]bool{live.SandboxID: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -384,9 +384,9 @@ func testHostPort(t *testing.T, h Harness) {
 		"the pod itself over host": {at.NetNS, hostIP},
 	} {
 		addr := netip.AddrPortFrom(from.ip, port)
-		got, err := askHost(from.ip, port)
+		got, err := connectHost(from.ip, port)
 		if from.ns != "" {
-			got, err = ask(from.ns, addr.String())
+			got, err = connect(from.ns, addr.String())
 		}
 		if got != "web" || err != nil {
 			t.Errorf("%s: %q, %v", name, got, err)
@@ -396,10 +396,11 @@ func testHostPort(t *testing.T, h Harness) {
 	local.Ports = []network.PortMapping{{Protocol: "TCP", ContainerPort: 80, HostPort: freePort(t),
 		HostIP: netip.MustParseAddr("127.0.0.1")}}
 	serve(t, attach(t, h.Network, local).NetNS, ":80", "local")
-	if got, err := askHost(netip.MustParseAddr("127.0.0.1"), local.Ports[0].HostPort); got != "local" || err != nil {
+	got, err := connectHost(netip.MustParseAddr("127.0.0.1"), local.Ports[0].HostPort)
+	if got != "local" || err != nil {
 		t.Errorf("host port of one address: %q, %v", got, err)
 	}
-	if got, err := askHost(hostIP, local.Ports[0].HostPort); err == nil {
+	if got, err := connectHost(hostIP, local.Ports[0].HostPort); err == nil {
 		t.Errorf("host port of the loopback address answers %q on %s", got, hostIP)
 	}
 	testUDPHostPort(t, h, hostIP)
@@ -410,7 +411,7 @@ func testHostPort(t *testing.T, h Harness) {
 		t.Errorf("two pods have host port %d", port)
 	}
 	detach(t, h.Network, p)
-	if got, err := askHost(hostIP, port); err == nil {
+	if got, err := connectHost(hostIP, port); err == nil {
 		t.Errorf("after detach the host port answers %q", got)
 	}
 	attach(t, h.Network, second)

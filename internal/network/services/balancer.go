@@ -109,15 +109,15 @@ func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
 	if err := p.announcer.Update(others, p.cfg.Links, node); err != nil {
 		why = err.Error()
 		time.AfterFunc(announceAgain, p.NodeChanged)
-		if why != p.silent {
+		if why != p.unannounced {
 			klog.FromContext(ctx).Error(err, "Cannot announce addresses of load balancers; trying again")
 		}
 	}
-	p.silent = why
+	p.unannounced = why
 }
 
-// notices records events of Services.
-func (p *Proxy) notices(list []addresspool.Notice) {
+// recordNotices records events of Services.
+func (p *Proxy) recordNotices(list []addresspool.Notice) {
 	for _, n := range list {
 		if s := p.feed.service(n.Name); s != nil && p.cfg.Events != nil {
 			p.cfg.Events.Event(s, n.Type, n.Reason, n.Text)

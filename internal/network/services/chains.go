@@ -320,7 +320,7 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	hash := rule{noted(r.list), c.source(r.endpoint), sourcePort(r.endpoint + c.words()),
 		&expr.Hash{SourceRegister: reg(r.endpoint), DestRegister: reg(r.index), Length: uint32(4 * (c.words() + 1)),
 			Modulus: class.N, Seed: hashSeed, Type: expr.HashTypeJenkins}}
-	remember := func(op uint32) rule {
+	track := func(op uint32) rule {
 		d := &expr.Dynset{SrcRegKey: reg(0), SrcRegData: reg(r.member), SetName: setAffinity, Operation: op}
 		if op == unix.NFT_DYNSET_OP_UPDATE {
 			d.Timeout = time.Duration(class.Timeout) * time.Second
@@ -344,11 +344,11 @@ func (c codec) pick(class core.Class, from core.Set) [][]expr.Any {
 	slot := append(slices.Clone(hash), find(core.Slots.String(), r.list, r.member))
 	// A client keeps its member if that is still in the list; this restarts its timeout.
 	each(func(start rule) []expr.Any {
-		return join(start, client, recall, r.found(), remember(unix.NFT_DYNSET_OP_UPDATE), nat)
+		return join(start, client, recall, r.found(), track(unix.NFT_DYNSET_OP_UPDATE), nat)
 	})
-	each(func(start rule) []expr.Any { return join(start, client, rule{noted(r.member)}, remember(dynsetDelete)) })
+	each(func(start rule) []expr.Any { return join(start, client, rule{noted(r.member)}, track(dynsetDelete)) })
 	each(func(start rule) []expr.Any {
-		return join(start, client, slot, r.found(), remember(unix.NFT_DYNSET_OP_UPDATE), nat)
+		return join(start, client, slot, r.found(), track(unix.NFT_DYNSET_OP_UPDATE), nat)
 	})
 	// If no more clients can be stored, further ones are distributed without affinity.
 	each(func(start rule) []expr.Any { return join(start, slot, r.found(), nat) })

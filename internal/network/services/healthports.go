@@ -40,7 +40,7 @@ type healthServer struct {
 	port      uint16
 	http      *http.Server
 	listeners map[netip.Addr]net.Listener
-	told      string
+	reported  string
 
 	mu    sync.Mutex
 	local map[bool]int // ready endpoints on this node; the key is whether they are IPv6
@@ -119,13 +119,13 @@ func (h *healthPorts) listen(ctx context.Context, addresses []netip.Addr) {
 		}
 		if failure != "" {
 			time.AfterFunc(healthAgain, func() { poke(h.wake) })
-			if s.told != failure {
+			if s.reported != failure {
 				klog.FromContext(ctx).Info("Cannot serve the health check of a Service; trying again", "service",
 					s.name, "port", s.port, "err", failure)
 				h.failed(s.name, failure)
 			}
 		}
-		s.told = failure
+		s.reported = failure
 	}
 }
 

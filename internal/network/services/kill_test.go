@@ -96,7 +96,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("round %d: %s has %d elements, want %d", round, s.Name, have[s.Name], want[s.Name])
 			}
 		}
-		if name, _, err := ask(before, patience); err != nil || name != "pod1" {
+		if name, _, err := exchange(before, patience); err != nil || name != "pod1" {
 			t.Errorf("round %d: a connection of before: %s, %v", round, name, err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestTrackingIsFlushed(t *testing.T) {
 				return netlink.ConntrackTableFlush(netlink.ConntrackTable)
 			}))
 			for _, c := range conns {
-				if name, _, err := ask(c.Conn, patience); err != nil || name != c.reached {
+				if name, _, err := exchange(c.Conn, patience); err != nil || name != c.reached {
 					t.Errorf("round %d: from %s by %s: %s, %v, want %s", round, c.from, c.RemoteAddr(), name, err, c.reached)
 				}
 				acknowledge(t, c)
@@ -148,7 +148,7 @@ func (p *testPlane) flushable(from string, to netip.AddrPort) flushed {
 	c, err := p.dial(from, "tcp", to, patience)
 	p.must(err)
 	p.t.Cleanup(func() { _ = c.Close() })
-	name, _, err := ask(c, patience)
+	name, _, err := exchange(c, patience)
 	p.must(err)
 	acknowledge(p.t, c)
 	return flushed{c, from, name}

@@ -219,8 +219,8 @@ func (l *lab) dial(from, network string, to netip.AddrPort, timeout time.Duratio
 	return c, err
 }
 
-// ask sends one message over a connection and returns which pod responded and which client it saw.
-func ask(c net.Conn, timeout time.Duration) (name string, client netip.Addr, err error) {
+// exchange sends one message over a connection and returns which pod responded and which client it saw.
+func exchange(c net.Conn, timeout time.Duration) (name string, client netip.Addr, err error) {
 	_ = c.SetDeadline(time.Now().Add(timeout))
 	if _, err := c.Write([]byte("?")); err != nil {
 		return "", netip.Addr{}, err
@@ -246,5 +246,5 @@ func (l *lab) reach(from, network string, to netip.AddrPort, timeout time.Durati
 		return "", netip.Addr{}, err
 	}
 	defer c.Close()
-	return ask(c, timeout)
+	return exchange(c, timeout)
 }

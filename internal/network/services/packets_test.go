@@ -371,7 +371,7 @@ func TestConnectionsStay(t *testing.T) {
 		all := func(when string) {
 			t.Helper()
 			for i, c := range conns {
-				name, _, err := ask(c, patience)
+				name, _, err := exchange(c, patience)
 				if err != nil || names[i] != "" && names[i] != name {
 					t.Errorf("%s: connection %d: %s, before %s: %v", when, i, name, names[i], err)
 				}

@@ -38,12 +38,12 @@ func TestReopenedAfterReset(t *testing.T) {
 		d.setEndpoints(d.slice("a", "pod1"))
 		d.until("pod1 is in", func() bool { return d.proxy.UseOf("pod1") == In && d.proxy.UseOf("pod2") == Out })
 		c := connect()
-		if name, _, err := ask(c, patience); name != "pod1" {
+		if name, _, err := exchange(c, patience); name != "pod1" {
 			t.Fatalf("before: %q, %v", name, err)
 		}
 		d.setEndpoints(d.slice("a", "pod2"))
 		d.until("pod2 is in", func() bool { return d.proxy.UseOf("pod1") == Out && d.proxy.UseOf("pod2") == In })
-		if name, _, err := ask(c, patience); name != "pod1" {
+		if name, _, err := exchange(c, patience); name != "pod1" {
 			t.Fatalf("the open connection: %q, %v", name, err)
 		}
 		_, err := c.Write([]byte(resets))
@@ -53,7 +53,7 @@ func TestReopenedAfterReset(t *testing.T) {
 		}
 		d.must(c.Close())
 		c = connect()
-		if name, _, err := ask(c, patience); name != "pod2" {
+		if name, _, err := exchange(c, patience); name != "pod2" {
 			t.Errorf("the same port to %s reaches %q, %v", to, name, err)
 		}
 		d.must(c.SetLinger(0))

@@ -101,8 +101,8 @@ type Proxy struct {
 	health  *health
 	checks  *healthPorts
 
-	announcer announce.Announcer
-	silent    string // why some addresses are not announced
+	announcer   announce.Announcer
+	unannounced string // why some addresses are not announced
 
 	mu      sync.RWMutex
 	planes  []*plane
@@ -112,7 +112,7 @@ type Proxy struct {
 	leftMu sync.Mutex
 	left   map[types.UID]bool // pods that left the tables and were not reported to Follow yet
 
-	told map[types.NamespacedName][]string // problems
+	reported map[types.NamespacedName][]string // problems
 }
 
 // plane is one family's table. Its state is what the kernel has, while broken is false.
@@ -126,7 +126,7 @@ type plane struct {
 // New returns a data plane that does nothing before Run.
 func New(cfg Config) *Proxy {
 	p := &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
-		told: map[types.NamespacedName][]string{}, flows: newForgetters(),
+		reported: map[types.NamespacedName][]string{}, flows: newForgetters(),
 		balance: newBalancer(cfg.Status, cfg.Pool), health: newHealth()}
 	p.reopen = newReopener(p.announceChange)
 	p.feed = newFeed(cfg.Node, p.health)
@@ -338,8 +338,8 @@ func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
 	close(p.changed)
 	p.changed = make(chan struct{})
 	p.mu.Unlock()
-	p.tell(in, problems)
-	p.notices(p.balance.look(in, node.Addresses))
+	p.recordProblems(in, problems)
+	p.recordNotices(p.balance.look(in, node.Addresses))
 	p.announce(ctx, node.Addresses)
 	err := errors.Join(errs...)
 	p.metrics.synced(p, in, start, whole, err)
@@ -415,23 +415,23 @@ func (p *Proxy) restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tell records the new problems of Services as events.
-func (p *Proxy) tell(in []input, problems map[types.NamespacedName][]string) {
+// recordProblems records the new problems of Services as events.
+func (p *Proxy) recordProblems(in []input, problems map[types.NamespacedName][]string) {
 	for _, i := range in {
 		if _, has := problems[i.Name]; !has {
-			delete(p.told, i.Name)
+			delete(p.reported, i.Name)
 		}
 	}
 	for name, list := range problems {
 		for _, text := range list {
-			if slices.Contains(p.told[name], text) || p.cfg.Events == nil {
+			if slices.Contains(p.reported[name], text) || p.cfg.Events == nil {
 				continue
 			}
 			if s := p.feed.service(name); s != nil {
 				p.cfg.Events.Event(s, corev1.EventTypeWarning, "ServiceAddressConflict", text)
 			}
 		}
-		p.told[name] = list
+		p.reported[name] = list
 	}
 }
 

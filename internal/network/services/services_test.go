@@ -214,7 +214,7 @@ func TestDriverHeals(t *testing.T) {
 				return err == nil
 			})
 		}
-		if name, _, err := ask(c, patience); err != nil || name != "pod1" {
+		if name, _, err := exchange(c, patience); err != nil || name != "pod1" {
 			t.Errorf("%s: the connection: %s, %v", what, name, err)
 		}
 	}
@@ -288,7 +288,7 @@ func TestFlowsOfTCP(t *testing.T) {
 		}
 		defer c.Close()
 		d.must(c.(*net.TCPConn).SetLinger(0))
-		name, _, err = ask(c, timeout)
+		name, _, err = exchange(c, timeout)
 		return name, err
 	}
 	if name, err := again(patience); name != "pod1" {
@@ -306,7 +306,7 @@ func TestFlowsOfTCP(t *testing.T) {
 		}
 		return name == "pod2"
 	})
-	if name, _, err := ask(kept, patience); name != "pod1" {
+	if name, _, err := exchange(kept, patience); name != "pod1" {
 		t.Errorf("the connection that was established: %q, %v", name, err)
 	}
 }
@@ -316,7 +316,7 @@ func answered(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	var last string
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		name, _, err := ask(c, silence)
+		name, _, err := exchange(c, silence)
 		if err == nil && name == want {
 			return
 		}

@@ -44,7 +44,7 @@ type container struct {
 	mu       sync.Mutex
 	rec      state.Container
 	plan     *plan.Container // nil after a restart of carob, until it is needed
-	asked    bool            // the stop signal was sent
+	stopSent bool            // the stop signal was sent
 	finished sync.Once
 
 	saving sync.Mutex // one write of the record at a time
@@ -152,11 +152,11 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 
 // privilegeAllowed rejects a privileged container in a pod that has none. As in containerd, the
 // request reports whether the pod has one: an ephemeral container may be the first.
-func privilegeAllowed(c *cri.ContainerConfig, asked, made *cri.PodSandboxConfig) error {
-	if asked == nil {
-		asked = made
+func privilegeAllowed(c *cri.ContainerConfig, requested, made *cri.PodSandboxConfig) error {
+	if requested == nil {
+		requested = made
 	}
-	pod := asked.GetLinux().GetSecurityContext()
+	pod := requested.GetLinux().GetSecurityContext()
 	if c.GetLinux().GetSecurityContext().GetPrivileged() && pod != nil && !pod.GetPrivileged() {
 		return status.Error(codes.InvalidArgument, "no privileged container allowed in sandbox")
 	}

@@ -238,7 +238,7 @@ func TestUnitIsKilled(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestUnitIsKilled$")
 			cmd.Env = append(os.Environ(), unitDir+"="+w.dir, unitDir+"_ROOT="+w.cfg.CgroupRoot,
 				unitDir+"_SLICE="+slice, unitDir+"_PROCS="+strings.Join(procs, ":"))
-			var said strings.Builder
+			var output strings.Builder
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -246,15 +246,15 @@ func TestUnitIsKilled(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			for lines := bufio.NewScanner(io.TeeReader(out, &said)); lines.Scan() && lines.Text() != "up"; {
+			for lines := bufio.NewScanner(io.TeeReader(out, &output)); lines.Scan() && lines.Text() != "up"; {
 			}
 			for i := range groups.Tree {
 				for _, pid := range cgroups.PIDsBelow(groups.Tree[i].Mount + service) {
 					_ = unix.Kill(pid, unix.SIGKILL) // may have ended
 				}
 			}
-			if err := cmd.Wait(); err == nil || !strings.HasSuffix(said.String(), "up\n") {
-				t.Fatalf("carob was not killed when it was up: %v\n%s", err, said.String())
+			if err := cmd.Wait(); err == nil || !strings.HasSuffix(output.String(), "up\n") {
+				t.Fatalf("carob was not killed when it was up: %v\n%s", err, output.String())
 			}
 			w.open()
 			defer func() {

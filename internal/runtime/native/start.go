@@ -308,26 +308,26 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	if p.Gated() {
 		_, _ = ours.Write([]byte{0}) // fails for a helper that has ended, which is handled below
 	}
-	talk := monitor.Session{Program: p, Launching: launching}
+	session := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {
-		talk.Listener = func(f *os.File) error {
+		session.Listener = func(f *os.File) error {
 			return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, phase)
 		}
 	}
 	if pl.Hooks != nil && phase == specs.StateCreating {
-		talk.Waiting = func() error { return r.createHooks(ctx, pl, pid) }
+		session.Waiting = func() error { return r.createHooks(ctx, pl, pid) }
 	}
-	err = talk.Serve(ours)
-	if talk.PID != 0 {
-		pid = talk.PID
+	err = session.Serve(ours)
+	if session.PID != 0 {
+		pid = session.PID
 	}
 	if !stop() && ctx.Err() != nil {
 		return pid, nil, ctx.Err()
 	}
 	if err != nil {
-		return pid, talk.User, fmt.Errorf("unable to start container process: error during container init: %w", err)
+		return pid, session.User, fmt.Errorf("unable to start container process: error during container init: %w", err)
 	}
-	return pid, talk.User, nil
+	return pid, session.User, nil
 }
 
 func startFlags(c *container) (flags, pidMode int, target string) {

@@ -43,7 +43,7 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 		return nil
 	}
 	if grace > 0 {
-		ended, err := c.askToStop(ctx, m, grace)
+		ended, err := c.requestStop(ctx, m, grace)
 		if ended || err != nil {
 			return err
 		}
@@ -69,21 +69,21 @@ func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) e
 	}
 }
 
-// askToStop sends the stop signal and waits until the process ends, for at most the grace period.
+// requestStop sends the stop signal and waits until the process ends, for at most the grace period.
 // The kernel drops a signal that the first process of a PID namespace does not handle. A process
 // started a moment ago may be about to install its handler: it gets the signal as soon as it has.
-func (c *container) askToStop(ctx context.Context, m *monitor.Monitor, grace time.Duration) (ended bool, _ error) {
+func (c *container) requestStop(ctx context.Context, m *monitor.Monitor, grace time.Duration) (ended bool, _ error) {
 	late := time.NewTimer(grace)
 	defer late.Stop()
-	looks := 0
+	checks := 0
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		looks++
-		heard, err := c.sendStop(m, looks)
+		checks++
+		delivered, err := c.sendStop(m, checks)
 		if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, monitor.ErrGone) {
 			return false, err
 		}
 		var again <-chan time.Time
-		if !heard {
+		if !delivered {
 			again = time.After(wait)
 		}
 		select {
@@ -98,31 +98,31 @@ func (c *container) askToStop(ctx context.Context, m *monitor.Monitor, grace tim
 	}
 }
 
-// blindLook is the number of the check, half a second after the first, from which the signal is
+// blindCheck is the number of the check, half a second after the first, from which the signal is
 // sent even if nothing shows that the process handles it.
-const blindLook = 9
+const blindCheck = 9
 
 // sendStop sends the stop signal once; it returns false while the process would not get it. A
 // blocked signal waits for its process, but every fork blocks signals for a moment: a blocked
 // signal counts from the third check on.
-func (c *container) sendStop(m *monitor.Monitor, looks int) (heard bool, _ error) {
+func (c *container) sendStop(m *monitor.Monitor, checks int) (delivered bool, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sig := c.stopSignal()
-	if c.asked {
+	if c.stopSent {
 		return true, nil
 	}
 	if c.ownsPIDs() && sig != unix.SIGKILL && sig != unix.SIGSTOP {
 		caught, blocked := dispositions(c.rec.Pid)
-		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || looks < 3) &&
+		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || checks < 3) &&
 			!awaitsSignals(c.rec.Pid) {
-			if looks == blindLook { // it may handle signals in a way that cannot be seen
+			if checks == blindCheck { // it may handle signals in a way that cannot be seen
 				return false, m.Kill(c.rec.ID, sig)
 			}
 			return false, nil
 		}
 	}
-	c.asked = true
+	c.stopSent = true
 	return true, m.Kill(c.rec.ID, sig)
 }
 

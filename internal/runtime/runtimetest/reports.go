@@ -88,12 +88,12 @@ func reports(s *suite) {
 		if sc.inside && s.Scripted {
 			continue
 		}
-		said := len(r.lines)
+		before := len(r.lines)
 		s.Run(sc.name, func(t *testing.T) {
 			r.suite, r.scenario = &suite{Harness: s.Harness, T: t}, sc.name
 			sc.run(r)
 		})
-		ran[sc.name] = len(r.lines) > said
+		ran[sc.name] = len(r.lines) > before
 	}
 	r.suite = s
 	if s.Failed() {
@@ -104,12 +104,12 @@ func reports(s *suite) {
 		return
 	}
 	want := map[string]string{}
-	parse(recorded, ran, func(line, says, _ string) { want[line] = says })
-	parse(s.Differs, ran, func(line, says, why string) {
-		if want[line] == says || why == "" {
+	parse(recorded, ran, func(line, result, _ string) { want[line] = result })
+	parse(s.Differs, ran, func(line, result, why string) {
+		if want[line] == result || why == "" {
 			s.Errorf("%s: listed as a difference without being one, or without a reason", line)
 		}
-		want[line] = says
+		want[line] = result
 	})
 	for _, line := range slices.Sorted(maps.Keys(r.lines)) {
 		if w, known := want[line]; !known || w != r.lines[line] {
@@ -125,7 +125,7 @@ func reports(s *suite) {
 }
 
 // parse reads the lines of the scenarios that ran; why is the comment before them.
-func parse(text string, ran map[string]bool, each func(line, says, why string)) {
+func parse(text string, ran map[string]bool, each func(line, result, why string)) {
 	why := ""
 	for l := range strings.Lines(text) {
 		l = strings.TrimSuffix(l, "\n")
@@ -133,9 +133,9 @@ func parse(text string, ran map[string]bool, each func(line, says, why string)) 
 			why = comment
 			continue
 		}
-		line, says, _ := strings.Cut(l, " = ")
+		line, result, _ := strings.Cut(l, " = ")
 		if scenario, _, ok := strings.Cut(line, ":"); ok && ran[scenario] {
-			each(line, says, why)
+			each(line, result, why)
 		}
 	}
 }
@@ -174,12 +174,12 @@ func fields(m proto.Message) string {
 }
 
 func state(st *cri.ContainerStatus) string {
-	said := "nothing"
+	message := "nothing"
 	if st.Message != "" {
-		said = "a message"
+		message = "a message"
 	}
 	return fmt.Sprintf("%s, code %d, reason %q, %s", strings.TrimPrefix(st.State.String(), "CONTAINER_"), st.ExitCode,
-		st.Reason, said)
+		st.Reason, message)
 }
 
 func reportLife(r *reporter) {

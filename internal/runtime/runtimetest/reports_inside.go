@@ -135,15 +135,15 @@ func reportLogs(r *reporter) {
 	p.run("none", shell("exit 0"))
 	p.run("long", shell("printf '%020000d\\n' 7"))
 	for _, name := range []string{"lines", "none", "long"} {
-		var said []string
+		var lines []string
 		for _, l := range p.log(name) {
 			text := fmt.Sprintf("%q", l.text)
 			if len(l.text) > 100 {
 				text = fmt.Sprint(len(l.text), " bytes")
 			}
-			said = append(said, fmt.Sprint(l.stream, map[bool]string{true: " F ", false: " P "}[l.full], text))
+			lines = append(lines, fmt.Sprint(l.stream, map[bool]string{true: " F ", false: " P "}[l.full], text))
 		}
-		r.note(name, strings.Join(said, ", "))
+		r.note(name, strings.Join(lines, ", "))
 	}
 }
 

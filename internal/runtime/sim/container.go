@@ -70,9 +70,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *cri.CreateContainerR
 		limits: req.GetConfig().GetLinux().GetResources(),
 		state:  cri.ContainerState_CONTAINER_CREATED, created: r.cfg.Clock.Now().UnixNano()}
 	r.containers = append(r.containers, c)
-	tell := r.tell(c.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)
+	notify := r.notification(c.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)
 	r.mu.Unlock()
-	tell()
+	notify()
 	return &cri.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
@@ -111,19 +111,19 @@ func (r *Runtime) StartContainer(ctx context.Context, req *cri.StartContainerReq
 	}
 	c.started = r.cfg.Clock.Now().UnixNano()
 	if c.does.StartErr != "" {
-		tell := r.exit(c, 128, "StartError")
+		notify := r.exit(c, 128, "StartError")
 		c.message = c.does.StartErr
 		r.mu.Unlock()
-		tell()
+		notify()
 		return nil, status.Error(codes.Unknown, c.does.StartErr)
 	}
 	c.state = cri.ContainerState_CONTAINER_RUNNING
 	if d := c.does.Exit; d > 0 {
 		r.after(c, d, c.does.Code)
 	}
-	tell := r.tell(c.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox)
+	notify := r.notification(c.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox)
 	r.mu.Unlock()
-	tell()
+	notify()
 	return &cri.StartContainerResponse{}, nil
 }
 
@@ -195,9 +195,9 @@ func (r *Runtime) End(id string, code int32, reason string) {
 			reason = "Error"
 		}
 	}
-	tell := r.exit(c, code, reason)
+	notify := r.exit(c, code, reason)
 	r.mu.Unlock()
-	tell()
+	notify()
 }
 
 // exit records the exit of c; the caller calls the result without the lock.
@@ -210,9 +210,9 @@ func (r *Runtime) exit(c *container, code int32, reason string) func() {
 	}
 	waiters := c.waiters
 	c.timers, c.waiters = nil, nil
-	tell := r.tell(c.id, cri.ContainerEventType_CONTAINER_STOPPED_EVENT, c.sandbox)
+	notify := r.notification(c.id, cri.ContainerEventType_CONTAINER_STOPPED_EVENT, c.sandbox)
 	return func() {
-		tell()
+		notify()
 		for _, w := range waiters {
 			w(nil)
 		}
@@ -228,13 +228,13 @@ func (r *Runtime) RemoveContainer(ctx context.Context, req *cri.RemoveContainerR
 	r.End(req.GetContainerId(), 137, "Error")
 	r.mu.Lock()
 	c := r.container(req.GetContainerId())
-	tell := func() {}
+	notify := func() {}
 	if c != nil {
 		r.containers = slices.DeleteFunc(r.containers, func(o *container) bool { return o == c })
-		tell = r.tell(c.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, c.sandbox)
+		notify = r.notification(c.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, c.sandbox)
 	}
 	r.mu.Unlock()
-	tell()
+	notify()
 	return &cri.RemoveContainerResponse{}, nil
 }
 
@@ -311,9 +311,9 @@ func (r *Runtime) Obscure(id string) {
 		return
 	}
 	c.obscure = true
-	tell := r.tell(c.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox) // something happened to it
+	notify := r.notification(c.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, c.sandbox) // something happened
 	r.mu.Unlock()
-	tell()
+	notify()
 }
 
 // UpdateContainerResources implements runtime.Runtime: it replaces what is reported.

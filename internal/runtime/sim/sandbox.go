@@ -46,8 +46,8 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReque
 		}
 	}
 	r.sandboxes = append(r.sandboxes, s)
-	created := r.tell(s.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)
-	started := r.tell(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s)
+	created := r.notification(s.id, cri.ContainerEventType_CONTAINER_CREATED_EVENT, s)
+	started := r.notification(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s)
 	r.mu.Unlock()
 	created()
 	started()
@@ -66,18 +66,18 @@ func (r *Runtime) StopPodSandbox(ctx context.Context, req *cri.StopPodSandboxReq
 		r.mu.Unlock()
 		return &cri.StopPodSandboxResponse{}, nil // idempotent, also for unknown ones
 	}
-	var tell []func()
+	var notify []func()
 	for _, c := range r.containers {
 		if c.sandbox == s && c.running() {
-			tell = append(tell, r.exit(c, 137, "Error"))
+			notify = append(notify, r.exit(c, 137, "Error"))
 		}
 	}
 	if s.ready {
 		s.ready, s.ips = false, nil
-		tell = append(tell, r.tell(s.id, cri.ContainerEventType_CONTAINER_STOPPED_EVENT, s))
+		notify = append(notify, r.notification(s.id, cri.ContainerEventType_CONTAINER_STOPPED_EVENT, s))
 	}
 	r.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 	return &cri.StopPodSandboxResponse{}, nil
@@ -91,19 +91,19 @@ func (r *Runtime) RemovePodSandbox(ctx context.Context,
 	}
 	r.mu.Lock()
 	s := r.sandbox(req.GetPodSandboxId())
-	var tell []func()
+	var notify []func()
 	if s != nil {
 		r.containers = slices.DeleteFunc(r.containers, func(c *container) bool {
 			if c.sandbox == s {
-				tell = append(tell, r.tell(c.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s))
+				notify = append(notify, r.notification(c.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s))
 			}
 			return c.sandbox == s
 		})
 		r.sandboxes = slices.DeleteFunc(r.sandboxes, func(o *sandbox) bool { return o == s })
-		tell = append(tell, r.tell(s.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s))
+		notify = append(notify, r.notification(s.id, cri.ContainerEventType_CONTAINER_DELETED_EVENT, s))
 	}
 	r.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 	return &cri.RemovePodSandboxResponse{}, nil
@@ -166,19 +166,19 @@ func (r *Runtime) LoseAddress(id string) {
 		return
 	}
 	s.ips = nil
-	tell := r.tell(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s) // something happened to it
+	notify := r.notification(s.id, cri.ContainerEventType_CONTAINER_STARTED_EVENT, s) // something happened to it
 	r.mu.Unlock()
-	tell()
+	notify()
 }
 
 // Reboot ends everything at once, like a restart of the machine. With keep, the runtime still has
 // its sandboxes, not ready, and its containers, exited with 255; without, only images are left.
 func (r *Runtime) Reboot(keep bool) {
 	r.mu.Lock()
-	var tell []func()
+	var notify []func()
 	for _, c := range r.containers {
 		if c.running() {
-			tell = append(tell, r.exit(c, 255, "Unknown"))
+			notify = append(notify, r.exit(c, 255, "Unknown"))
 		}
 	}
 	for _, s := range r.sandboxes {
@@ -189,7 +189,7 @@ func (r *Runtime) Reboot(keep bool) {
 	}
 	r.changes++
 	r.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 }

@@ -160,8 +160,8 @@ func (r *Runtime) Changes() uint64 {
 	return r.changes
 }
 
-// tell creates the event of a change; the caller calls the result without the lock.
-func (r *Runtime) tell(id string, kind cri.ContainerEventType, s *sandbox) func() {
+// notification creates the event of a change; the caller calls the result without the lock.
+func (r *Runtime) notification(id string, kind cri.ContainerEventType, s *sandbox) func() {
 	r.changes++
 	if len(r.listeners) == 0 {
 		return func() {}

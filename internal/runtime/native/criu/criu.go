@@ -102,13 +102,13 @@ func dump(ctx context.Context, program string, c Container, work string) error {
 	if err != nil {
 		return err
 	}
-	said, err := os.Create(filepath.Join(work, errorsFile))
+	output, err := os.Create(filepath.Join(work, errorsFile))
 	if err != nil {
 		return fmt.Errorf("make the file for CRIU's errors: %w", err)
 	}
-	defer func() { _ = said.Close() }()
+	defer func() { _ = output.Close() }()
 	cmd := exec.CommandContext(ctx, program, arguments...)
-	cmd.Dir, cmd.Stderr, cmd.WaitDelay = work, said, time.Second
+	cmd.Dir, cmd.Stderr, cmd.WaitDelay = work, output, time.Second
 	err = cmd.Run()
 	switch {
 	case err == nil:

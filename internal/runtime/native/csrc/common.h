@@ -17,7 +17,7 @@
 
 enum {
 	FD_SPEC = 3,    // memfd with the program
-	FD_STATUS = 4,  // socket: reports, and the answer to OP_ASK; its end means the exec succeeded
+	FD_STATUS = 4,  // socket: reports, and the answer to OP_FILES; its end means the exec succeeded
 	FD_CONSOLE = 5, // socket that takes the terminal's master side
 	FD_TARGET = 6,  // pidfd of a process whose namespaces to join
 	FD_HELPER = 7,  // the helper itself, closed by its exec

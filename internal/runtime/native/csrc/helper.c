@@ -28,7 +28,7 @@
 enum {
 	OP_OPEN = 1, OP_WRITE, OP_UNSHARE, OP_SETNS, OP_JOIN, OP_PROPAGATE, OP_CHDIR, OP_TREE, OP_TREE_IN, OP_ATTR,
 	OP_ATTACH_HOST, OP_MOUNT_HOST, OP_ROOT, OP_ATTACH, OP_MOUNT, OP_MKNOD, OP_SYMLINK, OP_MKDIR, OP_ATTR_PATH,
-	OP_PIVOT, OP_MASK, OP_READONLY, OP_ASK, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS,
+	OP_PIVOT, OP_MASK, OP_READONLY, OP_FILES, OP_KEYRING, OP_TTY, OP_STDIO, OP_SECCOMP, OP_CWD, OP_CREDS,
 	OP_NO_NEW_PRIVS, OP_LOOKUP, OP_EXEC, OP_GATE, OP_ENTER, OP_PROC, OP_SHED, OP_FORK, OP_TAKE,
 };
 
@@ -287,9 +287,9 @@ static int op_readonly(const char *path)
 
 // ---- the process
 
-// op_ask sends files of the image (or none) and continues with the program that it receives: Go decides what depends on
-// the files. Only regular files of this root are sent: no link of /proc is followed.
-static int op_ask(char *s[4], int later)
+// op_files sends files of the image (or none) and continues with the program that it receives: Go decides what depends
+// on the files. Only regular files of this root are sent: no link of /proc is followed.
+static int op_files(char *s[4], int later)
 {
 	struct open_how how = {O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_NO_MAGICLINKS};
 	uint32_t size;
@@ -576,8 +576,8 @@ static int run(struct message *o, char *s[4])
 		return op_mask(s[0], *handle(n[0]));
 	case OP_READONLY:
 		return op_readonly(s[0]);
-	case OP_ASK:
-		return op_ask(s, n[0]);
+	case OP_FILES:
+		return op_files(s, n[0]);
 	case OP_KEYRING:
 		return syscall(SYS_keyctl, 1 /* KEYCTL_JOIN_SESSION_KEYRING */, *s[0] ? s[0] : NULL) < 0 ? -1 : 0;
 	case OP_TTY:
@@ -655,7 +655,7 @@ int main(void)
 	S.root = -1;
 	if (fstat(FD_SPEC, &st) < 0) { // started ahead: carob sends a program, or closes the connection
 		warm();
-		if (op_ask((char *[4]){"", "", "", ""}, 0) < 0)
+		if (op_files((char *[4]){"", "", "", ""}, 0) < 0)
 			_exit(126);
 	} else {
 		S.at = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, FD_SPEC, 0);
@@ -670,7 +670,7 @@ int main(void)
 		char *s[4];
 		if (parse(o, S.end - S.at, s) < 0)
 			die(errno, 0, NULL);
-		S.at += o->size; // OP_ASK changes the position
+		S.at += o->size; // OP_FILES changes the position
 		if (run(o, s) < 0 && !(o->flags & OPTIONAL))
 			die(errno, 0, NULL);
 	}

@@ -530,7 +530,7 @@ int main(int argc, char **argv, char **envp)
 				}
 			}
 			if (f[i + 3].revents)
-				hear(&c->life);
+				read_news(&c->life);
 		}
 		for (size_t i = 2; i < first; i += 2) {
 			struct conn *k = who[i];

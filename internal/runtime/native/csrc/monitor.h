@@ -132,7 +132,7 @@ int pump(struct container *c, int i);
 struct container *find(const char *id);
 int take_console(int sock);
 void reap(void);
-int hear(struct life *l);
+int read_news(struct life *l);
 int signal_life(struct life *l, int sig);
 int prepare(int *fd, int64_t *pid);
 void forget_spare(void);

@@ -186,8 +186,8 @@ int take_console(int sock)
 	return fd < 0 && errno == EAGAIN ? -2 : fd;
 }
 
-// hear handles a report of a helper; returns whether the helper must still report the process as which it continues.
-int hear(struct life *l)
+// read_news reads the reports of a helper; returns whether the process as which it continues is still unknown.
+int read_news(struct life *l)
 {
 	uint32_t b[2];
 	siginfo_t i;
@@ -211,7 +211,7 @@ int hear(struct life *l)
 
 int signal_life(struct life *l, int sig)
 {
-	hear(l);
+	read_news(l);
 	return syscall(SYS_pidfd_send_signal, l->pidfd, sig, NULL, 0);
 }
 
@@ -222,9 +222,9 @@ void reap(void)
 		pid_t p = i.si_pid;
 		int w, late = 0, known = p == pod_pid;
 		for (struct container *c = containers; c; c = c->next)
-			late |= hear(&c->life), known |= c->life.pid == p;
+			late |= read_news(&c->life), known |= c->life.pid == p;
 		for (struct child *x = children; x; x = x->next)
-			late |= hear(&x->life), known |= x->life.pid == p;
+			late |= read_news(&x->life), known |= x->life.pid == p;
 		known |= p == spare.life.pid;
 		if (!known && late)
 			return; // its helper is about to report it, and then ends

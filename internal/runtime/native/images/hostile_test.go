@@ -682,8 +682,8 @@ func TestStallsAnywhere(t *testing.T) {
 
 // A manifest cannot make the node contact addresses of its choice.
 func TestForeignAddresses(t *testing.T) {
-	var asked atomic.Bool
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
+	var requested atomic.Bool
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requested.Store(true) }))
 	defer other.Close()
 	reg := newRawRegistry(t)
 	ref := reg.image([][]byte{archiveOf(file("f", ""))}, func(_ *imagespec.Image, m *imagespec.Manifest) {
@@ -692,7 +692,7 @@ func TestForeignAddresses(t *testing.T) {
 	})
 	s := openStore(t, Config{})
 	_, err := s.Pull(t.Context(), ref, nil, nil)
-	if asked.Load() {
+	if requested.Load() {
 		t.Errorf("the address of the manifest was asked (pull: %v)", err)
 	}
 }

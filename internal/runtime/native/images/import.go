@@ -58,7 +58,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 		return nil, err
 	}
 	defer stream.Close()
-	progress.say("reading archive")
+	progress.report("reading archive")
 	index, err := archive.ImportIndex(ctx, s.content, stream, archive.WithImportCompression())
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 			continue
 		}
 		if !unpacked[target.Digest.String()] {
-			progress.say("unpacking %s", short(target.Digest))
+			progress.report("unpacking %s", short(target.Digest))
 			if err := s.unpack(ctx, target, s.children()); err != nil {
 				return nil, fmt.Errorf("unpack %s: %w", nameOf(target), err)
 			}

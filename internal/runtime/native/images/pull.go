@@ -28,7 +28,7 @@ import (
 // several goroutines, never after the call has returned.
 type Progress func(message string)
 
-func (p Progress) say(format string, args ...any) {
+func (p Progress) report(format string, args ...any) {
 	if p != nil {
 		p(fmt.Sprintf(format, args...))
 	}
@@ -83,7 +83,7 @@ func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, au
 
 	watch := stallWatch{limit: s.cfg.StallTimeout, abort: func() { cancel(errStalled) }}
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: s.hosts(ctx, named, auth)})
-	progress.say("resolving %s", ref)
+	progress.report("resolving %s", ref)
 	answered := watch.start()
 	name, target, err := resolver.Resolve(ctx, ref)
 	answered()
@@ -113,7 +113,7 @@ func (s *Store) fetch(ctx context.Context, named reference.Named, ref string, au
 	r, err := s.publish(ctx, target, false, names...)
 	if err == nil {
 		lease.made = append(lease.made, r.chain)
-		progress.say("pulled %s, id %s", ref, r.id)
+		progress.report("pulled %s, id %s", ref, r.id)
 	}
 	return r, err
 }
@@ -229,7 +229,7 @@ type watchedFetcher struct {
 
 func (f *watchedFetcher) Fetch(ctx context.Context, d imagespec.Descriptor) (io.ReadCloser, error) {
 	if images.IsLayerType(d.MediaType) {
-		f.progress.say("fetching layer %s (%.1f MB)", short(d.Digest), float64(d.Size)/1e6)
+		f.progress.report("fetching layer %s (%.1f MB)", short(d.Digest), float64(d.Size)/1e6)
 	}
 	d.URLs = nil // a manifest must not make the node contact addresses of its choice
 	answered := f.watch.start()

@@ -667,16 +667,16 @@ func TestPullThroughMirror(t *testing.T) {
 	}
 	s := openStore(t, Config{RegistryConfig: hosts})
 	for _, ref := range []string{"busybox", "registry.invalid/library/busybox:latest"} {
-		var said []string
-		id, err := s.Pull(t.Context(), ref, nil, func(m string) { said = append(said, m) })
+		var lines []string
+		id, err := s.Pull(t.Context(), ref, nil, func(m string) { lines = append(lines, m) })
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := imageStatus(t, s, ref); got == nil || got.Id != id {
 			t.Errorf("%s: %v", ref, got)
 		}
-		if len(said) < 2 || !strings.HasPrefix(said[0], "resolving") {
-			t.Errorf("progress: %q", said)
+		if len(lines) < 2 || !strings.HasPrefix(lines[0], "resolving") {
+			t.Errorf("progress: %q", lines)
 		}
 	}
 }

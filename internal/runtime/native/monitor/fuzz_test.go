@@ -43,11 +43,11 @@ func (h *harness) stop() {
 // run fails the test if the script corrupts the memory of the program.
 func (h *harness) run(t *testing.T, script []byte) {
 	t.Helper()
-	h.ask(t, script, 0)
+	h.feed(t, script, 0)
 }
 
-// ask is run for a harness that writes a size before its response.
-func (h *harness) ask(t *testing.T, script []byte, size int) []byte {
+// feed is run for a harness that writes a size before its response.
+func (h *harness) feed(t *testing.T, script []byte, size int) []byte {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +111,7 @@ func FuzzStrings(f *testing.F) {
 		for _, s := range append([]string{a, b, c}, list...) {
 			want = append(binary.LittleEndian.AppendUint32(want, uint32(len(s))), s...)
 		}
-		got := h.ask(t, r.Append(nil), len(want))
+		got := h.feed(t, r.Append(nil), len(want))
 		if err != nil {
 			want = make([]byte, len(want))
 		}
@@ -132,7 +132,7 @@ func FuzzHelper(f *testing.F) {
 		}
 		script := append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...)
 		f.Add(script)
-		if p.Asks() { // what the helper does with the answer to its question
+		if p.RequestsFiles() { // what the helper does with the answer to its question
 			rest, _, err := p.Answer([][]byte{[]byte("root:x:0:0:root:/root:/bin/sh\n"), nil})
 			if err != nil {
 				f.Fatal(err)

@@ -108,8 +108,8 @@ func TestReapsAfterBrokenLine(t *testing.T) {
 	testwait.For(t, "it is reaped", func() bool { return !exists(m.PID()) })
 }
 
-// TestSilentMonitorsHaveNoBuffer: connections that receive nothing hold no receive buffer.
-func TestSilentMonitorsHaveNoBuffer(t *testing.T) {
+// TestIdleMonitorsHaveNoBuffer: connections that receive nothing hold no receive buffer.
+func TestIdleMonitorsHaveNoBuffer(t *testing.T) {
 	heap := func() uint64 {
 		var s runtime.MemStats
 		for range 3 { // what a pool keeps goes with the second

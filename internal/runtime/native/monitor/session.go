@@ -106,7 +106,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 		case reportReady:
 			d.ready = true
 		case reportFile:
-			if !d.Program.Asks() || d.User != nil {
+			if !d.Program.RequestsFiles() || d.User != nil {
 				return used, errors.New("the helper sent a file that was not requested")
 			}
 			if d.files = append(d.files, append([]byte{}, data...)); len(d.files) < d.Program.Questions() {

@@ -78,7 +78,7 @@ func reportOf(kind byte, op int, errno unix.Errno, stage int, detail string) []b
 func TestSession(t *testing.T) {
 	p := &plan.Program{}
 	p.Chdir("/")
-	p.Ask(func(p *plan.Program, files [][]byte) (*plan.Identity, error) {
+	p.RequestFiles(func(p *plan.Program, files [][]byte) (*plan.Identity, error) {
 		if len(files[0]) == 0 {
 			return nil, errors.New("no such user")
 		}
@@ -119,10 +119,11 @@ func TestSession(t *testing.T) {
 // before it reads the answer are reported with its own text.
 func TestSessionGoesOn(t *testing.T) {
 	p := samplePrograms(t)[0]
-	ask := slices.IndexFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpAsk })
+	request := slices.IndexFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpFiles })
 	mask := slices.IndexFunc(p.Ops, func(m wire.Message) bool { return m.Code == plan.OpMask })
-	if last := p.Ops[len(p.Ops)-1]; ask >= mask || mask >= len(p.Ops)-1 || last.Code != plan.OpAsk || last.S[0] != "" {
-		t.Fatalf("it asks at %d, masks at %d and waits with %+v at %d", ask, mask, last, len(p.Ops)-1)
+	last := p.Ops[len(p.Ops)-1]
+	if request >= mask || mask >= len(p.Ops)-1 || last.Code != plan.OpFiles || last.S[0] != "" {
+		t.Fatalf("it requests files at %d, masks at %d and waits with %+v at %d", request, mask, last, len(p.Ops)-1)
 	}
 	var answer bytes.Buffer
 	launched := 0
@@ -131,14 +132,14 @@ func TestSessionGoesOn(t *testing.T) {
 		if answer.Len() > 0 {
 			t.Error("it is answered before it has sent all files")
 		}
-		if _, err := d.take(reportOf('F', ask, 0, i, file), &answer); err != nil {
+		if _, err := d.take(reportOf('F', request, 0, i, file), &answer); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if rest := answer.Bytes(); len(rest) < 4 || int(binary.LittleEndian.Uint32(rest)) != len(rest)-4 || launched != 1 {
 		t.Errorf("an answer of %d bytes, launched %d times", len(rest), launched)
 	}
-	if _, err := d.take(reportOf('F', ask, 0, 0, "again"), &answer); err == nil {
+	if _, err := d.take(reportOf('F', request, 0, 0, "again"), &answer); err == nil {
 		t.Error("it is answered twice")
 	}
 	_, err := d.take(reportOf('E', mask, unix.EACCES, 0, ""), &answer)

@@ -25,7 +25,7 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 		default:
 			return &ExecError{fmt.Sprintf("exec %s: %v", detail, errno), errno}
 		}
-	case OpAsk:
+	case OpFiles:
 		return fmt.Errorf("reading users and groups of the image: %w", errno)
 	case OpTree, OpTreeIn:
 		if o.Code == OpTreeIn && o.S[1] != "" { // in the view of an image, whose place says nothing to users

@@ -287,7 +287,7 @@ func (pl *Container) Program() (*Program, error) {
 	} else {
 		// Hooks must see the host's files, but users come from the container's: the helper first waits with a question
 		// that requests only a directory, and requests the files when it is inside.
-		p.Ask(func(p *Program, _ [][]byte) (*Identity, error) {
+		p.RequestFiles(func(p *Program, _ [][]byte) (*Identity, error) {
 			whoAmI(p)
 			return nil, nil
 		}, "/")
@@ -430,7 +430,7 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 	if tty && !pl.Config.Tty {
 		env = append(env, "TERM=xterm")
 	}
-	p.Ask(func(p *Program, files [][]byte) (*Identity, error) {
+	p.RequestFiles(func(p *Program, files [][]byte) (*Identity, error) {
 		// The user was resolved at the start of the container; the image's files are only read for
 		// the home directory.
 		_, home, err := resolveUser(files[0], nil,

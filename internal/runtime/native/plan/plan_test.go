@@ -35,11 +35,11 @@ func TestPlanKeepsItsOrder(t *testing.T) {
 		}
 		var order []string
 		names := map[uint32]string{OpUnshare: "unshare", OpPropagate: "slave", OpPivot: "pivot", OpMask: "mask",
-			OpAsk: "user", OpTTY: "tty", OpCreds: "creds", OpSeccomp: "seccomp", OpNoNewPrivs: "nnp",
+			OpFiles: "user", OpTTY: "tty", OpCreds: "creds", OpSeccomp: "seccomp", OpNoNewPrivs: "nnp",
 			OpLookup: "lookup", OpExec: "exec"}
 		for _, o := range p.Ops {
 			switch n := names[o.Code]; {
-			case o.Code == OpAsk && o.S[0] == "":
+			case o.Code == OpFiles && o.S[0] == "":
 				order = append(order, "answer")
 			case n != "":
 				order = append(order, n)

@@ -35,7 +35,7 @@ const (
 	OpPivot
 	OpMask
 	OpReadonly
-	OpAsk
+	OpFiles
 	OpKeyring
 	OpTTY
 	OpStdio
@@ -71,7 +71,7 @@ const maxHandles = 256
 type Program struct {
 	Ops     []wire.Message // changed by tests only
 	handles int
-	then    continuation // after OpAsk, which is answered after the last operation
+	then    continuation // after OpFiles, which is answered after the last operation
 	err     error        // the first error in building the program
 }
 
@@ -213,32 +213,32 @@ func (p *Program) mask(path string, null int) {
 
 func (p *Program) readonly(path string) { p.add(wire.Message{Code: OpReadonly, S: [4]string{path}}) }
 
-// Ask makes the helper send up to four files of the image and continue with what then plans from
+// RequestFiles makes the helper send up to four files of the image and continue with what then plans from
 // their content (empty for a missing file).
-func (p *Program) Ask(then continuation, files ...string) {
-	r := wire.Message{Code: OpAsk}
+func (p *Program) RequestFiles(then continuation, files ...string) {
+	r := wire.Message{Code: OpFiles}
 	copy(r.S[:], files)
 	p.add(r)
 	p.then = then
 }
 
-// send is Ask for a helper that goes on meanwhile, until await.
+// send is RequestFiles for a helper that goes on meanwhile, until await.
 func (p *Program) send(then continuation, files ...string) {
-	p.Ask(then, files...)
+	p.RequestFiles(then, files...)
 	p.Ops[len(p.Ops)-1].N[0] = 1
 }
 
 // await ends a program whose question was sent.
-func (p *Program) await() { p.add(wire.Message{Code: OpAsk}) }
+func (p *Program) await() { p.add(wire.Message{Code: OpFiles}) }
 
-// Asks reports whether the program ends with a request of the helper.
-func (p *Program) Asks() bool { return p.then != nil }
+// RequestsFiles reports whether the program ends with a request of the helper.
+func (p *Program) RequestsFiles() bool { return p.then != nil }
 
 // Questions returns how many files the helper sends before it waits.
 func (p *Program) Questions() int {
 	n := 0
 	for _, op := range slices.Backward(p.Ops) {
-		if op.Code != OpAsk || op.S[0] == "" {
+		if op.Code != OpFiles || op.S[0] == "" {
 			continue
 		}
 		for n < len(op.S) && op.S[n] != "" {
@@ -251,7 +251,7 @@ func (p *Program) Questions() int {
 
 // Answer returns the helper's answer to the files: the rest of the program with its length.
 func (p *Program) Answer(files [][]byte) ([]byte, *Identity, error) {
-	asked := len(p.Ops)
+	planned := len(p.Ops)
 	id, err := p.then(p, files)
 	if err == nil {
 		err = p.err
@@ -259,7 +259,7 @@ func (p *Program) Answer(files [][]byte) ([]byte, *Identity, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	rest := wire.Encode(p.Ops[asked:])
+	rest := wire.Encode(p.Ops[planned:])
 	return append(binary.LittleEndian.AppendUint32(nil, uint32(len(rest))), rest...), id, nil
 }
 

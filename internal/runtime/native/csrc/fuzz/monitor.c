@@ -96,7 +96,7 @@ static void run_script(void)
 				c = c->next;
 			if (c) {
 				dup2(pair[0], c->life.news);
-				hear(&c->life);
+				read_news(&c->life);
 			}
 			close(pair[0]);
 			close(pair[1]);
