@@ -302,17 +302,17 @@ func TestPowerLoss(t *testing.T) {
 	if out, err := exec.Command("mkfs.ext4", "-q", image).CombinedOutput(); err != nil {
 		t.Skipf("no ext4: %v %s", err, out)
 	}
-	mount := func() {
+	mount := func(image string) {
 		if out, err := exec.Command("mount", "-o", "loop", image, dir).CombinedOutput(); err != nil {
 			t.Skipf("no loop devices: %v %s", err, out)
 		}
 	}
-	unmount := func() {
-		if err := unix.Unmount(dir, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+	unmount := func() { // what still uses it may go on
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			t.Fatal(err)
 		}
 	}
-	mount()
+	mount(image)
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	s := openStore(t, Config{Root: dir, bootID: "one"})
 	body := string(bytes.Repeat([]byte("x"), 1<<20))
@@ -327,7 +327,17 @@ func TestPowerLoss(t *testing.T) {
 	_ = f.Close()
 	_ = s.Close() // cannot write any more
 	unmount()
-	mount()
+	// What reached the disk, on another loop device: the mount namespace of a container that starts elsewhere on the
+	// machine may keep the first one.
+	disk, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := filepath.Join(base, "after")
+	if err := os.WriteFile(after, disk, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mount(after)
 	s = openStore(t, Config{Root: dir, bootID: "two"})
 	ms, err := s.View(t.Context(), "c1", imageStatus(t, s, "app").Id)
 	if err != nil {
