@@ -21,6 +21,7 @@ import (
 	"carob/internal/core/podlife"
 	"carob/internal/node/csi"
 	"carob/internal/node/image"
+	"carob/internal/node/remotedisk"
 	"carob/internal/node/spec"
 )
 
@@ -44,6 +45,7 @@ type Manager struct {
 	single map[string]types.UID
 
 	devices sync.Mutex // a block device comes or goes
+	disks   *remotedisk.Manager
 
 	volatile sync.Mutex // mounting and unmounting of <root>/volatile
 }
@@ -72,12 +74,17 @@ var _ spec.Disk = (*Manager)(nil)
 
 // New makes a Manager; nothing happens before Prepare and Run.
 func New(cfg Config) *Manager {
-	return &Manager{
+	m := &Manager{
 		cfg:   cfg,
 		wake:  make(chan struct{}, 1),
 		pods:  make(map[types.UID]*podVolumes),
 		dirty: make(map[types.UID]struct{}),
 	}
+	m.disks = remotedisk.New(remotedisk.Config{Dirs: m.diskDirs, Logger: cfg.Logger,
+		Run: func(ctx context.Context, name string, args ...string) (string, error) {
+			return output(ctx, maxAnswer, name, args...)
+		}})
+	return m
 }
 
 func (m *Manager) podsDir() string             { return filepath.Join(m.cfg.Root, "pods") }
@@ -319,9 +326,13 @@ func (m *Manager) setUp(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 	case v.Image != nil:
 		return imageVolume(v.Image)
 	}
+	if r := inlineRemote(p.pod, v); r != nil {
+		return m.inline(ctx, p, v, r)
+	}
 	return spec.Volume{},
 		errors.New(
-			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected, image, csi and persistentVolumeClaim")
+			"no volume plugin matched: this node supports emptyDir, hostPath, configMap, secret, downwardAPI, projected, " +
+				"image, nfs, iscsi, fc, csi and persistentVolumeClaim")
 }
 
 // imageVolume is an image volume, which the runtime mounts; the image was pulled before (L3.115).
@@ -407,6 +418,9 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 		p.set = make(map[string]spec.Volume) // readers may still hold the old one
 	}
 	if err := errors.Join(m.releaseDevices(uid), removetree.All(m.writtenPod(uid))); err != nil {
+		return err
+	}
+	if err := m.releaseRemote(ctx, uid); err != nil {
 		return err
 	}
 	if err := removetree.All(m.podDir(uid)); err != nil {

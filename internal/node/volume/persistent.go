@@ -100,7 +100,12 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: pluginOf(pv)}
 	if block {
 		var linked bool
-		if set.Device, linked, err = m.blockDevice(p.uid, pv); err != nil {
+		if r := remoteOf(pv); r != nil && r.nfs == nil {
+			set.Device, linked, err = m.mapRemote(ctx, p, v, r)
+		} else {
+			set.Device, linked, err = m.blockDevice(p.uid, pv)
+		}
+		if err != nil {
 			return set, &stepError{mapStep, pv.Name, err}
 		}
 		if linked && m.cfg.Event != nil { // L10.26
@@ -238,17 +243,23 @@ func (m *Manager) fileSystem(ctx context.Context, p *podVolumes, v *corev1.Volum
 		owned = false // fsGroup never applies (S4.73)
 		host, herr := hostPath(src.HostPath)
 		set.HostPath, err = host.HostPath, herr
-	case src.NFS != nil:
-		owned = false
-		set.HostPath = dir
-		set.ReadOnly = set.ReadOnly || src.NFS.ReadOnly
-		err = mountOnce(ctx, dir, "nfs", src.NFS.Server+":"+src.NFS.Path, options(pv, src.NFS.ReadOnly))
 	default:
-		return errors.New("no volume plugin matched: this node supports local, hostPath, nfs and csi volumes")
+		r := remoteOf(pv)
+		if r == nil {
+			return errors.New("no volume plugin matched: " +
+				"this node supports local, hostPath, nfs, iscsi, fc and csi volumes")
+		}
+		owned = r.nfs == nil
+		err = m.mountRemote(ctx, p, v, r, set)
 	}
 	if err != nil {
 		return err
 	}
+	return m.toGroup(ctx, p, owned, set)
+}
+
+// toGroup gives the files of a volume that belong to the pod to its fsGroup.
+func (m *Manager) toGroup(ctx context.Context, p *podVolumes, owned bool, set *spec.Volume) error {
 	set.Relabel = owned
 	if group := fsGroup(p.pod); group != nil && owned && !set.ReadOnly {
 		policy := p.pod.Spec.SecurityContext.FSGroupChangePolicy
@@ -303,6 +314,10 @@ func pluginOf(pv *corev1.PersistentVolume) string {
 		return "kubernetes.io/host-path"
 	case s.NFS != nil:
 		return "kubernetes.io/nfs"
+	case s.ISCSI != nil:
+		return "kubernetes.io/iscsi"
+	case s.FC != nil:
+		return "kubernetes.io/fc"
 	default:
 		return "unknown"
 	}
@@ -344,13 +359,4 @@ func bindFlags(list []string) (uintptr, error) {
 		flags |= f
 	}
 	return flags, nil
-}
-
-// options are the mount options of a volume.
-func options(pv *corev1.PersistentVolume, readOnly bool) []string {
-	list := slices.Clone(pv.Spec.MountOptions)
-	if readOnly {
-		list = append(list, "ro")
-	}
-	return list
 }

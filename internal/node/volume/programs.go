@@ -78,14 +78,24 @@ func format(ctx context.Context, device, kind string) error {
 // Limits of a program's output.
 const (
 	maxOutput = 512         // bytes that an error shows
+	maxAnswer = 64 << 10    // bytes of an output that is read
 	afterEnd  = time.Second // for output, after the program has ended
 )
 
 // run runs a program of the machine. It and all processes that it started in its group end with ctx: mount(8) has
 // another program mount, which may wait for a server.
 func run(ctx context.Context, name string, args ...string) error {
+	out, err := output(ctx, maxOutput, name, args...)
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+}
+
+// output is run, and returns the beginning of the output. Arguments do not appear in errors.
+func output(ctx context.Context, most int, name string, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, name, args...)
-	out := &beginning{left: maxOutput}
+	out := &beginning{left: most}
 	c.Stdout, c.Stderr = out, out
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
@@ -93,12 +103,11 @@ func run(ctx context.Context, name string, args ...string) error {
 	err := c.Run()
 	switch {
 	case err == nil, errors.Is(err, exec.ErrWaitDelay): // it has ended well, and left a process that serves the mount
-		return nil
+		err = nil
 	case ctx.Err() != nil:
 		err = fmt.Errorf("it has not ended: %w", ctx.Err())
 	}
-	return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err,
-		strings.ToValidUTF8(strings.TrimSpace(out.text.String()), "?"))
+	return strings.ToValidUTF8(strings.TrimSpace(out.text.String()), "?"), err
 }
 
 // beginning keeps the beginning of what is written to it.
