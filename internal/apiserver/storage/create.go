@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -82,7 +84,32 @@ func fillMember(cfg config.ServerConfig, dir string) error {
 	if err := errors.Join(err, w.Close()); err != nil {
 		return err
 	}
+	if err := released(logs); err != nil {
+		return err
+	}
 	return syncDirs(cfg, snap, logs, dir)
+}
+
+// released waits until no process has the lock of a closed log. A lock belongs to the open file, and a process that
+// carob starts meanwhile has all of carob's open files until it runs its program: etcd, which only tries to lock the
+// log, would take it for that of another etcd.
+func released(logs string) error {
+	names, err := filepath.Glob(filepath.Join(logs, "*.wal"))
+	if err != nil {
+		return err
+	}
+	syscall.ForkLock.RLock() // nobody inherits the file that is opened here
+	defer syscall.ForkLock.RUnlock()
+	for _, name := range names {
+		f, err := fileutil.LockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
+		if err != nil {
+			return fmt.Errorf("wait for the lock of %s: %w", name, err)
+		}
+		if err := f.Close(); err != nil {
+			return fmt.Errorf("wait for the lock of %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // joins is the first entry of a log: the member becomes one.

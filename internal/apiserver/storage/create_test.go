@@ -3,13 +3,18 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
@@ -145,5 +150,56 @@ func TestStartCalledOff(t *testing.T) {
 	e.Close() // as Open does if campaign failed: there is no housekeeping yet
 	if err := whole(t, dir, 0); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A process that carob was starting when it closed the log of a new member has the log's lock until it runs its
+// program: the member is there only when the lock is free.
+func TestLogLockedByAProcessThatStarts(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "0.wal")
+	f, err := fileutil.TryLockFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.CommandContext(t.Context(), "cat") // until its input ends
+	child.ExtraFiles = []*os.File{f.File}
+	in, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(child.Start(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- released(dir) }()
+	for waits := false; !waits; { // /proc/locks marks those who wait for a lock
+		locks, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inode := fmt.Sprintf(":%d ", st.Sys().(*syscall.Stat_t).Ino)
+		for line := range strings.Lines(string(locks)) {
+			waits = waits || strings.Contains(line, "-> ") && strings.Contains(line, inode)
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("the log is taken for free while a process has its lock (%v)", err)
+		default:
+		}
+		runtime.Gosched()
+	}
+	if err := errors.Join(in.Close(), child.Wait(), <-done); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = fileutil.TryLockFile(name, os.O_WRONLY, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
 	}
 }
