@@ -55,6 +55,9 @@ const PickerAnnotation = "carob.dev/endpoint-picker"
 // pickerPort is the port of the Service of a picker that names none (v1alpha2).
 const pickerPort = 9002
 
+// exportAnnotation requests that a pool is exported to the clusters of a ClusterSet (1.6).
+const exportAnnotation = "inference.networking.x-k8s.io/export"
+
 // Pool is an InferencePool of any version.
 type Pool struct {
 	Ref        httproute.Ref
@@ -78,6 +81,7 @@ type Pool struct {
 
 	policy     *policy // of the Service of the picker; nil: none
 	problem    string  // of the configuration
+	export     bool    // to other clusters, as an annotation requests
 	old        bool    // v1alpha2
 	unresolved string  // why the picker cannot be used: every request fails
 }
@@ -118,6 +122,7 @@ func (p *planner) readPools() {
 			p.picker(pool, ref.Group, ref.Kind, ref.Name, port, ref.FailureMode)
 		}
 		pool.readDrain(in.Annotations)
+		_, pool.export = in.Annotations[exportAnnotation]
 		p.pools[pool.Ref] = pool
 	}
 	for _, in := range p.Inference.OldPools {
@@ -346,6 +351,11 @@ func (p *planner) poolStatus() {
 			}
 			parent.Conditions = []metav1.Condition{condition("Accepted", true, "Accepted",
 				"the Gateway serves the pool"+ownMark, pool.Generation), resolved}
+			if pool.export {
+				parent.Conditions = append(parent.Conditions, condition("Exported", false, "NotSupported",
+					"the pool is served in this cluster only: carob exports no pools to other clusters"+ownMark,
+					pool.Generation))
+			}
 			if pool.old {
 				parent.ControllerName = ""
 			}

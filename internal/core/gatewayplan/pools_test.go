@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -227,6 +228,34 @@ func TestPoolParents(t *testing.T) {
 	}
 	if _, changed := PoolParents(ref, got, nil, at); changed {
 		t.Error("the placeholder is not stable")
+	}
+}
+
+// A pool that is to be exported gets a condition, until its annotation is removed.
+func TestExportedPool(t *testing.T) {
+	w := poolWorld(inferenceapi.Group, "", "p")
+	pool := poolOf("a", "p", nil)
+	w.Inference.Pools = []*inferenceapi.Pool{pool}
+	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.Group}
+	at := metav1.Unix(1, 0)
+	var stored []inferenceapi.Parent
+	for _, c := range []struct {
+		annotations map[string]string
+		want        string
+	}{{nil, ""}, {map[string]string{exportAnnotation: "ClusterSet"}, "NotSupported"}, {nil, ""},
+		{map[string]string{exportAnnotation: "x"}, "NotSupported"}} {
+		pool.Annotations = c.annotations
+		stored, _ = PoolParents(ref, stored, makePlan(w).Plan.PoolStatus[ref], at)
+		if len(stored) != 1 {
+			t.Fatalf("%+v", stored)
+		}
+		got := ""
+		if c := apimeta.FindStatusCondition(stored[0].Conditions, "Exported"); c != nil && c.Status == metav1.ConditionFalse {
+			got = c.Reason
+		}
+		if got != c.want || !apimeta.IsStatusConditionTrue(stored[0].Conditions, "Accepted") {
+			t.Errorf("%v: %q, not %q: %+v", c.annotations, got, c.want, stored[0].Conditions)
+		}
 	}
 }
 

@@ -43,7 +43,7 @@ func Conditions(stored, now []metav1.Condition, at metav1.Time) []metav1.Conditi
 func ours(kind string) bool {
 	switch kind {
 	case "Accepted", "Programmed", "ResolvedRefs", "Conflicted", "PartiallyInvalid", "OverlappingTLSConfig",
-		"InsecureFrontendValidationMode":
+		"InsecureFrontendValidationMode", "Exported":
 		return true
 	}
 	return false
