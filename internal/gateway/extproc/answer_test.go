@@ -80,7 +80,9 @@ func (s *scripted) start(t *testing.T) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(); server.Stop(); <-over })
-	return &Client{conn: conn, patience: time.Minute}
+	c := newClient(conn, nil)
+	c.patience = time.Minute
+	return c
 }
 
 func headOK() *extprocv3.ProcessingResponse {

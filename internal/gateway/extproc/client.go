@@ -56,6 +56,7 @@ type Client struct {
 	conn     *grpc.ClientConn
 	patience time.Duration
 	reserve  func(n int64) bool
+	probes   probes
 }
 
 // New makes a client. dial connects to any server of the picker; secure is nil for a connection without TLS. reserve
@@ -74,7 +75,13 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config, reser
 	if err != nil {
 		return nil, fmt.Errorf("make a client for an endpoint picker: %w", err)
 	}
-	return &Client{conn: conn, patience: patience, reserve: reserve}, nil
+	return newClient(conn, reserve), nil
+}
+
+func newClient(conn *grpc.ClientConn, reserve func(n int64) bool) *Client {
+	c := &Client{conn: conn, patience: patience, reserve: reserve}
+	c.probes.quiet, c.probes.limit, c.probes.check = quietTime, probeTime, c.health
+	return c
 }
 
 // Close ends the connections.
@@ -148,9 +155,13 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte, among [
 	error) {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it outlives the pick
 	stop := context.AfterFunc(ctx, cancel)
+	responds := c.probes.watch(ctx, cancel)
 	stream, err := extprocv3.NewExternalProcessorClient(c.conn).Process(streaming)
 	if err != nil {
 		cancel()
+		if !responds() {
+			err = errHangs
+		}
 		return nil, nil, fmt.Errorf("call the endpoint picker: %w", err)
 	}
 	var sending sync.WaitGroup
@@ -163,6 +174,9 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte, among [
 	sending.Wait()
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
+	}
+	if !responds() {
+		err = errHangs // also if it has decided at the same moment: the stream is cancelled
 	}
 	if err != nil {
 		c.release(p.held)

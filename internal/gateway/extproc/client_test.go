@@ -74,7 +74,9 @@ func (h *hostile) start(t *testing.T) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(); server.Stop(); <-over })
-	return &Client{conn: conn, patience: time.Minute}
+	c := newClient(conn, nil)
+	c.patience = time.Minute
+	return c
 }
 
 // A picker that changes headers without end, or sends bodies for which there is no memory, ends its stream, and the

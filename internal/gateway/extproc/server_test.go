@@ -157,7 +157,7 @@ func TestClientAndServer(t *testing.T) {
 		a := &asker{whole: true}
 		conn := start(t, server(a))
 		body := bytes.Repeat([]byte("x"), size)
-		c := &Client{conn: conn, patience: patience}
+		c := newClient(conn, nil)
 		stream, got, err := c.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/v1/completions", nil), body, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -257,7 +257,7 @@ func TestHostileOrder(t *testing.T) {
 // A refusal is an answer for the client.
 func TestRefusal(t *testing.T) {
 	a := &asker{whole: true}
-	client := &Client{conn: start(t, server(a)), patience: patience}
+	client := newClient(start(t, server(a)), nil)
 	_, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), make([]byte, 2<<20), nil)
 	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
 		got.Answer.Headers.Set.Get("X-Reason") != "large" {
