@@ -27,8 +27,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// strangerBlock is the header block of a request, without a table.
-func strangerBlock(path string) []byte {
+// blockWithoutTable is the header block of a request, without a table.
+func blockWithoutTable(path string) []byte {
 	var out bytes.Buffer
 	enc := hpack.NewEncoder(&out)
 	enc.SetMaxDynamicTableSize(0)
@@ -85,7 +85,7 @@ func TestFloodsOfHTTP2(t *testing.T) {
 		}
 		h := http2.NewFramer(c, nil)
 		err = h.WriteSettings()
-		block := strangerBlock("/")
+		block := blockWithoutTable("/")
 		for i := uint32(0); i < 50000 && err == nil; i++ {
 			_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second)) // the server may have stopped reading
 			err = flood(h, block, i)
@@ -168,7 +168,7 @@ func TestSlowReadersAreBounded(t *testing.T) {
 			}
 			for id := uint32(1); id < 20; id += 2 {
 				if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, EndStream: true, EndHeaders: true,
-					BlockFragment: strangerBlock("/large")}); err != nil {
+					BlockFragment: blockWithoutTable("/large")}); err != nil {
 					return err
 				}
 			}

@@ -24,9 +24,9 @@ import (
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/bodies"
 	"carob/internal/gateway/forward"
-	"carob/internal/gateway/pace"
 	"carob/internal/gateway/spans"
 	"carob/internal/gateway/statuses"
+	"carob/internal/gateway/throttle"
 )
 
 // Config is the configuration of the gateway.
@@ -151,7 +151,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	retry := time.NewTimer(g.retryAfter)
 	retry.Stop()
 	defer retry.Stop()
-	var rounds pace.Pace // a burst of changes uses at most half a CPU
+	var rounds throttle.Throttle // a burst of changes uses at most half a CPU
 	for {
 		select {
 		case <-ctx.Done():

@@ -311,7 +311,7 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 		ctx, cancel := context.WithTimeout(ctx, pickTime)
 		defer cancel()
 		var answer *extproc.Answer
-		if answer, err = q.ask(ctx); answer != nil {
+		if answer, err = q.callPicker(ctx); answer != nil {
 			answer.Headers.Apply(w.Header())
 			if q.rec != nil {
 				q.rec.inferred.Reason = w.Header().Get(routing.ReasonHeader)

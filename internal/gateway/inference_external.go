@@ -7,18 +7,18 @@ import (
 	"carob/internal/gateway/extproc"
 )
 
-// ask calls the pool's own picker by ext-proc. A picker that names only endpoints that are not there, such as a pod
-// that has just begun to leave, is asked once more, to choose among those that are there. If it does not respond, the
+// callPicker calls the pool's own picker by ext-proc. A picker that names only endpoints that are not there, such as a pod
+// that has just begun to leave, is called once more, to choose among those that are there. If it does not respond, the
 // pool's failure mode applies.
-func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
+func (q *inferring) callPicker(ctx context.Context) (*extproc.Answer, error) {
 	err := errNoEndpoints
 	if q.served.client != nil {
 		q.prompt.Lose() // the stream may send it later
-		answer, absent, failed := q.askFor(ctx, nil)
+		answer, absent, failed := q.callFor(ctx, nil)
 		if absent {
 			if present := q.present(); len(present) > 0 {
 				q.stream.Close()
-				answer, _, failed = q.askFor(ctx, present)
+				answer, _, failed = q.callFor(ctx, present)
 			}
 		}
 		if failed == nil {
@@ -32,8 +32,8 @@ func (q *inferring) ask(ctx context.Context) (*extproc.Answer, error) {
 	return nil, q.choose(ctx)
 }
 
-// askFor calls the picker once, to choose among some endpoints; nil: among all. absent: it has named others only.
-func (q *inferring) askFor(ctx context.Context, among []netip.AddrPort) (answer *extproc.Answer, absent bool,
+// callFor calls the picker once, to choose among some endpoints; nil: among all. absent: it has named others only.
+func (q *inferring) callFor(ctx context.Context, among []netip.AddrPort) (answer *extproc.Answer, absent bool,
 	err error) {
 	stream, picked, err := q.served.client.Pick(ctx, q.in, q.prompt.Bytes(), among)
 	q.stream = stream

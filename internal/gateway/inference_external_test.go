@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,8 +13,8 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// An external picker that does not know yet that a pod leaves is asked once more, with the endpoints that are there;
-// what it said first counts no more. One that names it again, or a stranger, is not asked a third time.
+// An external picker that names only a pod that has left is called once more, with the endpoints that are there. Its first
+// response has no effect then. There is no third call, whatever the second response is.
 func TestPickerNamesALeavingPod(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)
@@ -61,13 +62,90 @@ func TestPickerNamesALeavingPod(t *testing.T) {
 		status, text, h, among := ask(c.answers...)
 		want(t, what, status, text, c.status, c.text)
 		if status == 200 && h.Get("X-Who") != there || !slices.Equal(among, c.among) {
-			t.Errorf("%s: served by %s, asked to choose among %q", what, h.Get("X-Who"), among)
+			t.Errorf("%s: served by %s, called to choose among %q", what, h.Get("X-Who"), among)
 		}
 	}
 	testwait.For(t, "all bytes are given back", func() bool { return l.bodies.Used() == 0 })
 	l.pods = nil
 	l.serveNow()
 	if status, _, _, among := ask(names(gone, "first")); status != 503 || !slices.Equal(among, twice[:1]) {
-		t.Errorf("no endpoint: %d, asked to choose among %q", status, among)
+		t.Errorf("no endpoint: %d, called to choose among %q", status, among)
+	}
+}
+
+// The second response may come late, when its endpoint has left, too; twice; or never, until the client leaves.
+func TestSecondCallOfAPicker(t *testing.T) {
+	l := newInferenceLab(t)
+	l.server(1, answering)
+	l.server(2, answering)
+	picker, _ := l.picker()
+	all := l.pods
+	addr := func(i int) string { return fmt.Sprintf("%s:%d", all[i].Status.PodIP, l.port) }
+	second := make(chan struct{})
+	answers := func(then func() []*extprocv3.ProcessingResponse) {
+		calls := 0
+		picker.mu.Lock()
+		defer picker.mu.Unlock()
+		picker.pick = func([]byte) []*extprocv3.ProcessingResponse {
+			if calls++; calls == 1 {
+				return append(replaced("first"), toward(addr(0)))
+			}
+			return then()
+		}
+	}
+	post := func(ctx context.Context) int {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+l.http+"/v1/completions",
+			strings.NewReader(`{"model":"m"}`))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		r.Host = "x"
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return 0
+		}
+		_ = res.Body.Close()
+		return res.StatusCode
+	}
+	for what, c := range map[string]struct {
+		then   func() []*extprocv3.ProcessingResponse
+		status int
+	}{
+		"twice": {func() []*extprocv3.ProcessingResponse {
+			out := append(replaced("second"), toward(addr(1)))
+			return append(out, out...)
+		}, 200},
+		"late": {func() []*extprocv3.ProcessingResponse {
+			second <- struct{}{}
+			<-second
+			return append(replaced("second"), toward(addr(1)))
+		}, 503},
+		"never": {func() []*extprocv3.ProcessingResponse {
+			second <- struct{}{}
+			return nil
+		}, 0},
+	} {
+		l.pods = all[1:]
+		l.serveNow()
+		answers(c.then)
+		ctx, cancel := context.WithCancel(t.Context())
+		got := make(chan int, 1)
+		go func() { got <- post(ctx) }()
+		switch what {
+		case "late":
+			<-second
+			l.pods = nil
+			l.serveNow()
+			second <- struct{}{}
+		case "never":
+			<-second
+			cancel()
+		}
+		if status := <-got; status != c.status {
+			t.Errorf("%s: %d, not %d", what, status, c.status)
+		}
+		cancel()
+		testwait.For(t, "all bytes are given back", func() bool { return l.bodies.Used() == 0 })
 	}
 }

@@ -44,14 +44,14 @@ func newManager(t *testing.T) *manager {
 			if err != nil {
 				return
 			}
-			m.told(string(text[:n]), oob[:on])
+			m.received(string(text[:n]), oob[:on])
 		}
 	}()
 	t.Cleanup(func() { _ = c.Close(); <-done })
 	return m
 }
 
-func (m *manager) told(text string, oob []byte) {
+func (m *manager) received(text string, oob []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, name, _ := strings.Cut(text, "FDNAME=")

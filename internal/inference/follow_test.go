@@ -70,11 +70,11 @@ type twin struct {
 	http *httptest.Server
 	pub  net.Listener
 
-	mu     sync.Mutex
-	conns  []net.Conn
-	topics []string // that were subscribed to
-	tokens http.HandlerFunc
-	asked  []string // bodies of /tokenize
+	mu        sync.Mutex
+	conns     []net.Conn
+	topics    []string // that were subscribed to
+	tokens    http.HandlerFunc
+	tokenized []string // bodies of /tokenize
 }
 
 // newTwin listens where the pool will look: the events' port is the same for all servers, which have an address each.
@@ -96,7 +96,7 @@ func newTwin(t *testing.T, host string, eventPort int) *twin {
 	mux.HandleFunc("/tokenize", func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.mu.Lock()
-		w.asked = append(w.asked, string(body))
+		w.tokenized = append(w.tokenized, string(body))
 		answer := w.tokens
 		w.mu.Unlock()
 		if answer == nil { // a token for each letter
@@ -192,7 +192,7 @@ func (w *twin) hangUp() {
 func (w *twin) questions() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.asked)
+	return slices.Clone(w.tokenized)
 }
 
 // freeEventPort is a port that is free at the addresses.
@@ -304,12 +304,12 @@ func TestFollowEvents(t *testing.T) {
 // recorded is a connection whose other end sends something and closes it.
 type recorded struct {
 	net.Conn
-	says *bytes.Reader
+	replay *bytes.Reader
 }
 
-func saying(text []byte) net.Conn { return recorded{says: bytes.NewReader(text)} }
+func replayed(text []byte) net.Conn { return recorded{replay: bytes.NewReader(text)} }
 
-func (r recorded) Read(p []byte) (int, error)      { return r.says.Read(p) }
+func (r recorded) Read(p []byte) (int, error)      { return r.replay.Read(p) }
 func (r recorded) Write(p []byte) (int, error)     { return len(p), nil }
 func (r recorded) SetDeadline(time.Time) error     { return nil }
 func (r recorded) SetReadDeadline(time.Time) error { return nil }
@@ -344,7 +344,7 @@ func TestHostilePublisher(t *testing.T) {
 		{string(greeting) + ready + "\x01\x01k\x04\x01x", "command within"},
 		{string(greeting) + ready + "\x01\x01k\x02\x00\x00\x00\x00\x00\x7f\xff\xff" + strings.Repeat("x", 1000), "EOF"},
 	} {
-		p, err := subscribe(t.Context(), saying([]byte(c.says)), "kv@")
+		p, err := subscribe(t.Context(), replayed([]byte(c.says)), "kv@")
 		for err == nil {
 			err = p.next(t.Context(), func([][]byte) {})
 		}
@@ -378,7 +378,7 @@ func TestLibzmq(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := subscribe(t.Context(), saying(said), "kv@")
+	p, err := subscribe(t.Context(), replayed(said), "kv@")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +500,7 @@ func FuzzPublisher(f *testing.F) {
 	}
 	f.Add(said[:400])
 	f.Fuzz(func(t *testing.T, said []byte) {
-		p, err := subscribe(t.Context(), saying(said), "kv@")
+		p, err := subscribe(t.Context(), replayed(said), "kv@")
 		for err == nil {
 			err = p.next(t.Context(), func(frames [][]byte) {
 				if len(frames) == 0 || len(frames) > mostFrames {

@@ -24,15 +24,15 @@ import (
 type fleet struct {
 	mu      sync.Mutex
 	waiting map[string]int // by address; below 0: the server does not answer
-	asked   map[string]int
+	scraped map[string]int
 }
 
-func newFleet() *fleet { return &fleet{waiting: map[string]int{}, asked: map[string]int{}} }
+func newFleet() *fleet { return &fleet{waiting: map[string]int{}, scraped: map[string]int{}} }
 
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.asked[r.URL.Host]++
+	f.scraped[r.URL.Host]++
 	n := f.waiting[r.URL.Host]
 	if n < 0 {
 		return nil, errors.New("connection refused")
@@ -50,7 +50,7 @@ func (f *fleet) set(addr string, n int) {
 func (f *fleet) scrapes() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, k := range f.asked {
+	for _, k := range f.scraped {
 		n += k
 	}
 	return n
@@ -88,7 +88,7 @@ func start(t *testing.T, text string, n int) (*Pool, *fleet) {
 	return p, f
 }
 
-func ask(t *testing.T, p *Pool) *Pick {
+func pick(t *testing.T, p *Pool) *Pick {
 	t.Helper()
 	k, err := p.Pick(t.Context(), &routing.Request{Model: "m", Bytes: 100})
 	if err != nil {
@@ -106,7 +106,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("%d scrapes of 2 servers in a quiet minute, expected about 24", n)
 		}
 		before := f.scrapes()
-		k := ask(t, p)
+		k := pick(t, p)
 		synctest.Wait()
 		if n := f.scrapes() - before; n != 2 {
 			t.Errorf("%d scrapes with the first request, not one of each server", n)
@@ -132,13 +132,13 @@ func TestDeadServerIsScrapedLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, f := start(t, "", 2)
 		f.set(addr(0), -1)
-		k := ask(t, p)
+		k := pick(t, p)
 		defer k.End(Result{})
 		time.Sleep(20 * time.Second)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.asked[addr(0)] > 25 || f.asked[addr(1)] < 350 {
-			t.Errorf("scrapes: %v", f.asked)
+		if f.scraped[addr(0)] > 25 || f.scraped[addr(1)] < 350 {
+			t.Errorf("scrapes: %v", f.scraped)
 		}
 		if _, all := p.Statuses(); all[0].Problem == "" || all[1].Problem != "" {
 			t.Errorf("problems: %q, %q", all[0].Problem, all[1].Problem)
@@ -153,16 +153,16 @@ func TestPick(t *testing.T) {
 		f.set(addr(0), 3)
 		time.Sleep(time.Minute)
 		for range 2 {
-			if k := ask(t, p); k.Address().String() != addr(1) {
+			if k := pick(t, p); k.Address().String() != addr(1) {
 				t.Errorf("%s was picked", k.Address())
 			}
 		}
 		for range 2 { // 3 waiting there, 2 sent here: here until it has more
-			ask(t, p)
+			pick(t, p)
 		}
 		counts := map[string]int{}
 		for range 10 {
-			k := ask(t, p)
+			k := pick(t, p)
 			counts[k.Address().String()]++
 		}
 		if counts[addr(0)] < 3 || counts[addr(1)] < 3 {
@@ -270,7 +270,7 @@ func TestShed(t *testing.T) {
 		if r, ok := errors.AsType[*Refused](err); !ok || r.Status() != 429 || r.Reason != routing.Saturated {
 			t.Errorf("%v", err)
 		}
-		ask(t, p).End(Result{})
+		pick(t, p).End(Result{})
 		f.set(addr(0), 0)
 		time.Sleep(time.Minute)
 		if _, err := p.Pick(t.Context(), &routing.Request{Model: "m", Priority: routing.Sheddable}); err != nil {
@@ -283,7 +283,7 @@ func TestShed(t *testing.T) {
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := start(t, "", 4)
-		k := ask(t, p)
+		k := pick(t, p)
 		first := k.Address()
 		second, ok := k.Failed(false) // no connection
 		if !ok || second == first {
@@ -298,14 +298,14 @@ func TestRetry(t *testing.T) {
 		}
 		k.End(Result{Outcome: routing.Failed})
 
-		k = ask(t, p)
+		k = pick(t, p)
 		k.FirstByte()
 		if at, ok := k.Failed(true); ok {
 			t.Errorf("sent to %s after the answer had begun", at)
 		}
 		k.End(Result{Outcome: routing.Failed})
 
-		k = ask(t, p)
+		k = pick(t, p)
 		left := k.Endpoints()[1]
 		var rest []routing.Endpoint
 		for _, e := range endpoints(4) {
@@ -319,7 +319,7 @@ func TestRetry(t *testing.T) {
 		}
 		k.End(Result{})
 
-		k = ask(t, p)
+		k = pick(t, p)
 		drains := endpoints(4)
 		for i := range drains {
 			drains[i].Draining = drains[i].Address == k.Endpoints()[1]

@@ -85,8 +85,8 @@ type question struct {
 
 var errNoPrompt = errors.New("requests of this API have no prompt that can be compared with KV events")
 
-// ask returns the question of a request, or the tokens if the request contains them.
-func (q *Prompt) ask(model string) (text []byte, tokens []uint32, err error) {
+// tokenizeBody returns the body of a call of /tokenize for a request, or the tokens if the request contains them.
+func (q *Prompt) tokenizeBody(model string) (text []byte, tokens []uint32, err error) {
 	chat := strings.HasSuffix(q.Path, "/chat/completions")
 	if !chat && !strings.HasSuffix(q.Path, "/completions") {
 		return nil, nil, errNoPrompt
@@ -144,7 +144,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 	if model == "" {
 		model = r.Model
 	}
-	text, tokens, err := q.ask(model)
+	text, tokens, err := q.tokenizeBody(model)
 	switch {
 	case err != nil:
 		return // the server of the request will report the error
@@ -161,7 +161,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 	sum.Write([]byte(q.Salt))
 	sum.Write(text)
 	key := [sha256.Size]byte(sum.Sum(nil))
-	if r.Blocks = t.remembered(key); r.Blocks != nil {
+	if r.Blocks = t.cached(key); r.Blocks != nil {
 		return
 	}
 	select {
@@ -180,7 +180,7 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 		tokens, err := t.tokenize(ctx, at, text)
 		if t.answered(at, err, time.Now()); err == nil {
 			r.Blocks = h.Hash(model, q.Salt, tokens)
-			t.remember(key, r.Blocks)
+			t.cache(key, r.Blocks)
 			return
 		}
 		if ctx.Err() != nil {
@@ -273,7 +273,7 @@ func (t *tokenizer) tokenize(ctx context.Context, at netip.AddrPort, text []byte
 	return answer.Tokens, nil
 }
 
-func (t *tokenizer) remembered(key [sha256.Size]byte) []uint64 {
+func (t *tokenizer) cached(key [sha256.Size]byte) []uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.known[key]
@@ -287,7 +287,7 @@ func (t *tokenizer) remembered(key [sha256.Size]byte) []uint64 {
 	return nil
 }
 
-func (t *tokenizer) remember(key [sha256.Size]byte, blocks []uint64) {
+func (t *tokenizer) cache(key [sha256.Size]byte, blocks []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.known[key] != nil || len(blocks) == 0 {

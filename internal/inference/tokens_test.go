@@ -98,7 +98,7 @@ func TestNoTokens(t *testing.T) {
 		p.mu.Unlock()
 		for _, w := range all {
 			w.mu.Lock()
-			w.tokens, w.asked = c.answer, nil
+			w.tokens, w.tokenized = c.answer, nil
 			w.mu.Unlock()
 		}
 		asked := func() int { return len(all[0].questions()) + len(all[1].questions()) }
@@ -132,12 +132,12 @@ func TestTokenMemory(t *testing.T) {
 	k := newTokenizer()
 	blocks := make([]uint64, 1000)
 	for i := range 3000 {
-		k.remember([32]byte{byte(i), byte(i >> 8)}, blocks)
+		k.cache([32]byte{byte(i), byte(i >> 8)}, blocks)
 	}
 	if k.hashes > mostHashes || len(k.known) != k.used.Len() || k.used.Len() != mostHashes/1000 {
 		t.Errorf("%d blocks of %d prompts", k.hashes, k.used.Len())
 	}
-	if k.remembered([32]byte{byte(2999 & 255), byte(2999 >> 8)}) == nil || k.remembered([32]byte{}) != nil {
+	if k.cached([32]byte{byte(2999 & 255), byte(2999 >> 8)}) == nil || k.cached([32]byte{}) != nil {
 		t.Error("the one used last is not there, or the first one is")
 	}
 }

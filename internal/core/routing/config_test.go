@@ -248,7 +248,7 @@ func FuzzConfig(f *testing.F) {
 				p.Enqueue(r, now)
 			case Refuse:
 			}
-			say(p, i%5, now, Stats{Waiting: i % 9, CacheUse: 0.1})
+			setStats(p, i%5, now, Stats{Waiting: i % 9, CacheUse: 0.1})
 			p.Next(now)
 			p.Expire(now.Add(time.Hour))
 		}

@@ -44,8 +44,8 @@ func pool(c *Config, n int) *Pool {
 	return p
 }
 
-// say sets the metrics of endpoint i.
-func say(p *Pool, i int, now time.Time, s Stats) {
+// setStats sets the metrics of endpoint i.
+func setStats(p *Pool, i int, now time.Time, s Stats) {
 	ref := p.Refs()[i]
 	p.Scraping(ref, now)
 	s.At = now
@@ -64,9 +64,9 @@ func chosen(t testing.TB, p *Pool, r *Request, now time.Time) string {
 // The server with the shortest queue and the emptiest cache gets the request (2.4).
 func TestLeastLoaded(t *testing.T) {
 	p := pool(DefaultConfig(), 3)
-	say(p, 0, begin, Stats{Waiting: 4, CacheUse: 0.1})
-	say(p, 1, begin, Stats{Waiting: 0, CacheUse: 0.2})
-	say(p, 2, begin, Stats{Waiting: 2, CacheUse: 0.1})
+	setStats(p, 0, begin, Stats{Waiting: 4, CacheUse: 0.1})
+	setStats(p, 1, begin, Stats{Waiting: 0, CacheUse: 0.2})
+	setStats(p, 2, begin, Stats{Waiting: 2, CacheUse: 0.1})
 	for seed := range uint64(20) {
 		if got := chosen(t, p, &Request{Model: "m", Random: seed}, begin); got != "p1" {
 			t.Fatalf("%s was chosen", got)
@@ -95,22 +95,22 @@ func TestScorers(t *testing.T) {
 		r      Request
 		want   string
 	}{
-		{"queue-scorer", func(p *Pool) { say(p, 0, begin, Stats{Waiting: 3}); say(p, 1, begin, Stats{Waiting: 2}) },
+		{"queue-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Waiting: 3}); setStats(p, 1, begin, Stats{Waiting: 2}) },
 			Request{}, "p1"},
-		{"running-requests-size-scorer", func(p *Pool) { say(p, 0, begin, Stats{Running: 3}) }, Request{}, "p1"},
-		{"kv-cache-utilization-scorer", func(p *Pool) { say(p, 0, begin, Stats{CacheUse: 0.3}) }, Request{}, "p1"},
-		{"load-aware-scorer", func(p *Pool) { say(p, 0, begin, Stats{Waiting: 3}) }, Request{}, "p1"},
+		{"running-requests-size-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Running: 3}) }, Request{}, "p1"},
+		{"kv-cache-utilization-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{CacheUse: 0.3}) }, Request{}, "p1"},
+		{"load-aware-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Waiting: 3}) }, Request{}, "p1"},
 		{"lora-affinity-scorer", func(p *Pool) { // running it before room for it
-			say(p, 0, begin, Stats{MaxAdapters: 4})
-			say(p, 1, begin, Stats{MaxAdapters: 1, Active: []string{"sql"}})
+			setStats(p, 0, begin, Stats{MaxAdapters: 4})
+			setStats(p, 1, begin, Stats{MaxAdapters: 1, Active: []string{"sql"}})
 		}, Request{Model: "chat", Target: "sql"}, "p1"},
 		{"lora-affinity-scorer", func(p *Pool) { // room for it before waiting for it
-			say(p, 0, begin, Stats{MaxAdapters: 1, Queued: []string{"sql"}})
-			say(p, 1, begin, Stats{MaxAdapters: 4, Active: []string{"a", "b"}})
+			setStats(p, 0, begin, Stats{MaxAdapters: 1, Queued: []string{"sql"}})
+			setStats(p, 1, begin, Stats{MaxAdapters: 4, Active: []string{"a", "b"}})
 		}, Request{Model: "sql"}, "p1"},
 		{"lora-affinity-scorer", func(p *Pool) { // waiting for it before no room
-			say(p, 0, begin, Stats{MaxAdapters: 1, Active: []string{"a"}})
-			say(p, 1, begin, Stats{MaxAdapters: 1, Queued: []string{"sql"}})
+			setStats(p, 0, begin, Stats{MaxAdapters: 1, Active: []string{"a"}})
+			setStats(p, 1, begin, Stats{MaxAdapters: 1, Queued: []string{"sql"}})
 		}, Request{Model: "sql"}, "p1"},
 		{"prefix-cache-scorer", func(p *Pool) {
 			p.Sent(p.Refs()[1], &Request{Prefix: prompt(p, long), Bytes: len(long)}, begin)
@@ -128,10 +128,10 @@ func TestScorers(t *testing.T) {
 			p.Sent(p.Refs()[1], &Request{PromptTokens: 10}, begin)
 		}, Request{PromptTokens: 100}, "p1"},
 		{"least-work-scorer", func(p *Pool) { // requests of others
-			say(p, 0, begin, Stats{Waiting: 2})
+			setStats(p, 0, begin, Stats{Waiting: 2})
 			p.Sent(p.Refs()[1], &Request{PromptTokens: 100}, begin)
 		}, Request{PromptTokens: 100}, "p1"},
-		{"least-work-scorer", func(p *Pool) { say(p, 0, begin, Stats{Running: 1}) }, Request{}, "p1"},
+		{"least-work-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Running: 1}) }, Request{}, "p1"},
 		{"least-work-scorer", func(p *Pool) { // a cached prompt, although something waits there
 			p.Sent(p.Refs()[1], &Request{Prefix: prompt(p, long), Bytes: len(long)}, begin)
 		}, Request{Prefix: prompt(pool(DefaultConfig(), 0), long[:4000]+"another end"), Bytes: 4011}, "p1"},
@@ -154,7 +154,7 @@ func TestScorers(t *testing.T) {
 		t.Run(c.plugin, func(t *testing.T) {
 			p := pool(config(t, `"plugins": [{"type": "`+c.plugin+`"}]`), 2)
 			for i := range 2 {
-				say(p, i, begin, Stats{})
+				setStats(p, i, begin, Stats{})
 			}
 			c.state(p)
 			for seed := range uint64(10) {
@@ -250,8 +250,8 @@ func TestRemovedEndpoints(t *testing.T) {
 func TestSentSinceTheScrape(t *testing.T) {
 	p := pool(config(t, `"plugins": [{"type": "queue-scorer"}]`), 2)
 	at := begin
-	say(p, 0, at, Stats{Running: 5})
-	say(p, 1, at, Stats{Waiting: 2, Running: 5})
+	setStats(p, 0, at, Stats{Running: 5})
+	setStats(p, 1, at, Stats{Waiting: 2, Running: 5})
 	queue := func(i int) float64 {
 		p.work.candidates(p, &Request{}, at)
 		return p.work.queue(p.live[i])
@@ -291,7 +291,7 @@ func TestSentSinceTheScrape(t *testing.T) {
 		p.FirstToken(&f, at)
 	}
 	at = at.Add(time.Second)
-	say(p, 0, at, Stats{})
+	setStats(p, 0, at, Stats{})
 	if got := queue(0); got != 9 {
 		t.Errorf("queue %g, it has 9 requests", got)
 	}
@@ -316,7 +316,7 @@ func TestSaturation(t *testing.T) {
 		p := pool(DefaultConfig(), 2)
 		p.SetPace(50 * time.Millisecond)
 		for i, s := range c.stats {
-			say(p, i, begin, s)
+			setStats(p, i, begin, s)
 		}
 		for _, priority := range []int{Sheddable, Standard, Critical} {
 			d := p.Decide(&Request{Priority: priority}, begin.Add(c.age))
@@ -330,16 +330,16 @@ func TestSaturation(t *testing.T) {
 // A pool of servers without metrics also serves sheddable requests, until it has many requests.
 func TestServersWithoutMetrics(t *testing.T) {
 	p := pool(DefaultConfig(), 2)
-	for i := range 2 * blindRequests {
+	for i := range 2 * unscrapedRequests {
 		if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Verdict != Serve {
 			t.Fatalf("request %d: %s", i, d.Reason)
 		}
 		serve(t, p, &Request{}, begin)
 	}
 	if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Reason != Saturated {
-		t.Errorf("%d requests at 2 servers: %s", 2*blindRequests, d.Verdict)
+		t.Errorf("%d requests at 2 servers: %s", 2*unscrapedRequests, d.Verdict)
 	}
-	say(p, 0, begin, Stats{Waiting: 9}) // one has metrics, those of the other are stale
+	setStats(p, 0, begin, Stats{Waiting: 9}) // one has metrics, those of the other are stale
 	if d := p.Decide(&Request{Priority: Sheddable}, begin); d.Reason != Saturated {
 		t.Errorf("one is full, one is stale: %s", d.Verdict)
 	}
@@ -438,8 +438,8 @@ func TestRequestsOfOthers(t *testing.T) {
 func TestSmallDifferences(t *testing.T) {
 	for tokens, want := range map[int]string{100: "p0", 10_000: "p1"} {
 		p := pool(DefaultConfig(), 2)
-		say(p, 0, begin, Stats{MaxAdapters: 1, Active: []string{"sql"}})
-		say(p, 1, begin, Stats{MaxAdapters: 1, Active: []string{"other"}})
+		setStats(p, 0, begin, Stats{MaxAdapters: 1, Active: []string{"sql"}})
+		setStats(p, 1, begin, Stats{MaxAdapters: 1, Active: []string{"other"}})
 		p.Sent(p.Refs()[0], &Request{PromptTokens: tokens}, begin)
 		if got := chosen(t, p, &Request{Model: "sql", PromptTokens: 1000}, begin); got != want {
 			t.Errorf("%d tokens wait: %s was chosen, not %s", tokens, got, want)
@@ -458,9 +458,9 @@ func TestPickers(t *testing.T) {
 		{`{"type": "weighted-random-picker"}`, []float64{4000, 8000, 8000}},
 	} {
 		p := pool(config(t, `"plugins": [{"type": "kv-cache-utilization-scorer"}, `+c.text+`]`), 3)
-		say(p, 0, begin, Stats{CacheUse: 0.6})
-		say(p, 1, begin, Stats{CacheUse: 0.2})
-		say(p, 2, begin, Stats{CacheUse: 0.2})
+		setStats(p, 0, begin, Stats{CacheUse: 0.6})
+		setStats(p, 1, begin, Stats{CacheUse: 0.2})
+		setStats(p, 2, begin, Stats{CacheUse: 0.2})
 		got := map[string]float64{}
 		for seed := range uint64(20000) {
 			got[chosen(t, p, &Request{Random: mix(seed)}, begin)]++
@@ -477,7 +477,7 @@ func TestPickers(t *testing.T) {
 func TestOrder(t *testing.T) {
 	p := pool(DefaultConfig(), 5)
 	for i := range 5 {
-		say(p, i, begin, Stats{Waiting: 10 - i})
+		setStats(p, i, begin, Stats{Waiting: 10 - i})
 	}
 	d := p.Decide(&Request{}, begin)
 	for i, want := range []string{"p4", "p3", "p2"} {
@@ -541,15 +541,15 @@ func TestMadeUpAdapters(t *testing.T) {
 			}
 		}
 		now = now.Add(time.Millisecond)
-		say(p, 0, now, Stats{Active: names[0], Queued: names[1]})
+		setStats(p, 0, now, Stats{Active: names[0], Queued: names[1]})
 		if made == 2*mostPerServer {
-			say(p, 1, now, Stats{Active: []string{"early"}, MaxAdapters: 1})
+			setStats(p, 1, now, Stats{Active: []string{"early"}, MaxAdapters: 1})
 		}
 	}
 	if len(p.names) > mostAdapters {
 		t.Errorf("%d names are kept", len(p.names))
 	}
-	say(p, 2, now, Stats{Active: []string{"late"}, MaxAdapters: 1})
+	setStats(p, 2, now, Stats{Active: []string{"late"}, MaxAdapters: 1})
 	for model, want := range map[string]string{"early": "p1", "late": "p2", strconv.Itoa(made - 1): "p0"} {
 		if got := chosen(t, p, &Request{Model: model, Random: 1}, now); got != want {
 			t.Errorf("a request for the adapter %s goes to %s, not %s", model, got, want)
@@ -562,7 +562,7 @@ func thousand() (*Pool, []Request) {
 	p := pool(DefaultConfig(), 1000)
 	p.SetPace(time.Second)
 	for i := range 1000 {
-		say(p, i, begin, Stats{Waiting: i * 7 % 11, Running: i % 50, CacheUse: float64(i*13%100) / 100})
+		setStats(p, i, begin, Stats{Waiting: i * 7 % 11, Running: i % 50, CacheUse: float64(i*13%100) / 100})
 	}
 	system := strings.Repeat("You are a helpful assistant. ", 300)
 	requests := make([]Request, 256)

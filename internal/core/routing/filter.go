@@ -149,9 +149,9 @@ func (s *saturation) set(t thresholds) error {
 	return nil
 }
 
-// blindRequests is the number of requests at which a server is full in a pool whose servers have no metrics: upstream's
-// default for concurrency.
-const blindRequests = 100
+// unscrapedRequests is the number of requests at which a server is full in a pool whose servers have no metrics:
+// upstream's default for concurrency.
+const unscrapedRequests = 100
 
 // endpoint returns the saturation of an endpoint: 1 is full. One with stale metrics counts as full,
 // unless no server of the pool ever reported any.
@@ -166,8 +166,8 @@ func (s *saturation) endpoint(v *view, slot int32) (full float64) {
 	if s.queue <= 0 {
 		return full
 	}
-	if v.blind {
-		return max(full, float64(l.flying)/blindRequests)
+	if v.unscraped {
+		return max(full, float64(l.flying)/unscrapedRequests)
 	}
 	if l.scraped == 0 || v.now-l.scraped > int64(s.stale+v.p.pace) {
 		return 1

@@ -83,7 +83,7 @@ func TestPrioritiesAtTheEnds(t *testing.T) {
 	}
 	for n, shed := range map[int]bool{math.MinInt32: true, math.MaxInt32: false} { // without flow control
 		q := pool(DefaultConfig(), 1)
-		say(q, 0, begin, Stats{Waiting: 100})
+		setStats(q, 0, begin, Stats{Waiting: 100})
 		if d := q.Decide(&Request{Priority: n}, begin); (d.Reason == Saturated) != shed {
 			t.Errorf("%d: %s %s", n, d.Verdict, d.Reason)
 		}
@@ -266,7 +266,7 @@ func TestHeldRequestsContinue(t *testing.T) {
 		want   int
 	}{{Stats{CacheUse: 0.9}, 5}, {Stats{Waiting: 9, Running: 4}, 5 + 4 - 2}} {
 		p := pool(config(t, `"featureGates": ["flowControl"], "plugins": [{"type": "queue-scorer"}]`), 1)
-		say(p, 0, begin, c.before)
+		setStats(p, 0, begin, c.before)
 		for range 20 {
 			if d := p.Decide(&Request{}, begin); d.Verdict != Hold {
 				t.Fatalf("%s", d.Verdict)
@@ -276,7 +276,7 @@ func TestHeldRequestsContinue(t *testing.T) {
 		now := begin.Add(50 * time.Millisecond)
 		for i, want := range []int{c.want, c.want} { // a second scrape without anything new has the same room again
 			var flights []Flight
-			say(p, 0, now, Stats{Running: 2})
+			setStats(p, 0, now, Stats{Running: 2})
 			n := 0
 			for ticket, d := p.Next(now); ticket != 0; ticket, d = p.Next(now) {
 				flights = append(flights, p.Sent(d.Chosen[0], &Request{}, now))

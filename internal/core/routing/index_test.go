@@ -202,7 +202,7 @@ func TestIndexIsBounded(t *testing.T) {
 	if got := p.index.lrus[7].size; got != most {
 		t.Errorf("%d blocks of one of 1,000 endpoints, at most %d", got, most)
 	}
-	say(p, 7, begin, Stats{Blocks: 100, BlockTokens: 64})
+	setStats(p, 7, begin, Stats{Blocks: 100, BlockTokens: 64})
 	if got := p.index.lrus[7].size; got != 100 {
 		t.Errorf("%d blocks of a server with 100", got)
 	}

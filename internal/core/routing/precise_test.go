@@ -257,7 +257,7 @@ func stored(own uint64, size int, tokens []uint32) *BlockEvent {
 	return e
 }
 
-func tell(p *Pool, i int, number uint64, all ...*BlockEvent) {
+func publish(p *Pool, i int, number uint64, all ...*BlockEvent) {
 	ref := p.Refs()[i]
 	p.Message(ref, number, true)
 	for _, e := range all {
@@ -272,9 +272,9 @@ func TestPreciseScorer(t *testing.T) {
 	text := make([]byte, 4096)
 	tokens := make([]uint32, 64)
 	prefix := p.Hasher().Hash(nil, "m", "", text)
-	tell(p, 2, 0, stored(1, 16, tokens))
-	tell(p, 0, 0, stored(1, 16, tokens[:16]))
-	tell(p, 1, 0, &BlockEvent{Kind: BlocksCleared})
+	publish(p, 2, 0, stored(1, 16, tokens))
+	publish(p, 0, 0, stored(1, 16, tokens[:16]))
+	publish(p, 1, 0, &BlockEvent{Kind: BlocksCleared})
 	r := &Request{Model: "m", Prefix: prefix, Blocks: p.TokenHasher().Hash("m", "", tokens), Random: 1}
 	if len(r.Blocks) != 4 {
 		t.Fatalf("%d blocks", len(r.Blocks))
@@ -283,7 +283,7 @@ func TestPreciseScorer(t *testing.T) {
 	if d := p.Decide(r, begin); p.Endpoint(d.Chosen[0]).Name.Name != "p2" || d.Score != 1 || d.Matched != len(prefix) {
 		t.Errorf("%s %+v", p.Endpoint(d.Chosen[0]).Name, d)
 	}
-	tell(p, 2, 1, &BlockEvent{Kind: BlocksRemoved, Blocks: []uint64{1}})
+	publish(p, 2, 1, &BlockEvent{Kind: BlocksRemoved, Blocks: []uint64{1}})
 	if d := p.Decide(r, begin); p.Endpoint(d.Chosen[0]).Name.Name != "p0" || d.Score != 0.25 {
 		t.Errorf("%s %+v", p.Endpoint(d.Chosen[0]).Name, d)
 	}
@@ -304,8 +304,8 @@ func TestMissedEvents(t *testing.T) {
 	p := precisePool(t, 2, "")
 	text, tokens := make([]byte, 4096), make([]uint32, 64)
 	prefix := p.Hasher().Hash(nil, "m", "", text)
-	tell(p, 0, 7, stored(1, 16, tokens[:16]))
-	tell(p, 1, 0, stored(1, 16, tokens[:32]))
+	publish(p, 0, 7, stored(1, 16, tokens[:16]))
+	publish(p, 1, 0, stored(1, 16, tokens[:32]))
 	r := &Request{Model: "m", Prefix: prefix, Blocks: p.TokenHasher().Hash("m", "", tokens), Random: 1}
 	if got := chosen(t, p, r, begin); got != "p1" {
 		t.Error(got)
@@ -317,16 +317,16 @@ func TestMissedEvents(t *testing.T) {
 	if c := p.CacheState(p.Refs()[0]); c.Whole || c.Gaps != 0 || c.Blocks != 1 {
 		t.Errorf("%+v", c)
 	}
-	tell(p, 1, 5)
+	publish(p, 1, 5)
 	if c := p.CacheState(p.Refs()[1]); c.Whole || c.Gaps != 1 || c.Blocks != 0 {
 		t.Errorf("after a gap: %+v", c)
 	}
-	tell(p, 1, 0, stored(1, 16, tokens[:32])) // it has restarted
+	publish(p, 1, 0, stored(1, 16, tokens[:32])) // it has restarted
 	if c := p.CacheState(p.Refs()[1]); !c.Whole || c.Gaps != 2 || c.Blocks != 2 {
 		t.Errorf("after a new start: %+v", c)
 	}
 	p.Unfollowed(p.Refs()[1])
-	tell(p, 1, 1, stored(9, 16, tokens))
+	publish(p, 1, 1, stored(9, 16, tokens))
 	if c := p.CacheState(p.Refs()[1]); c.Following || c.Blocks != 0 {
 		t.Errorf("after the end of the connection: %+v", c)
 	}
@@ -337,7 +337,7 @@ func TestMissedEvents(t *testing.T) {
 func TestSpeculativeBlocks(t *testing.T) {
 	p := precisePool(t, 8, "")
 	for i := range 8 {
-		tell(p, i, 0, stored(1, 16, make([]uint32, 16)), &BlockEvent{Kind: BlocksCleared})
+		publish(p, i, 0, stored(1, 16, make([]uint32, 16)), &BlockEvent{Kind: BlocksCleared})
 	}
 	tokens := slices.Repeat([]uint32{7}, 64)
 	r := &Request{Model: "m", Blocks: p.TokenHasher().Hash("m", "", tokens), Random: 1}
@@ -365,11 +365,11 @@ func TestSpeculativeBlocks(t *testing.T) {
 func TestBlockIndexIsBounded(t *testing.T) {
 	p := precisePool(t, 2, "")
 	p.blocks.most = 1000
-	tell(p, 1, 0, stored(1, 16, make([]uint32, 64)))
+	publish(p, 1, 0, stored(1, 16, make([]uint32, 64)))
 	tokens := make([]uint32, 16*400)
 	for i := range uint64(10) {
 		tokens[0] = uint32(i)
-		tell(p, 0, i, stored(1000*i, 16, tokens))
+		publish(p, 0, i, stored(1000*i, 16, tokens))
 	}
 	if c := p.CacheState(p.Refs()[0]); c.Blocks != 1000 || !c.Full {
 		t.Errorf("%+v", c)
@@ -394,8 +394,8 @@ func TestBlockIndexIsBounded(t *testing.T) {
 func TestOtherBlockLength(t *testing.T) {
 	p := precisePool(t, 2, "")
 	tokens := make([]uint32, 64)
-	tell(p, 0, 0, stored(1, 16, tokens))
-	tell(p, 1, 0, stored(1, 32, tokens))
+	publish(p, 0, 0, stored(1, 16, tokens))
+	publish(p, 1, 0, stored(1, 32, tokens))
 	if c := p.CacheState(p.Refs()[1]); c.Tokens != 32 || c.Wrong != 16 {
 		t.Errorf("%+v", c)
 	}
@@ -407,7 +407,7 @@ func TestOtherBlockLength(t *testing.T) {
 	if p.TokenHasher().Block() != 0 {
 		t.Error("prompts can be compared")
 	}
-	tell(p, 0, 1, stored(5, 32, tokens))
+	publish(p, 0, 1, stored(5, 32, tokens))
 	if c := p.CacheState(p.Refs()[0]); p.TokenHasher().Block() != 32 || c.Wrong != 0 {
 		t.Errorf("%d %+v", p.TokenHasher().Block(), c)
 	}
@@ -417,7 +417,7 @@ func TestOtherBlockLength(t *testing.T) {
 		q := precisePool(t, 1, "")
 		s := stored(1, 32, tokens)
 		s.Window, s.Extra = e.Window, e.Extra
-		tell(q, 0, 0, stored(100, 32, slices.Repeat([]uint32{5}, 32)), s)
+		publish(q, 0, 0, stored(100, 32, slices.Repeat([]uint32{5}, 32)), s)
 		r.Blocks = q.TokenHasher().Hash("m", "", tokens)
 		if d := q.Decide(r, begin); d.Score != 0 {
 			t.Errorf("%+v: %+v", e, d)
@@ -429,7 +429,7 @@ func BenchmarkBlockMatch(b *testing.B) {
 	p := precisePool(b, 100, "")
 	tokens := make([]uint32, 6000)
 	for i := range 100 {
-		tell(p, i, 0, stored(1, 16, tokens[:16*(1+3*i)]))
+		publish(p, i, 0, stored(1, 16, tokens[:16*(1+3*i)]))
 	}
 	r := &Request{Model: "m", Blocks: p.TokenHasher().Hash("m", "", tokens), Random: 1}
 	b.ReportAllocs()
@@ -445,17 +445,17 @@ func TestClearedBlocksLeaveNothing(t *testing.T) {
 	tokens := make([]uint32, 16*1000)
 	for i := range uint64(20) {
 		tokens[0] = uint32(i)
-		tell(p, 0, i, stored(1000*i, 16, tokens))
+		publish(p, 0, i, stored(1000*i, 16, tokens))
 	}
 	own := func() uintptr { return reflect.ValueOf(p.blocks.servers[0].blocks).Pointer() }
 	for i, e := range []*BlockEvent{{Kind: BlocksCleared}, stored(1, 16, tokens[:16]), stored(1, 32, tokens[:32])} {
 		before := own()
-		tell(p, 0, uint64(20+i), e) //nolint:gosec // small
+		publish(p, 0, uint64(20+i), e) //nolint:gosec // small
 		if emptied := i != 1; emptied && own() == before {
 			t.Errorf("event %d keeps the memory of the blocks", i)
 		}
 	}
-	tell(p, 0, 99, &BlockEvent{Kind: BlocksRemoved}) // messages were missed
+	publish(p, 0, 99, &BlockEvent{Kind: BlocksRemoved}) // messages were missed
 	if c := p.CacheState(p.Refs()[0]); c.Blocks != 0 || p.blocks.blocks != 0 || len(p.blocks.sets) != 0 {
 		t.Errorf("%+v, %d blocks, %d sets", c, p.blocks.blocks, len(p.blocks.sets))
 	}
@@ -467,10 +467,10 @@ func BenchmarkClearedBlocks(b *testing.B) {
 	tokens := make([]uint32, 16*1000)
 	for i := range uint64(1000) {
 		tokens[0] = uint32(i)
-		tell(p, 0, i, stored(1000*i, 16, tokens))
+		publish(p, 0, i, stored(1000*i, 16, tokens))
 	}
-	tell(p, 0, 1000, &BlockEvent{Kind: BlocksCleared})
+	publish(p, 0, 1000, &BlockEvent{Kind: BlocksCleared})
 	for n := uint64(1001); b.Loop(); n++ {
-		tell(p, 0, n, stored(1, 16, tokens[:16]), &BlockEvent{Kind: BlocksCleared})
+		publish(p, 0, n, stored(1, 16, tokens[:16]), &BlockEvent{Kind: BlocksCleared})
 	}
 }

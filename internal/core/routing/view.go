@@ -7,23 +7,23 @@ import (
 
 // view is the working state of one decision. Its slices are reused for the next one.
 type view struct {
-	p       *Pool
-	r       *Request
-	now     int64
-	random  uint64
-	at      []int32   // candidates: slots
-	rest    []int32   // all candidates, for a second profile
-	score   []float64 // by index in at
-	part    []float64 // of one scorer
-	lengths []int32   // by slot: blocks of the prompt in the cache
-	exact   []float64 // by slot: part of the prompt in the cache, by KV events; only with precise-prefix-cache-scorer
-	found   []int32   // by slot: for Pool.known
-	behind  []int32   // by slot: for Pool.known
-	longest int
-	adapter int32 // number of the target's name; -1: not an adapter of any server
-	matched bool  // lengths are filled
-	blind   bool  // no candidate was ever scraped
-	strict  bool  // requests sent since a scrape count as waiting, unless there is known room
+	p         *Pool
+	r         *Request
+	now       int64
+	random    uint64
+	at        []int32   // candidates: slots
+	rest      []int32   // all candidates, for a second profile
+	score     []float64 // by index in at
+	part      []float64 // of one scorer
+	lengths   []int32   // by slot: blocks of the prompt in the cache
+	exact     []float64 // by slot: part of the prompt in the cache, by KV events; only with precise-prefix-cache-scorer
+	found     []int32   // by slot: for Pool.known
+	behind    []int32   // by slot: for Pool.known
+	longest   int
+	adapter   int32 // number of the target's name; -1: not an adapter of any server
+	matched   bool  // lengths are filled
+	unscraped bool  // no candidate was ever scraped
+	strict    bool  // requests sent since a scrape count as waiting, unless there is known room
 }
 
 func (v *view) grow(slots int) {
@@ -43,11 +43,11 @@ func (v *view) candidates(p *Pool, r *Request, now time.Time) {
 	if n, ok := p.names[r.target()]; ok {
 		v.adapter = n
 	}
-	v.at, v.blind = v.at[:0], true
+	v.at, v.unscraped = v.at[:0], true
 	for _, slot := range p.live {
 		if p.loads[slot].serves && (r.Subset == nil || inSubset(r.Subset, p.ends[slot].Address)) {
 			v.at = append(v.at, slot)
-			v.blind = v.blind && p.loads[slot].scraped == 0
+			v.unscraped = v.unscraped && p.loads[slot].scraped == 0
 		}
 	}
 }

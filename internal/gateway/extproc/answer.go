@@ -59,7 +59,7 @@ func (s *Stream) Answered(ctx context.Context, res *http.Response, f Following) 
 	p.changes.L = &p.mu
 	p.forget = context.AfterFunc(ctx, s.cancel) // the client has gone
 	end := empty(res)
-	if err := s.sendHead(res, f.Served, end); err == nil && !end && s.wantsBodies() {
+	if err := s.sendHead(res, f.Served, end); err == nil && !end && s.getsBodies() {
 		p.sender.Go(p.send)
 		res.Body, p.begun = p, true
 		res.ContentLength = -1 // the picker may change it
@@ -105,7 +105,7 @@ func replace(res *http.Response, a *Answer) {
 	}
 }
 
-func (s *Stream) wantsBodies() bool {
+func (s *Stream) getsBodies() bool {
 	return s.mode == nil || s.mode.GetResponseBodyMode() != filterv3.ProcessingMode_NONE
 }
 
@@ -145,20 +145,20 @@ type passing struct {
 	ready  [][]byte
 	err    error // after ready; io.EOF: the end
 
-	mu       sync.Mutex
-	changes  sync.Cond   // of the following
-	sent     []part      // that the picker has not given back; in direct mode, what the client gets next
-	held     int64       // bytes of sent
-	reserved int64       // of held
-	asked    int         // messages since the picker's last one
-	ignored  int         // messages of the picker without an effect, since the last part
-	changed  bool        // the picker has changed the body: the response can't continue without it
-	opaque   bool        // and sent has no meaning any more
-	direct   bool        // without the picker
-	ended    bool        // the server's body
-	broken   error       // why it ended too early
-	over     bool        // closed
-	waiting  *time.Timer // while the reader waits for the picker
+	mu         sync.Mutex
+	changes    sync.Cond   // of the following
+	sent       []part      // that the picker has not given back; in direct mode, what the client gets next
+	held       int64       // bytes of sent
+	reserved   int64       // of held
+	unanswered int         // messages since the picker's last one
+	ignored    int         // messages of the picker without an effect, since the last part
+	changed    bool        // the picker has changed the body: the response can't continue without it
+	opaque     bool        // and sent has no meaning any more
+	direct     bool        // without the picker
+	ended      bool        // the server's body
+	broken     error       // why it ended too early
+	over       bool        // closed
+	waiting    *time.Timer // while the reader waits for the picker
 }
 
 // Read implements io.Reader.
@@ -229,7 +229,7 @@ func (p *passing) wait(now bool) {
 		return
 	}
 	p.waiting.Stop()
-	p.waiting, p.asked = nil, 0
+	p.waiting, p.unanswered = nil, 0
 }
 
 // watch starts or stops the picker's time. The lock is held. again: something was sent just now.
@@ -237,11 +237,11 @@ func (p *passing) watch(again bool) {
 	if p.waiting == nil {
 		return
 	}
-	owes := p.head == nil || len(p.sent) > 0 || p.opaque && (p.asked > 0 || p.ended)
+	owes := p.head == nil || len(p.sent) > 0 || p.opaque && (p.unanswered > 0 || p.ended)
 	switch {
 	case !owes:
 		p.waiting.Stop()
-	case again && (p.unlike || p.asked == 1):
+	case again && (p.unlike || p.unanswered == 1):
 		p.waiting.Reset(p.stream.client.patience)
 	}
 }
@@ -485,7 +485,7 @@ func (p *passing) keep(one part) bool {
 		p.sent = append(p.sent, one)
 	}
 	p.ended = one.last
-	p.asked++
+	p.unanswered++
 	p.ignored = 0
 	direct := p.direct
 	p.watch(true)

@@ -64,8 +64,8 @@ func (b *backend) dial(context.Context, string, string) (net.Conn, error) {
 	return near, nil
 }
 
-// says returns a function that writes a text.
-func says(text string) func(net.Conn, *http.Request) {
+// writes returns a function that writes a text.
+func writes(text string) func(net.Conn, *http.Request) {
 	return func(c net.Conn, _ *http.Request) { _, _ = io.WriteString(c, text) }
 }
 
@@ -97,19 +97,19 @@ func TestAnswers(t *testing.T) {
 		want               string // status and body, or a part of the error
 		dials              int    // with a second request afterwards
 	}{
-		{"length", "GET", "", says(fine), "200 ok", 1},
-		{"a body", "POST", "some text", says(fine), "200 ok", 1},
-		{"HEAD", "HEAD", "", says("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n"), "200 ", 1},
-		{"no content", "GET", "", says("HTTP/1.1 204 No Content\r\n\r\n"), "204 ", 1},
-		{"not modified", "GET", "", says("HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n"), "304 ", 1},
-		{"empty", "GET", "", says("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), "200 ", 1},
-		{"chunks", "GET", "", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "200 abc", 1},
-		{"a trailer", "GET", "", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n" +
+		{"length", "GET", "", writes(fine), "200 ok", 1},
+		{"a body", "POST", "some text", writes(fine), "200 ok", 1},
+		{"HEAD", "HEAD", "", writes("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n"), "200 ", 1},
+		{"no content", "GET", "", writes("HTTP/1.1 204 No Content\r\n\r\n"), "204 ", 1},
+		{"not modified", "GET", "", writes("HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n"), "304 ", 1},
+		{"empty", "GET", "", writes("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), "200 ", 1},
+		{"chunks", "GET", "", writes("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "200 abc", 1},
+		{"a trailer", "GET", "", writes("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n" +
 			"3\r\nabc\r\n0\r\nX-T: v\r\n\r\n"), "200 abc [v]", 1},
 		{"until the end", "GET", "", ends("HTTP/1.1 200 OK\r\n\r\nabc"), "200 abc", 2},
-		{"asked to close", "GET", "", says("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"), "200 ok", 2},
-		{"HTTP/1.0", "GET", "", says("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"), "200 ok", 2},
-		{"hints", "GET", "", says("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + fine), "103 [x] 200 ok", 1},
+		{"asked to close", "GET", "", writes("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"), "200 ok", 2},
+		{"HTTP/1.0", "GET", "", writes("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"), "200 ok", 2},
+		{"hints", "GET", "", writes("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + fine), "103 [x] 200 ok", 1},
 		{"cut in the body", "GET", "", ends("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), "unexpected EOF", 2},
 		{"cut in a chunk", "GET", "", ends("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"), "unexpected EOF", 2},
 		{"cut in the header", "GET", "", ends("HTTP/1.1 200 OK\r\nContent-"), "malformed", 2},
@@ -130,14 +130,14 @@ func TestAnswers(t *testing.T) {
 		} {
 			t.Run(tc.name+"/"+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := &backend{t: t, answers: []func(net.Conn, *http.Request){tc.first, says(fine)}}
+					b := &backend{t: t, answers: []func(net.Conn, *http.Request){tc.first, writes(fine)}}
 					tr := make(b)
-					got := asked(tr, request(t.Context(), tc.method, "/p?q=1", tc.body))
+					got := roundTrip(tr, request(t.Context(), tc.method, "/p?q=1", tc.body))
 					if !strings.Contains(got, tc.want) {
 						t.Errorf("%q, want %q", got, tc.want)
 					}
 					synctest.Wait()
-					if got := asked(tr, request(t.Context(), "GET", "/second", "")); got != "200 ok" {
+					if got := roundTrip(tr, request(t.Context(), "GET", "/second", "")); got != "200 ok" {
 						t.Errorf("the second request: %q", got)
 					}
 					want := []string{tc.method + " /p?q=1 a.example.com " + tc.body, "GET /second a.example.com "}
@@ -154,8 +154,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// asked is a response in one line.
-func asked(tr http.RoundTripper, r *http.Request) string {
+// roundTrip is a response in one line.
+func roundTrip(tr http.RoundTripper, r *http.Request) string {
 	var out strings.Builder
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
@@ -184,15 +184,15 @@ func TestTwoAnswers(t *testing.T) {
 		name  string
 		first func(net.Conn, *http.Request)
 	}{
-		{"at once", says(fine + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
-		{"after a HEAD-like answer", says("HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
+		{"at once", writes(fine + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
+		{"after a HEAD-like answer", writes("HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &backend{t: t, answers: []func(net.Conn, *http.Request){tc.first, says(fine)}}
+				b := &backend{t: t, answers: []func(net.Conn, *http.Request){tc.first, writes(fine)}}
 				c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
-				_ = asked(c, request(t.Context(), "GET", "/", ""))
-				if got := asked(c, request(t.Context(), "GET", "/", "")); got != "200 ok" || b.dials != 2 {
+				_ = roundTrip(c, request(t.Context(), "GET", "/", ""))
+				if got := roundTrip(c, request(t.Context(), "GET", "/", "")); got != "200 ok" || b.dials != 2 {
 					t.Errorf("the second request: %q on connection %d", got, b.dials)
 				}
 				c.CloseIdleConnections()
@@ -242,7 +242,7 @@ func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 	post := func(body string) string {
 		r := request(t.Context(), "POST", "/", body)
 		r.URL.Host = ln.Addr().String()
-		return asked(c, r)
+		return roundTrip(c, r)
 	}
 	// A POST is not repeated: it fails if it is sent on a connection that was closed.
 	for i, want := range []string{"200 ok", "200 ok", "200 ok", "200 ok"} {
@@ -269,16 +269,16 @@ func TestCancel(t *testing.T) {
 	for _, part := range []string{"", "HTTP/1.1 200 OK\r\nContent-", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"} {
 		t.Run(part, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(part), says(fine)}}
+				b := &backend{t: t, answers: []func(net.Conn, *http.Request){writes(part), writes(fine)}}
 				c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
 				why := errors.New("the client has left")
 				ctx, cancel := context.WithCancelCause(t.Context())
 				go func() { synctest.Wait(); cancel(why) }()
-				if got := asked(c, request(ctx, "GET", "/", "")); got != why.Error() {
+				if got := roundTrip(c, request(ctx, "GET", "/", "")); got != why.Error() {
 					t.Errorf("%q, want %q", got, why)
 				}
 				cancel(nil)
-				if got := asked(c, request(t.Context(), "GET", "/", "")); got != "200 ok" || b.dials != 2 {
+				if got := roundTrip(c, request(t.Context(), "GET", "/", "")); got != "200 ok" || b.dials != 2 {
 					t.Errorf("the second request: %q on connection %d", got, b.dials)
 				}
 				c.CloseIdleConnections()
@@ -290,13 +290,13 @@ func TestCancel(t *testing.T) {
 // The end of a finished request does not affect the next request on its connection.
 func TestLateCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(fine), says(fine)}}
+		b := &backend{t: t, answers: []func(net.Conn, *http.Request){writes(fine), writes(fine)}}
 		c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
 		ctx, cancel := context.WithCancel(t.Context())
-		_ = asked(c, request(ctx, "GET", "/", ""))
+		_ = roundTrip(c, request(ctx, "GET", "/", ""))
 		cancel()
 		synctest.Wait()
-		if got := asked(c, request(t.Context(), "GET", "/", "")); got != "200 ok" || b.dials != 1 {
+		if got := roundTrip(c, request(t.Context(), "GET", "/", "")); got != "200 ok" || b.dials != 1 {
 			t.Errorf("%q on connection %d", got, b.dials)
 		}
 		c.CloseIdleConnections()
@@ -307,7 +307,7 @@ func TestLateCancel(t *testing.T) {
 // used again, because the next request on it would fail.
 func TestCancelWithAnswerInBuffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(fine), says(fine)}}
+		b := &backend{t: t, answers: []func(net.Conn, *http.Request){writes(fine), writes(fine)}}
 		c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
 		ctx, cancel := context.WithCancel(t.Context())
 		res, err := c.RoundTrip(request(ctx, "GET", "/", ""))
@@ -326,7 +326,7 @@ func TestCancelWithAnswerInBuffer(t *testing.T) {
 		if idle != 0 {
 			t.Error("the closed connection is kept")
 		}
-		if got := asked(c, request(t.Context(), "POST", "/", "text")); got != "200 ok" || b.dials != 2 {
+		if got := roundTrip(c, request(t.Context(), "POST", "/", "text")); got != "200 ok" || b.dials != 2 {
 			t.Errorf("the next request: %q on connection %d", got, b.dials)
 		}
 		c.CloseIdleConnections()
@@ -342,7 +342,7 @@ func (b badReader) Close() error             { return nil }
 func TestBrokenBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t, answers: []func(net.Conn, *http.Request){
-			func(c net.Conn, _ *http.Request) { _ = c.Close() }, says(fine)}}
+			func(c net.Conn, _ *http.Request) { _ = c.Close() }, writes(fine)}}
 		c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
 		bad := errors.New("the client's body is broken")
 		r := request(t.Context(), "PUT", "/", "")
@@ -352,7 +352,7 @@ func TestBrokenBody(t *testing.T) {
 		}
 		r = request(t.Context(), "PUT", "/", "short")
 		r.ContentLength = 10
-		b.answers = []func(net.Conn, *http.Request){ends(""), says(fine)}
+		b.answers = []func(net.Conn, *http.Request){ends(""), writes(fine)}
 		if _, err := c.RoundTrip(r); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%v, want %v", err, io.ErrUnexpectedEOF)
 		}
@@ -408,7 +408,7 @@ func TestEarlyAnswer(t *testing.T) {
 		r.Body, r.ContentLength = body, 10
 		for n, want := range []int{1, 2, 2} {
 			if n < 2 {
-				if got := asked(c, r); got != "200 ok" || dials != want {
+				if got := roundTrip(c, r); got != "200 ok" || dials != want {
 					t.Errorf("request %d: %q on connection %d", n, got, dials)
 				}
 				r = request(t.Context(), "GET", "/", "")
@@ -435,11 +435,11 @@ func TestClosedMeanwhile(t *testing.T) {
 	}{{"GET", true}, {"HEAD", true}, {"DELETE", false}, {"POST", false}} {
 		t.Run(tc.method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(fine), ends(""),
-					says("HTTP/1.1 204 No Content\r\n\r\n")}}
+				b := &backend{t: t, answers: []func(net.Conn, *http.Request){writes(fine), ends(""),
+					writes("HTTP/1.1 204 No Content\r\n\r\n")}}
 				c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
-				_ = asked(c, request(t.Context(), "GET", "/", ""))
-				got := asked(c, request(t.Context(), tc.method, "/", ""))
+				_ = roundTrip(c, request(t.Context(), "GET", "/", ""))
+				got := roundTrip(c, request(t.Context(), tc.method, "/", ""))
 				want := map[bool]int{false: 2, true: 3}[tc.again]
 				if again := strings.HasPrefix(got, "204"); again != tc.again || len(b.got) != want {
 					t.Errorf("%q after %q", got, b.got)
@@ -456,12 +456,12 @@ func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		slow := func(c net.Conn, _ *http.Request) { <-hold; _, _ = io.WriteString(c, fine) }
-		b := &backend{t: t, answers: []func(net.Conn, *http.Request){slow, slow, slow, says(fine), slow}}
+		b := &backend{t: t, answers: []func(net.Conn, *http.Request){slow, slow, slow, writes(fine), slow}}
 		c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
 		idle := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.idle) }
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() { _ = asked(c, request(t.Context(), "GET", "/", "")) })
+			wg.Go(func() { _ = roundTrip(c, request(t.Context(), "GET", "/", "")) })
 		}
 		synctest.Wait()
 		close(hold)
@@ -470,14 +470,14 @@ func TestIdle(t *testing.T) {
 			t.Errorf("%d connections are kept, want 2", n)
 		}
 		time.Sleep(30 * time.Second)
-		_ = asked(c, request(t.Context(), "GET", "/", ""))
+		_ = roundTrip(c, request(t.Context(), "GET", "/", ""))
 		time.Sleep(31 * time.Second)
 		synctest.Wait()
 		if n := idle(); n != 1 {
 			t.Errorf("%d connections after the time of one", n)
 		}
 		hold = make(chan struct{})
-		wg.Go(func() { _ = asked(c, request(t.Context(), "GET", "/", "")) })
+		wg.Go(func() { _ = roundTrip(c, request(t.Context(), "GET", "/", "")) })
 		synctest.Wait()
 		c.CloseIdleConnections()
 		close(hold)
@@ -500,14 +500,14 @@ func (m *inMemory) Rest() net.Buffers {
 
 func TestBodyInMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, answers: []func(net.Conn, *http.Request){says(fine), ends("")}}
+		b := &backend{t: t, answers: []func(net.Conn, *http.Request){writes(fine), ends("")}}
 		c := New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
 		text := strings.Repeat("0123456789", 10_000)
 		r := request(t.Context(), "POST", "/", text)
 		body := &inMemory{}
 		body.Reset([]byte(text))
 		r.Body = body
-		if got := asked(c, r); got != "200 ok" || b.got[0] != "POST / a.example.com "+text {
+		if got := roundTrip(c, r); got != "200 ok" || b.got[0] != "POST / a.example.com "+text {
 			t.Errorf("%q after %d bytes", got, len(b.got[0]))
 		}
 		body.Reset([]byte("short"))
@@ -520,9 +520,9 @@ func TestBodyInMemory(t *testing.T) {
 
 // A status below 100 is neither that of an informational response nor of an answer.
 func TestStatusBelow100(t *testing.T) {
-	b := &backend{t: t, answers: []func(net.Conn, *http.Request){says("HTTP/1.1 099 x\r\nContent-Length: 0\r\n\r\n")}}
+	b := &backend{t: t, answers: []func(net.Conn, *http.Request){writes("HTTP/1.1 099 x\r\nContent-Length: 0\r\n\r\n")}}
 	c := New(Config{Dial: b.dial, MostIdle: 1, IdleTime: time.Minute, HeaderBytes: 4096})
-	if got := asked(c, request(t.Context(), "GET", "/p", "")); !strings.Contains(got, "099") {
+	if got := roundTrip(c, request(t.Context(), "GET", "/p", "")); !strings.Contains(got, "099") {
 		t.Error(got)
 	}
 }

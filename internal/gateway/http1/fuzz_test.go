@@ -95,8 +95,8 @@ func FuzzAnswer(f *testing.F) {
 		if head {
 			method = "HEAD"
 		}
-		_ = asked(c, request(t.Context(), method, "/", ""))
-		if got := asked(c, request(t.Context(), "GET", "/", "")); got != "299 ok" {
+		_ = roundTrip(c, request(t.Context(), method, "/", ""))
+		if got := roundTrip(c, request(t.Context(), "GET", "/", "")); got != "299 ok" {
 			// The connection of the first request was kept: the backend has closed it, and a GET is sent again.
 			t.Fatalf("the second request got %q after %q", got, text)
 		}

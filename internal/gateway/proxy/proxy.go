@@ -36,7 +36,7 @@ type Proxy struct {
 // Serve proxies r and writes the response. The request ends with ctx, which is derived from r's.
 func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	if upgrades(r) {
-		rp := httputil.ReverseProxy{Rewrite: p.Rewrite, Transport: p.Transport, ErrorHandler: p.Fail, ErrorLog: silent,
+		rp := httputil.ReverseProxy{Rewrite: p.Rewrite, Transport: p.Transport, ErrorHandler: p.Fail, ErrorLog: noLog,
 			ModifyResponse: func(res *http.Response) error { p.Answer(res); untyped(w.Header(), res); return nil }}
 		rp.ServeHTTP(w, r.WithContext(ctx))
 		return
@@ -96,7 +96,7 @@ func upgrades(r *http.Request) bool {
 // errUnexpected is about an answer whose status is not valid, or that changes the protocol (101) without a request.
 var errUnexpected = errors.New("the backend sent an answer that the client did not request")
 
-var silent = log.New(io.Discard, "", 0)
+var noLog = log.New(io.Discard, "", 0)
 
 // hopByHop reports whether a field is for one connection only (RFC 9110, 7.6.1).
 func hopByHop(name string) bool {

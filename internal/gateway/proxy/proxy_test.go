@@ -119,7 +119,7 @@ func compare(t *testing.T, r func() *http.Request, f fake) (got, answered string
 		p.Serve(r.Context(), w, r)
 	})
 	want, wanted := one(func(f *fake, w http.ResponseWriter, r *http.Request) {
-		p := httputil.ReverseProxy{Rewrite: rewrite, Transport: f, ErrorHandler: fail, ErrorLog: silent,
+		p := httputil.ReverseProxy{Rewrite: rewrite, Transport: f, ErrorHandler: fail, ErrorLog: noLog,
 			ModifyResponse: func(res *http.Response) error { change(res); untyped(w.Header(), res); return nil }}
 		p.ServeHTTP(w, r)
 	})

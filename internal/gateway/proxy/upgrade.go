@@ -49,13 +49,13 @@ func (u *Upgraded) CloseWrite() error {
 type UpgradedClient struct {
 	net.Conn
 	Patience time.Duration // how long the client may be silent after the end of the server's data
-	told     atomic.Bool   // the client was sent that end
+	endSent  atomic.Bool   // the client was sent that end
 }
 
 // CloseWrite ends one direction. The client may still send, but must not stay idle: many servers have closed the
 // connection, and the request counts until the client closes it, too.
 func (u *UpgradedClient) CloseWrite() error {
-	u.told.Store(true)
+	u.endSent.Store(true)
 	_ = u.SetReadDeadline(time.Now().Add(u.Patience))
 	if w, ok := u.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
@@ -66,7 +66,7 @@ func (u *UpgradedClient) CloseWrite() error {
 // Read implements net.Conn.
 func (u *UpgradedClient) Read(p []byte) (int, error) {
 	n, err := u.Conn.Read(p)
-	if n > 0 && u.told.Load() {
+	if n > 0 && u.endSent.Load() {
 		_ = u.SetReadDeadline(time.Now().Add(u.Patience))
 	}
 	return n, err

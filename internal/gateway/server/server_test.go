@@ -184,8 +184,8 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// said is all that a server sends for some bytes, in a form that can be compared: one connection.
-func said(t *testing.T, at, send string) string {
+// exchanged is all that a server sends for some bytes, in a form that can be compared: one connection.
+func exchanged(t *testing.T, at, send string) string {
 	t.Helper()
 	c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at)
 	if err != nil {
@@ -268,13 +268,13 @@ func TestSameAsNetHTTP(t *testing.T) {
 		get("GET /echo", strings.Split(strings.TrimSuffix(strings.Repeat("X-N: 1\n", 200), "\n"), "\n")...),
 	}
 	for _, send := range cases {
-		if got, want := said(t, l.at, send+last), said(t, ln.Addr().String(), send+last); got != want {
+		if got, want := exchanged(t, l.at, send+last), exchanged(t, ln.Addr().String(), send+last); got != want {
 			t.Errorf("%.120q:\n%.700s\nnot\n%.700s", send, got, want)
 		}
 	}
 	for _, path := range []string{"/echo", "/long", "/announced", "/nothing", "/204", "/304", "/nope"} {
 		send := "HEAD " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-		if got, want := said(t, l.at, send), said(t, ln.Addr().String(), send); got != want {
+		if got, want := exchanged(t, l.at, send), exchanged(t, ln.Addr().String(), send); got != want {
 			t.Errorf("HEAD %s:\n%s\nnot\n%s", path, got, want)
 		}
 	}

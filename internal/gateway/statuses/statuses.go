@@ -426,10 +426,10 @@ func (w *Writer) storePools(ctx context.Context, in *gatewayplan.Inference, plan
 }
 
 // differing returns copies, with the conditions of the plan, of those objects whose conditions differ.
-func differing[O object[O]](all []O, said map[name][]metav1.Condition, now metav1.Time,
+func differing[O object[O]](all []O, planned map[name][]metav1.Condition, now metav1.Time,
 	conditions func(O) *[]metav1.Condition) (out []O) {
 	for _, o := range all {
-		if next, changed := poolConditions(*conditions(o), said[nameOf(o)], now); changed {
+		if next, changed := poolConditions(*conditions(o), planned[nameOf(o)], now); changed {
 			o = o.DeepCopy()
 			*conditions(o) = next
 			out = append(out, o)

@@ -156,7 +156,7 @@ func (w *world) post(r *request, ref routing.Ref) {
 		fakeapi.Break(Members, "%s was chosen, which is draining, not ready, or gone", e.Pod)
 	}
 	r.flight = w.pool.Sent(ref, &r.facts, w.now)
-	if s.dead { // not reported yet: the connection is refused
+	if s.ended { // not reported yet: the connection is refused
 		w.after(time.Millisecond, func() { w.next(r, false) })
 		return
 	}

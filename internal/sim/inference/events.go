@@ -39,7 +39,7 @@ func (w *world) follow() {
 	}
 	for _, ref := range w.pool.Refs() {
 		s := w.of(ref)
-		if s == nil || s.dead || s.subscribed && s.ref == ref {
+		if s == nil || s.ended || s.subscribed && s.ref == ref {
 			continue
 		}
 		s.subscribed, s.ref = true, ref

@@ -121,7 +121,7 @@ type world struct {
 	left      int // requests that have ended
 	held      map[routing.Ticket]*request
 	turns     map[*request]map[string]int // flows that continued since a flow waits, by its oldest request
-	calm      bool
+	settled   bool
 	scaler    bool      // an autoscaler starts the first server, and ends the last one
 	polled    time.Time // when it last read how many requests wait
 
@@ -178,7 +178,7 @@ func (w *world) server() *server {
 	// Addresses are reused: a new pod may have that of an old one.
 	s.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(w.made % 16)}), 8000) //nolint:gosec // small
 	for _, o := range w.servers {
-		if o.address == s.address && !o.dead {
+		if o.address == s.address && !o.ended {
 			s.address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(w.made)}), 8000) //nolint:gosec // small
 		}
 	}
@@ -191,7 +191,7 @@ func (w *world) updatePool() {
 	var all []routing.Endpoint
 	w.endpoints = map[netip.AddrPort]*server{}
 	for _, s := range w.servers {
-		if s.dead && w.one(2) || s.loading && w.one(2) { // the watch may report a death late, but never a drain
+		if s.ended && w.one(2) || s.loading && w.one(2) { // the watch may report a death late, but never a drain
 			continue
 		}
 		if !s.draining && !s.loading {
@@ -214,11 +214,11 @@ func (w *world) scrape() {
 	for _, ref := range w.pool.Refs() {
 		began, s := w.now, w.of(ref)
 		w.pool.Scraping(ref, began)
-		if s == nil || s.dead || s.mood == unresponsive || s.mood == late && !w.one(20) {
+		if s == nil || s.ended || s.condition == unresponsive || s.condition == late && !w.one(20) {
 			continue
 		}
 		w.after(time.Duration(w.IntN(10))*time.Millisecond, func() {
-			if s.dead {
+			if s.ended {
 				return
 			}
 			stats := s.stats()
@@ -321,7 +321,7 @@ func (w *world) scale() {
 		w.pool.HeldRead(w.now)
 	}
 	switch {
-	case w.calm:
+	case w.settled:
 	case len(w.held) > 0 && w.alive() == 0 && !w.one(4):
 		for range 1 + w.IntN(2) {
 			s := w.server()
@@ -331,7 +331,7 @@ func (w *world) scale() {
 		w.updatePool()
 	case w.one(3):
 		for _, s := range w.servers {
-			if s.draining || s.dead {
+			if s.draining || s.ended {
 				continue
 			}
 			s.draining = true
@@ -343,7 +343,7 @@ func (w *world) scale() {
 
 // trouble changes the servers.
 func (w *world) trouble() {
-	if w.calm || len(w.servers) == 0 {
+	if w.settled || len(w.servers) == 0 {
 		return
 	}
 	s := w.servers[w.IntN(len(w.servers))]
@@ -351,7 +351,7 @@ func (w *world) trouble() {
 	case n == 0:
 		w.kill(s)
 		w.after(time.Duration(w.IntN(2000))*time.Millisecond, w.updatePool)
-	case n == 1 && !s.dead:
+	case n == 1 && !s.ended:
 		s.draining = true
 		w.updatePool()
 		w.after(10*time.Second, func() { w.kill(s); w.updatePool() })
@@ -361,22 +361,22 @@ func (w *world) trouble() {
 		w.updatePool()
 		w.after(time.Duration(w.IntN(5000))*time.Millisecond, func() { s.loading = false; w.updatePool() })
 	case n < 8:
-		s.mood = mood(w.IntN(4))
+		s.condition = condition(w.IntN(4))
 	case n < 10:
 		s.slow = 1 + w.IntN(4)
 	case n >= 55:
 		w.loseEvents(s)
 		w.after(time.Duration(w.IntN(3000))*time.Millisecond, w.follow)
 	case n < 20:
-		s.mood, s.slow = truthful, 1
+		s.condition, s.slow = truthful, 1
 	}
 }
 
 // rest lets all requests end: servers report true metrics, and there are no new requests.
 func (w *world) rest() {
-	w.calm = true
+	w.settled = true
 	for _, s := range w.servers {
-		s.mood, s.slow, s.loading = truthful, 1, false
+		s.condition, s.slow, s.loading = truthful, 1, false
 	}
 	if len(w.servers) == 0 || w.alive() == 0 {
 		w.server()
@@ -389,7 +389,7 @@ func (w *world) rest() {
 
 func (w *world) alive() (n int) {
 	for _, s := range w.servers {
-		if !s.dead && !s.draining {
+		if !s.ended && !s.draining {
 			n++
 		}
 	}

@@ -41,8 +41,9 @@ type Report struct {
 
 // Measure runs a load without faults.
 func Measure(seed uint64, l Load) Report {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 17)), now: begin, robin: -1, calm: true, //nolint:gosec // a simulation
-		held: map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 17)), now: begin, robin: -1, //nolint:gosec // a simulation
+		settled: true,
+		held:    map[routing.Ticket]*request{}, turns: map[*request]map[string]int{}}
 	if l.RoundRobin {
 		w.robin = 0
 	}

@@ -23,29 +23,29 @@ type server struct {
 	capacity int           // tokens in the KV cache
 	slots    int           // adapters
 
-	cache    map[uint64]*list.Element // blocks of prompts
-	used     *list.List               // most recently used first
-	blocks   int                      // that fit
-	running  []*job
-	waiting  []*job
-	busy     time.Time // until when prompts are computed
-	dead     bool
-	draining bool
-	loading  bool // not ready yet
-	mood     mood
-	slow     int // times slower
+	cache     map[uint64]*list.Element // blocks of prompts
+	used      *list.List               // most recently used first
+	blocks    int                      // that fit
+	running   []*job
+	waiting   []*job
+	busy      time.Time // until when prompts are computed
+	ended     bool
+	draining  bool
+	loading   bool // not ready yet
+	condition condition
+	slow      int // times slower
 	published
 	last time.Time // when the last message arrives
 }
 
-// mood defines how a server responds to scrapes.
-type mood int
+// condition defines how a server responds to scrapes.
+type condition int
 
 const (
-	truthful     mood = iota
-	unresponsive      // not at all
-	late              // with old numbers
-	boaster           // it always reports no load
+	truthful     condition = iota
+	unresponsive           // not at all
+	late                   // with old numbers
+	boaster                // it always reports no load
 )
 
 // job is a request at a server.
@@ -104,7 +104,7 @@ func (s *server) stats() routing.Stats {
 			}
 		}
 	}
-	if s.mood == boaster {
+	if s.condition == boaster {
 		out.Waiting, out.Running, out.CacheUse = 0, 0, 0
 	}
 	return out
@@ -170,7 +170,7 @@ func without(all []*job, j *job) []*job {
 
 // kill ends a server and all its requests.
 func (w *world) kill(s *server) {
-	s.dead = true
+	s.ended = true
 	w.loseEvents(s)
 	jobs := append(append([]*job(nil), s.running...), s.waiting...)
 	s.running, s.waiting = nil, nil

@@ -1,4 +1,4 @@
-package pace
+package throttle
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 )
 
 // loop runs rounds of one length, each as soon as the one before allows it, and returns the time that all take.
-func loop(p *Pace, rounds int, each time.Duration) time.Duration {
+func loop(p *Throttle, rounds int, each time.Duration) time.Duration {
 	began := time.Unix(1000, 0)
 	now := began
 	for range rounds {
@@ -18,7 +18,7 @@ func loop(p *Pace, rounds int, each time.Duration) time.Duration {
 
 // Changes of few routes are followed at once: no round waits until Burst is used.
 func TestFewRoundsDoNotWait(t *testing.T) {
-	if took := loop(&Pace{}, 100, time.Millisecond); took != Burst {
+	if took := loop(&Throttle{}, 100, time.Millisecond); took != Burst {
 		t.Errorf("100 rounds of 1 ms took %v", took)
 	}
 }
@@ -28,7 +28,7 @@ func TestManyRoundsTakeHalf(t *testing.T) {
 	for _, each := range []time.Duration{time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond} {
 		const rounds = 1000
 		all := rounds * each
-		if took := loop(&Pace{}, rounds, each); took < 2*all-Burst || took > 2*all {
+		if took := loop(&Throttle{}, rounds, each); took < 2*all-Burst || took > 2*all {
 			t.Errorf("%d rounds of %v took %v", rounds, each, took)
 		}
 	}
@@ -36,7 +36,7 @@ func TestManyRoundsTakeHalf(t *testing.T) {
 
 // After any rounds the wait is at most Longest, and idle time makes rounds free again.
 func TestWaitIsBounded(t *testing.T) {
-	p := &Pace{}
+	p := &Throttle{}
 	at := time.Unix(1000, 0)
 	for range 3 {
 		ended := at.Add(time.Minute)
@@ -57,7 +57,7 @@ func TestWaitIsBounded(t *testing.T) {
 
 // A clock that goes back allows no more and no less.
 func TestClockGoesBack(t *testing.T) {
-	p := &Pace{}
+	p := &Throttle{}
 	at := time.Unix(1000, 0)
 	p.Ended(at, at.Add(Burst))
 	if wait := p.Ended(at.Add(-time.Hour), at.Add(-2*time.Hour)); wait != 0 {

@@ -1,11 +1,11 @@
-// Package pace limits the CPU time of a loop: a few short rounds follow each other at once; many, or long ones, use
+// Package throttle limits the CPU time of a loop: a few short rounds follow each other at once; many, or long ones, use
 // half of the time.
-package pace
+package throttle
 
 import "time"
 
-// Pace is the CPU time that the next rounds of a loop may use without a wait. Its zero value allows Burst.
-type Pace struct {
+// Throttle is the CPU time that the next rounds of a loop may use without a wait. Its zero value allows Burst.
+type Throttle struct {
 	spent time.Duration // more than the time since has allowed, from 0 to Burst+Longest
 	ended time.Time     // of the last round
 }
@@ -19,11 +19,11 @@ const (
 
 // Ended records a round, and returns how long the next one must wait. While no round runs, the time that rounds may
 // take grows as fast as time passes.
-func (p *Pace) Ended(began, ended time.Time) time.Duration {
-	if !p.ended.IsZero() {
-		p.spent -= max(0, began.Sub(p.ended))
+func (t *Throttle) Ended(began, ended time.Time) time.Duration {
+	if !t.ended.IsZero() {
+		t.spent -= max(0, began.Sub(t.ended))
 	}
-	p.spent = min(max(p.spent, 0)+max(0, ended.Sub(began)), Burst+Longest)
-	p.ended = ended
-	return max(0, p.spent-Burst)
+	t.spent = min(max(t.spent, 0)+max(0, ended.Sub(began)), Burst+Longest)
+	t.ended = ended
+	return max(0, t.spent-Burst)
 }
