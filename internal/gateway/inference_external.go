@@ -7,9 +7,9 @@ import (
 	"carob/internal/gateway/extproc"
 )
 
-// callPicker calls the pool's own picker by ext-proc. A picker that names only endpoints that are not there, such as a pod
-// that has just begun to leave, is called once more, to choose among those that are there. If it does not respond, the
-// pool's failure mode applies.
+// callPicker calls the pool's own picker by ext-proc. A picker that names only endpoints that are not there, such as a
+// pod that has just begun to leave, is called once more, to choose among those that are there. If it does not respond,
+// the pool's failure mode applies.
 func (q *inferring) callPicker(ctx context.Context) (*extproc.Answer, error) {
 	err := errNoEndpoints
 	if q.served.client != nil {

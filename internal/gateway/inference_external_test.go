@@ -13,8 +13,8 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// An external picker that names only a pod that has left is called once more, with the endpoints that are there. Its first
-// response has no effect then. There is no third call, whatever the second response is.
+// An external picker that names only a pod that has left is called once more, with the endpoints that are there. Its
+// first response has no effect then. There is no third call, whatever the second response is.
 func TestPickerNamesALeavingPod(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)

@@ -70,8 +70,9 @@ func udpClient(t *testing.T, to netip.AddrPort) net.Conn {
 	return c
 }
 
-// callPicker sends until a reply to this datagram arrives: datagrams may be lost, and replies to earlier ones may arrive late.
-func callPicker(t *testing.T, c net.Conn, text string) (answer string) {
+// reply sends until a reply to this datagram arrives: datagrams may be lost, and replies to earlier ones may arrive
+// late.
+func reply(t *testing.T, c net.Conn, text string) (answer string) {
 	t.Helper()
 	b := make([]byte, 64<<10)
 	testwait.For(t, "an answer comes", func() bool {
@@ -113,10 +114,10 @@ func TestUDP(t *testing.T) {
 			clients, met := make([]net.Conn, 8), map[string]int{}
 			for i := range clients {
 				clients[i] = udpClient(t, to)
-				who := callPicker(t, clients[i], fmt.Sprint("first ", i))
+				who := reply(t, clients[i], fmt.Sprint("first ", i))
 				met[who]++
 				for n := range 3 {
-					if again := callPicker(t, clients[i], fmt.Sprint(n, " of ", i)); again != who {
+					if again := reply(t, clients[i], fmt.Sprint(n, " of ", i)); again != who {
 						t.Errorf("client %d was moved from %s to %s", i, who, again)
 					}
 				}
@@ -134,7 +135,7 @@ func TestUDP(t *testing.T) {
 			s.services, s.slices = l.world.Services, l.slices
 			l.Gateway.update(t.Context(), s)
 			for i := range clients {
-				if who := callPicker(t, clients[i], "after"); who != "b" || l.plan != plan {
+				if who := reply(t, clients[i], "after"); who != "b" || l.plan != plan {
 					t.Errorf("client %d is still at %s", i, who)
 				}
 			}
@@ -155,16 +156,16 @@ func TestUDPBackends(t *testing.T) {
 	l.world.UDPRoutes = []*gatewayv1.UDPRoute{udpRoute("r", toService("x", 1))}
 	l.update()
 	for i := range 6 {
-		if who := callPicker(t, udpClient(t, to), fmt.Sprint(i)); who != "live" {
+		if who := reply(t, udpClient(t, to), fmt.Sprint(i)); who != "live" {
 			t.Error(who)
 		}
 	}
 	c := udpClient(t, to)
 	large := strings.Repeat("x", 65507-len("live "))
-	if who := callPicker(t, c, large); who != "live" {
+	if who := reply(t, c, large); who != "live" {
 		t.Error(who)
 	}
-	if who := callPicker(t, c, ""); who != "live" { // an empty datagram is one, too
+	if who := reply(t, c, ""); who != "live" { // an empty datagram is one, too
 		t.Error(who)
 	}
 	dropped := func(reason string) float64 {
@@ -181,7 +182,7 @@ func TestUDPBackends(t *testing.T) {
 	}
 	l.world.UDPRoutes = []*gatewayv1.UDPRoute{udpRoute("r", toService("x", 1))}
 	l.update()
-	if who := callPicker(t, c, "again"); who != "live" {
+	if who := reply(t, c, "again"); who != "live" {
 		t.Error(who)
 	}
 	s := l.snapshot()
@@ -232,7 +233,7 @@ func TestUDPPortIsTaken(t *testing.T) {
 	}
 	other.Close()
 	l.update()
-	if who := callPicker(t, udpClient(t, to), "x"); who != "live" || l.anyFailed() {
+	if who := reply(t, udpClient(t, to), "x"); who != "live" || l.anyFailed() {
 		t.Error(who, l.failedUDP)
 	}
 }
@@ -254,7 +255,7 @@ func TestUDPSurvivesARestart(t *testing.T) {
 	old := start()
 	testwait.For(t, "the socket at the service manager", func() bool { return m.has("udp-" + to.String()) })
 	c := udpClient(t, to)
-	callPicker(t, c, "before")
+	reply(t, c, "before")
 	old.stop()
 	if _, err := c.Write([]byte("between")); err != nil {
 		t.Fatal(err)

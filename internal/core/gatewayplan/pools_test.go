@@ -250,8 +250,9 @@ func TestExportedPool(t *testing.T) {
 			t.Fatalf("%+v", stored)
 		}
 		got := ""
-		if c := apimeta.FindStatusCondition(stored[0].Conditions, "Exported"); c != nil && c.Status == metav1.ConditionFalse {
-			got = c.Reason
+		exported := apimeta.FindStatusCondition(stored[0].Conditions, "Exported")
+		if exported != nil && exported.Status == metav1.ConditionFalse {
+			got = exported.Reason
 		}
 		if got != c.want || !apimeta.IsStatusConditionTrue(stored[0].Conditions, "Accepted") {
 			t.Errorf("%v: %q, not %q: %+v", c.annotations, got, c.want, stored[0].Conditions)

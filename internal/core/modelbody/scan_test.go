@@ -235,7 +235,8 @@ func FuzzUsage(f *testing.F) {
 			parts.Write(p[:min(size, len(p))])
 		}
 		got, want := parts.Usage(), whole.Usage()
-		if got != want || min(got.Input, got.Output, got.Cached) < 0 || max(got.Input, got.Output, got.Cached) >= mostTokens {
+		least, most := min(got.Input, got.Output, got.Cached), max(got.Input, got.Output, got.Cached)
+		if got != want || least < 0 || most >= mostTokens {
 			t.Errorf("%+v in pieces of %d, %+v as a whole", got, size, want)
 		}
 	})

@@ -95,8 +95,10 @@ func TestScorers(t *testing.T) {
 		r      Request
 		want   string
 	}{
-		{"queue-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Waiting: 3}); setStats(p, 1, begin, Stats{Waiting: 2}) },
-			Request{}, "p1"},
+		{"queue-scorer", func(p *Pool) {
+			setStats(p, 0, begin, Stats{Waiting: 3})
+			setStats(p, 1, begin, Stats{Waiting: 2})
+		}, Request{}, "p1"},
 		{"running-requests-size-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Running: 3}) }, Request{}, "p1"},
 		{"kv-cache-utilization-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{CacheUse: 0.3}) }, Request{}, "p1"},
 		{"load-aware-scorer", func(p *Pool) { setStats(p, 0, begin, Stats{Waiting: 3}) }, Request{}, "p1"},

@@ -39,7 +39,8 @@ type probe struct {
 	err   error         // set before
 }
 
-// watch calls hangs when the picker does not respond, until stop is called or ctx ends. stop reports whether it did not.
+// watch calls hangs when the picker does not respond, until stop is called or ctx ends. stop reports whether hangs was
+// not called.
 func (p *probes) watch(ctx context.Context, hangs func()) (stop func() bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	var over atomic.Bool

@@ -103,11 +103,13 @@ func TestAnswers(t *testing.T) {
 		{"no content", "GET", "", writes("HTTP/1.1 204 No Content\r\n\r\n"), "204 ", 1},
 		{"not modified", "GET", "", writes("HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n"), "304 ", 1},
 		{"empty", "GET", "", writes("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), "200 ", 1},
-		{"chunks", "GET", "", writes("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"), "200 abc", 1},
+		{"chunks", "GET", "", writes("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"),
+			"200 abc", 1},
 		{"a trailer", "GET", "", writes("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n" +
 			"3\r\nabc\r\n0\r\nX-T: v\r\n\r\n"), "200 abc [v]", 1},
 		{"until the end", "GET", "", ends("HTTP/1.1 200 OK\r\n\r\nabc"), "200 abc", 2},
-		{"asked to close", "GET", "", writes("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"), "200 ok", 2},
+		{"the server closes", "GET", "", writes("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"),
+			"200 ok", 2},
 		{"HTTP/1.0", "GET", "", writes("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"), "200 ok", 2},
 		{"hints", "GET", "", writes("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + fine), "103 [x] 200 ok", 1},
 		{"cut in the body", "GET", "", ends("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"), "unexpected EOF", 2},
@@ -185,7 +187,8 @@ func TestTwoAnswers(t *testing.T) {
 		first func(net.Conn, *http.Request)
 	}{
 		{"at once", writes(fine + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
-		{"after a HEAD-like answer", writes("HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
+		{"after a HEAD-like answer",
+			writes("HTTP/1.1 304 Not Modified\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
