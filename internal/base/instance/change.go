@@ -104,9 +104,13 @@ func changeRules() map[string]changeRule {
 				addsFamily(old.ServiceCIDR, now.ServiceCIDR) {
 				return "", ""
 			}
-			return fmt.Sprintf("it was %s and is now %s: stored Services would keep addresses outside the range",
-					old.ServiceCIDR, now.ServiceCIDR),
-				"use the previous value; a ServiceCIDR object adds a range"
+			moved := ""
+			if old.DataDir != "" && old.DataDir != now.DataDir {
+				moved = fmt.Sprintf(" (it is derived from the data directory, which was %s)", old.DataDir)
+			}
+			return fmt.Sprintf("it was %s and is now %s%s: stored Services would keep addresses outside the range",
+					old.ServiceCIDR, now.ServiceCIDR, moved),
+				fmt.Sprintf("start with --service-cidr %s; a ServiceCIDR object adds a range", old.ServiceCIDR)
 		}},
 
 		"Standalone": {"--standalone", whilePods(func(f Flags) string {

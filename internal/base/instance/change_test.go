@@ -96,6 +96,30 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// The range of Services is derived from the data directory: a copy of one at another path has to be told its range, and
+// the message says with which flag.
+func TestChangeOfMovedDirectory(t *testing.T) {
+	old, err := Derive(Flags{DataDir: "/srv/a"}, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := Derive(Flags{DataDir: "/srv/b"}, "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ChangeError(Change(old.Flags, now.Flags, Facts{})).Error()
+	for _, want := range []string{"which was /srv/a", "start with --service-cidr " + old.Flags.ServiceCIDR} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing: %s", want, text)
+		}
+	}
+	told := now.Flags
+	told.ServiceCIDR = old.Flags.ServiceCIDR
+	if got := Change(old.Flags, told, Facts{}); len(got) > 0 {
+		t.Errorf("refused with the range of before: %v", ChangeError(got))
+	}
+}
+
 // TestStandaloneHasNoServer: flags of parts that do not run are refused.
 func TestStandaloneHasNoServer(t *testing.T) {
 	if _, err := Derive(Flags{Standalone: true, MaxPods: 5}, "host"); err != nil {

@@ -193,6 +193,16 @@ func TestLockHasOneOwner(t *testing.T) {
 	}
 }
 
+// A lock without an address is that of a command, such as "carob down --pods", not of a cluster to stop.
+func TestHeldByACommand(t *testing.T) {
+	for url, want := range map[string]string{"": "another command of carob works on /d (pid 7)",
+		"https://x": "carob is already running on /d (pid 7, https://x)"} {
+		if err := (&HeldError{"/d", Owner{PID: 7, URL: url}}).Error(); !strings.HasPrefix(err, want) {
+			t.Errorf("%q: %s, want %s…", url, err, want)
+		}
+	}
+}
+
 // TestAcquireDuringChecksOfTheLock: checking whether a carob runs must not keep another from starting.
 func TestAcquireDuringChecksOfTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carob.lock")

@@ -33,6 +33,10 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
+	if e.Owner.URL == "" {
+		return fmt.Sprintf("another command of carob works on %s (pid %d): try again when it has ended", e.DataDir,
+			e.Owner.PID)
+	}
 	return fmt.Sprintf(
 		"carob is already running on %s (pid %d, %s): use `carob down --data-dir %s` first, or another --data-dir",
 		e.DataDir, e.Owner.PID, e.Owner.URL, e.DataDir)
