@@ -1,10 +1,15 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"carob/internal/base/testwait"
 )
 
 // TestOtherStoreKeepsPods: flags and stores that would be another cluster are refused, and the pods go on.
@@ -72,4 +77,49 @@ func TestForcedStoreEndsPods(t *testing.T) {
 		append(c.args, "--node-name", "another")...)...); err != nil {
 		t.Error(err)
 	}
+}
+
+// With an audit log, requests that the server makes while it handles another one work, too, such as those for kubectl
+// top, and the log shows who does what: each controller is a user of its own (W11.6).
+func TestAuditLog(t *testing.T) {
+	dir := t.TempDir()
+	policy, file := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := startCluster(t, "--registry-config", mirrors.dir, "--audit-policy-file", policy, "--audit-log-path", file)
+	c.kubectl(t, "create", "deployment", "none", "--image=busybox:1.36", "--replicas=0")
+	c.kubectl(t, "rollout", "status", "deployment/none")
+	testwait.Until(t, "kubectl top node", func() error {
+		_, err := c.tryKubectl("", "top", "node", "--no-headers")
+		return err
+	})
+	testwait.Until(t, "the audit log", func() error {
+		log, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		wanted := map[string]string{
+			"system:serviceaccount:kube-system:deployment-controller create": "kube-controller-manager/",
+			"system:apiserver get": "kube-apiserver/",
+		}
+		for line := range strings.Lines(string(log)) {
+			var e struct {
+				Verb, UserAgent string
+				User            struct{ Username string }
+			}
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				return err
+			}
+			who := e.User.Username + " " + e.Verb
+			if agent, ok := wanted[who]; ok && strings.HasPrefix(e.UserAgent, agent) {
+				delete(wanted, who)
+			}
+		}
+		if len(wanted) > 0 {
+			return fmt.Errorf("no request of %v", wanted)
+		}
+		return nil
+	})
 }

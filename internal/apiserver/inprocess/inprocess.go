@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -76,6 +77,13 @@ type transport struct {
 	user    user.Info
 }
 
+// alone is a context without the values of its parent, such as the user, the audit event, and the warnings of the
+// request that it belongs to.
+type alone struct{ context.Context }
+
+// Value implements context.Context.
+func (alone) Value(any) any { return nil }
+
 var errUpgrade = errors.New("an in-process client cannot upgrade a connection")
 
 // RoundTrip implements http.RoundTripper. Most requests run completely on the caller's goroutine; a
@@ -85,7 +93,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Header.Get("Upgrade") != "" {
 		return nil, errUpgrade
 	}
-	ctx := context.WithValue(r.Context(), userKey{}, t.user)
+	ctx := r.Context()
+	if audit.AuditContextFrom(ctx) != nil {
+		ctx = alone{ctx} // the server itself is the client, while it handles a request
+	}
+	ctx = context.WithValue(ctx, userKey{}, t.user)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,10 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"k8s.io/apiserver/pkg/audit"
+	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	restclient "k8s.io/client-go/rest"
 )
@@ -59,6 +62,51 @@ func TestUserAgent(t *testing.T) {
 			t.Errorf("user agent %q", cfg.UserAgent)
 		}
 	}
+}
+
+// A request that the server makes while it handles another one has nothing of this one but its end: the audit event of
+// the first request, for instance, is not its event.
+func TestRequestsWithinRequests(t *testing.T) {
+	type key struct{}
+	var inner, outer *http.Client
+	ended := make(chan struct{})
+	server := genericapifilters.WithAuditInit(WithUser(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		u, _ := apirequest.UserFrom(ctx)
+		if r.URL.Path == "/inner" {
+			if ctx.Value(key{}) != nil || u.GetName() != "inner" || !Is(ctx) {
+				t.Errorf("the inner request has %v of the outer one, user %q", ctx.Value(key{}), u.GetName())
+			}
+			if err := audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{}, nil); err != nil {
+				t.Errorf("audit: %v", err)
+			}
+			<-ctx.Done() // it ends with the outer one
+			close(ended)
+			return
+		}
+		if err := audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{}, nil); err != nil {
+			t.Errorf("audit: %v", err)
+		}
+		ctx, cancel := context.WithCancel(context.WithValue(ctx, key{}, "a value"))
+		time.AfterFunc(time.Millisecond, cancel)
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, host+"/inner", http.NoBody)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if resp, err := inner.Do(q); err == nil {
+			resp.Body.Close()
+			t.Error("the inner request did not end with the outer one")
+		}
+	})))
+	inner = &http.Client{Transport: ClientConfig(server, "inner").Transport}
+	outer = &http.Client{Transport: ClientConfig(server, "outer").Transport}
+	resp, err := outer.Get(host + "/outer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	<-ended
 }
 
 // A request without the identity in its context is rejected, whatever its headers say.
