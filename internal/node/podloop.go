@@ -59,7 +59,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		CSI: drivers, SELinux: volume.SELinuxEnabled(),
 		Root: cfg.RootDir, Node: m.facts.node, Objects: l.refs, Tokens: l.refs, Certificates: l.refs,
 		Persistent: l.refs, Object: m.reporter.Node,
-		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent,
+		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent, NotLabelled: m.meter.NotLabelled,
 	})
 	found := handler.New(m.client.NodeV1().RuntimeClasses())
 	var err error

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/volume"
@@ -216,6 +217,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	s volume.LocalStep) error {
 	path, limit, err := c.disk.Make(ctx, *s.Make)
 	if err != nil {
+		metrics.VolumeErrors.WithLabelValues(class.Provisioner, "provision").Inc()
 		c.record(claim, []volume.Event{volume.LocalFailed(class, err)})
 		return fmt.Errorf("provision a volume for claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
@@ -225,6 +227,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 		return nil // the watch does not show it yet
 	}
 	if err != nil {
+		metrics.VolumeErrors.WithLabelValues(class.Provisioner, "provision").Inc()
 		c.record(claim, []volume.Event{volume.LocalFailed(class, err)})
 		return fmt.Errorf("create the volume of claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
@@ -254,6 +257,7 @@ func (c *Controller) volume(ctx context.Context, name string) error {
 				continue
 			}
 			if err := c.disk.Remove(ctx, *s.Remove); err != nil {
+				metrics.VolumeErrors.WithLabelValues(v.Annotations[volume.ProvisionedBy], "delete").Inc()
 				c.events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
 				return fmt.Errorf("delete the data of volume %s: %w", name, err)
 			}

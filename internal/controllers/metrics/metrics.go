@@ -149,6 +149,12 @@ The event label can be "add" or "delete".`, metrics.BETA, "event")
 	NoLateClasses = counter("", "retroactive_storageclass_errors_total",
 		"Total number of failed retroactive StorageClass assignments to persistent volume claim", metrics.ALPHA)
 
+	VolumeSeconds = histogram("", "volume_operation_total_seconds",
+		"Storage operation end to end duration in seconds", metrics.BETA,
+		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600}, "plugin_name", "operation_name")
+	VolumeErrors = counter("", "volume_operation_errors_total", "Total volume operation errors", metrics.ALPHA,
+		"plugin_name", "operation_name")
+
 	VolumeClaims = counter(claims, "create_total", "Number of PersistentVolumeClaim creation requests", metrics.ALPHA)
 	NoClaims     = counter(claims, "create_failures_total", "Number of PersistentVolumeClaim creation requests",
 		metrics.ALPHA)
@@ -173,7 +179,7 @@ func families() []metrics.Registerable {
 		ZoneHealth, ZoneSize, ZoneSick, Evictions, NodeSeconds, PodsRemoved, PodsNotRemoved, PodsEvicted,
 		EvictionSeconds, DevicePodsEvicted, DeviceEvictionSeconds, ForcedDetaches, AttachedVolumes, VolumesInUse,
 		TotalVolumes, BoundVolumes, UnboundVolumes, BoundClaims, UnboundClaims, LateClasses, NoLateClasses,
-		VolumeClaims, NoClaims,
+		VolumeSeconds, VolumeErrors, VolumeClaims, NoClaims,
 		ResourceClaimsMade, ResourceClaims, SliceChanges, SliceSyncs, SlicesNumber}
 }
 

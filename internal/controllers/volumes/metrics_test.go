@@ -53,3 +53,36 @@ func TestMetrics(t *testing.T) {
 			"retroactive_storageclass_errors_total": 0})
 	})
 }
+
+// How long a claim waited for its provisioner, and a volume for its deletion (S1.96). A claim that is deleted meanwhile
+// does not count.
+func TestOperationSeconds(t *testing.T) {
+	metrics.Register()
+	inTest(t, func(t *testing.T) {
+		before := controllertest.Metrics(t)
+		const provisioner = "x.example.com"
+		provided := wanting("provided", "c")
+		provided.Annotations = map[string]string{volume.StorageProvisioner: provisioner}
+		gone := wanting("gone", "c")
+		gone.Annotations = provided.Annotations
+		api := controllertest.New(provided, gone, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "c"},
+			Provisioner: provisioner})
+		start(t, api)
+		time.Sleep(5 * time.Second)
+		made := offering("pv", "c")
+		made.Annotations = map[string]string{volume.ProvisionedBy: provisioner}
+		made.Spec.ClaimRef = volume.Ref(provided)
+		made.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		api.Put(made)
+		api.Remove(gone)
+		time.Sleep(time.Second)
+		api.Remove(provided)
+		time.Sleep(20 * time.Second)
+		api.Remove(made)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		const name = "volume_operation_total_seconds{"
+		controllertest.Grown(t, before, map[string]float64{name + "delete," + provisioner + "}": 1,
+			name + "provision," + provisioner + "}": 1})
+	})
+}

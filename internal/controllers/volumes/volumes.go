@@ -50,6 +50,7 @@ type Controller struct {
 	first   *reconciler.First // claim or volume
 
 	mu      sync.Mutex
+	work    operations
 	pending map[string]bool // keys of unbound claims
 
 	// Of the worker: its writes that the watches do not show yet, by key.
@@ -63,7 +64,8 @@ type Readers interface{ AddReader(r inventory.Reader) }
 func New(client kubernetes.Interface, events, expands record.EventRecorder, readers Readers,
 	in Watches) (*Controller, error) {
 	c := &Controller{client: client, events: events, expands: expands, in: in, first: reconciler.NewFirst(),
-		pending: map[string]bool{}, written: map[string]metav1.Object{}}
+		pending: map[string]bool{}, written: map[string]metav1.Object{},
+		work: operations{running: map[string]operation{}}}
 	c.loop = reconciler.New("claims", 1, c.reconcile)
 	// claims are always watched
 	readers.AddReader(inventory.Notify(c.first.Seen, corev1.Resource("persistentvolumes")))
@@ -101,6 +103,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 	c.loop.Add(key)
 	if after == nil {
 		c.setPending(key, false)
+		c.work.end(key, false)
 	}
 	// Its volumes are released, or bound, depending on the stored claim.
 	for _, v := range source.VolumesOf(c.in.Volumes, o.GetNamespace()+"/"+o.GetName()) {
@@ -116,6 +119,9 @@ func (c *Controller) volumeChanged(before, after metav1.Object) {
 			continue
 		}
 		c.loop.Add("volume/" + v.Name)
+		if after == nil {
+			c.work.end("volume/"+v.Name, true)
+		}
 		if r := v.Spec.ClaimRef; r != nil {
 			c.loop.Add(claimKey(r.Namespace, r.Name))
 		}
@@ -174,6 +180,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 				return 0, nil
 			}
 			about = claim
+			c.work.claim(claim)
 			step = volume.ForClaim(volume.ClaimInput{Claim: claim, View: c.view(),
 				Unscheduled: c.unscheduled(namespace, name)})
 			c.setPending(key, step.Pending)
@@ -183,6 +190,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 				return 0, nil
 			}
 			about = v
+			c.work.volume(v)
 			var err error
 			if step, err = c.forVolume(ctx, v); err != nil {
 				return 0, err

@@ -195,6 +195,24 @@ func PluginName(v *corev1.PersistentVolume) string {
 	}
 }
 
+// AccessMode abbreviates the widest access mode of a volume, as metrics do: "RWX"; "inline" for a volume of a pod
+// itself.
+func AccessMode(v *corev1.PersistentVolume) string {
+	if v == nil {
+		return "inline"
+	}
+	for _, m := range [...]struct {
+		mode  corev1.PersistentVolumeAccessMode
+		short string
+	}{{corev1.ReadWriteMany, "RWX"}, {corev1.ReadOnlyMany, "ROX"}, {corev1.ReadWriteOnce, "RWO"},
+		{corev1.ReadWriteOncePod, "RWOP"}} {
+		if slices.Contains(v.Spec.AccessModes, m.mode) {
+			return m.short
+		}
+	}
+	return ""
+}
+
 func attributesClass(name *string) string {
 	if name == nil {
 		return ""

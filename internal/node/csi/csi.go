@@ -64,6 +64,12 @@ type Meter interface {
 	Called(driver, method, code string, took time.Duration)
 	// Operation is one step of work on a volume, by upstream's name of it.
 	Operation(plugin, name string, err error, took time.Duration)
+	// Reconstructed is a volume of a pod that was found on disk at the start; an error: its record cannot be used.
+	Reconstructed(err error)
+	// ForceCleaned is the removal of such a volume without a record.
+	ForceCleaned(err error)
+	// Labelled is a volume that a pod needs with an SELinux label; conflict: another pod uses it with another label.
+	Labelled(plugin, accessMode string, conflict bool)
 }
 
 // Config is what a Manager works with.
@@ -172,6 +178,9 @@ type noMeter struct{}
 
 func (noMeter) Called(string, string, string, time.Duration)   {}
 func (noMeter) Operation(string, string, error, time.Duration) {}
+func (noMeter) Reconstructed(error)                            {}
+func (noMeter) ForceCleaned(error)                             {}
+func (noMeter) Labelled(string, string, bool)                  {}
 
 // Run maintains the CSINode object, and begins to unpublish volumes that no pod uses; known
 // reports whether a pod is on this node. It is called once, when the pods of the node are known,

@@ -187,6 +187,7 @@ func (m *Manager) loadPod(uid types.UID) error {
 	for _, name := range links {
 		for h, s := range m.volumes { // any order: at most one
 			if s.block && s.pv == name {
+				m.cfg.Meter.Reconstructed(nil)
 				m.found(&target{targetKey: targetKey{uid, name}, handle: h, block: true})
 			}
 		}
@@ -201,6 +202,7 @@ func (m *Manager) loadPod(uid types.UID) error {
 		if err == nil && data[keySpec] != name {
 			err = errors.New("the record of a volume names another one")
 		}
+		m.cfg.Meter.Reconstructed(err)
 		if err != nil { // S4.99
 			m.cfg.Logger.Error(
 				err,

@@ -46,7 +46,9 @@ func (m *Manager) Release(ctx context.Context, pod types.UID) error {
 		errs = append(errs, <-results)
 	}
 	for _, dir := range damaged {
-		errs = append(errs, forceClean(dir))
+		err := forceClean(dir)
+		m.cfg.Meter.ForceCleaned(err)
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

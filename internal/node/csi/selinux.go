@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"carob/internal/base/selinuxlabel"
+	corevolume "carob/internal/core/volume"
 )
 
 // LabelConflictError means that another pod on this node uses the volume with another SELinux label. All mounts of a
@@ -33,9 +34,11 @@ func (m *Manager) label(u *use, s *staged, t *target) error {
 		if k == t.targetKey || other == nil || !other.record || other.label == u.SELinux {
 			continue
 		}
+		m.cfg.Meter.Labelled(plugin(u.handle), corevolume.AccessMode(u.PV), true)
 		return &LabelConflictError{Volume: u.name(), Has: other.label, Wants: u.SELinux}
 	}
 	if u.SELinux != "" {
+		m.cfg.Meter.Labelled(plugin(u.handle), corevolume.AccessMode(u.PV), false)
 		u.flags = append(u.flags, selinuxlabel.MountOption(u.SELinux))
 	}
 	return nil

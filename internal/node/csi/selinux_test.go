@@ -3,6 +3,8 @@ package csi
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -129,6 +131,9 @@ func TestSELinuxConflict(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 		}
+		w.counted("kubernetes.io/csi:"+driverOfTests+" RWO, conflict false", 2)
+		w.counted("kubernetes.io/csi:"+driverOfTests+" RWO, conflict true", 2)
+		w.counted("reconstructed, failed false", map[bool]int{true: 2}[restart])
 		for _, uid := range []string{"u1", "u2"} {
 			if err := w.Release(t.Context(), podOf(uid).UID); err != nil {
 				t.Fatal(err)
@@ -196,4 +201,23 @@ func TestSELinuxUnstageFails(t *testing.T) {
 	if got := w.flags("NodeStageVolume"); !slices.Contains(got, `context="`+blue+`"`) {
 		t.Error(got)
 	}
+}
+
+// A volume whose record is damaged counts as not reconstructed, and as cleaned with its pod (S4.99).
+func TestDamagedRecordCounts(t *testing.T) {
+	w := newWorld(t, csidriver.Config{}, unattached(nil))
+	if _, err := w.SetUp(t.Context(), w.request("u1", "pv", false)); err != nil {
+		t.Fatal(err)
+	}
+	record := filepath.Join(w.root, "pods/u1/volumes/kubernetes.io~csi/pv", recordName)
+	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.kill()
+	if err := w.Release(t.Context(), "u1"); err != nil {
+		t.Fatal(err)
+	}
+	w.counted("reconstructed, failed true", 1)
+	w.counted("reconstructed, failed false", 0)
+	w.counted("cleaned, failed false", 1)
 }

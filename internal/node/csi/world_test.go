@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -44,6 +45,7 @@ type world struct {
 	events []string
 	stop   func() // of the manager
 	node   *corev1.Node
+	meter  meter
 }
 
 // Token implements Tokens.
@@ -110,7 +112,7 @@ func (w *world) begin() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.events = append(w.events, reason+": "+message)
-	}, Logger: klog.Background()})
+	}, Meter: &w.meter, Logger: klog.Background()})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -227,4 +229,37 @@ func unattached(change func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
 		change(&d.Spec)
 	}
 	return d
+}
+
+// meter counts what has no time.
+type meter struct {
+	noMeter
+
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (m *meter) count(what string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counts == nil {
+		m.counts = map[string]int{}
+	}
+	m.counts[what]++
+}
+
+func (m *meter) Reconstructed(err error) { m.count(fmt.Sprint("reconstructed, failed ", err != nil)) }
+func (m *meter) ForceCleaned(err error)  { m.count(fmt.Sprint("cleaned, failed ", err != nil)) }
+func (m *meter) Labelled(plugin, mode string, conflict bool) {
+	m.count(fmt.Sprint(plugin, " ", mode, ", conflict ", conflict))
+}
+
+// counted compares a count.
+func (w *world) counted(what string, want int) {
+	w.t.Helper()
+	w.meter.mu.Lock()
+	defer w.meter.mu.Unlock()
+	if got := w.meter.counts[what]; got != want {
+		w.t.Errorf("%s: %d, want %d (%v)", what, got, want, w.meter.counts)
+	}
 }

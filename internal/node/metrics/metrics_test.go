@@ -431,3 +431,27 @@ func TestCheckpointsPassThrough(t *testing.T) {
 		t.Errorf("a runtime without checkpoints: %v", err)
 	}
 }
+
+// The families of volumes that are found at a start, and of SELinux labels.
+func TestVolumeFamilies(t *testing.T) {
+	w := newWorld()
+	w.Reconstructed(nil)
+	w.Reconstructed(errors.New("no"))
+	w.ForceCleaned(errors.New("no"))
+	w.Labelled("kubernetes.io/csi:x", "RWO", false)
+	w.Labelled("kubernetes.io/csi:x", "RWOP", true)
+	w.NotLabelled("RWX", true)
+	w.NotLabelled("ROX", false)
+	text := w.text(t)
+	for _, line := range []string{"reconstruct_volume_operations_total 2", "reconstruct_volume_operations_errors_total 1",
+		"force_cleaned_failed_volume_operations_total 1", "force_cleaned_failed_volume_operation_errors_total 1",
+		`volume_manager_selinux_volumes_admitted_total{access_mode="RWO",volume_plugin="kubernetes.io/csi:x"} 1`,
+		`volume_manager_selinux_volume_context_mismatch_errors_total{access_mode="RWOP",` +
+			`volume_plugin="kubernetes.io/csi:x"} 1`,
+		`volume_manager_selinux_pod_context_mismatch_errors_total{access_mode="RWX"} 1`,
+		`volume_manager_selinux_container_errors_total{access_mode="ROX"} 1`} {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("%s is not served", line)
+		}
+	}
+}

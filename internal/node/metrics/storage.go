@@ -11,6 +11,11 @@ import (
 // storage are the families of work on volumes (S4.L).
 type storage struct {
 	operations, calls *prometheus.HistogramVec
+
+	reconstructed, unreconstructed, cleaned, uncleaned prometheus.Counter
+
+	badLabels, severalLabels *prometheus.GaugeVec // by access mode
+	conflicts, labelled      *prometheus.GaugeVec // by plugin and access mode
 }
 
 // Buckets of upstream's families, in seconds.
@@ -28,7 +33,32 @@ func newStorage(r prometheus.Registerer) storage {
 			Help: "Container Storage Interface operation duration with gRPC error code status total", Buckets: csiBuckets},
 			[]string{"driver_name", "method_name", "grpc_status_code", "migrated"}),
 	}
-	r.MustRegister(s.operations, s.calls)
+	counted := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	s.reconstructed = counted("reconstruct_volume_operations_total", "The number of volumes that were attempted to be "+
+		"reconstructed from the operating system during kubelet startup. This includes both successful and failed "+
+		"reconstruction.")
+	s.unreconstructed = counted("reconstruct_volume_operations_errors_total",
+		"The number of volumes that failed reconstruction from the operating system during kubelet startup.")
+	s.cleaned = counted("force_cleaned_failed_volume_operations_total", "The number of volumes that were force cleaned "+
+		"after their reconstruction failed during kubelet startup. This includes both successful and failed cleanups.")
+	s.uncleaned = counted("force_cleaned_failed_volume_operation_errors_total", "The number of volumes that failed "+
+		"force cleanup after their reconstruction failed during kubelet startup.")
+	label := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(
+			prometheus.GaugeOpts{Name: "volume_manager_selinux_" + name + "_total", Help: help}, labels)
+	}
+	s.badLabels = label("container_errors", "Number of errors when kubelet cannot compute SELinux context for a "+
+		"container.", "access_mode")
+	s.severalLabels = label("pod_context_mismatch_errors", "Number of errors when a Pod defines different SELinux "+
+		"contexts for its containers that use the same volume.", "access_mode")
+	s.conflicts = label("volume_context_mismatch_errors", "Number of errors when a Pod uses a volume that is already "+
+		"mounted with a different SELinux context than the Pod needs.", "volume_plugin", "access_mode")
+	s.labelled = label("volumes_admitted", "Number of volumes whose SELinux context was fine and will be mounted with "+
+		"mount -o context option.", "volume_plugin", "access_mode")
+	r.MustRegister(s.operations, s.calls, s.reconstructed, s.unreconstructed, s.cleaned, s.uncleaned, s.badLabels,
+		s.severalLabels, s.conflicts, s.labelled)
 	return s
 }
 
@@ -46,6 +76,39 @@ func (m *Meter) Operation(plugin, name string, err error, took time.Duration) {
 		status = "fail-unknown"
 	}
 	m.storage.operations.WithLabelValues(plugin, name, status, "false").Observe(took.Seconds())
+}
+
+// Reconstructed implements csi.Meter.
+func (m *Meter) Reconstructed(err error) {
+	count(err, m.storage.reconstructed, m.storage.unreconstructed)
+}
+
+// ForceCleaned implements csi.Meter.
+func (m *Meter) ForceCleaned(err error) { count(err, m.storage.cleaned, m.storage.uncleaned) }
+
+func count(err error, all, failed prometheus.Counter) {
+	all.Inc()
+	if err != nil {
+		failed.Inc()
+	}
+}
+
+// Labelled implements csi.Meter.
+func (m *Meter) Labelled(plugin, accessMode string, conflict bool) {
+	if conflict {
+		m.storage.conflicts.WithLabelValues(plugin, accessMode).Inc()
+	} else {
+		m.storage.labelled.WithLabelValues(plugin, accessMode).Inc()
+	}
+}
+
+// NotLabelled counts a volume that has no SELinux label: containers of the pod need several, or one cannot be made.
+func (m *Meter) NotLabelled(accessMode string, several bool) {
+	if several {
+		m.storage.severalLabels.WithLabelValues(accessMode).Inc()
+	} else {
+		m.storage.badLabels.WithLabelValues(accessMode).Inc()
+	}
 }
 
 // volumeFamilies are those of the volumes of claims (S12.60), in the order of figuresOf.

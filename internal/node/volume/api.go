@@ -74,10 +74,13 @@ type Config struct {
 	Objects      Objects
 	Tokens       Tokens
 	Certificates Certificates
-	Persistent   Persistent          // nil: there are no persistent volumes
-	CSI          Drivers             // nil: there are no CSI drivers
-	SELinux      bool                // the kernel uses SELinux labels
-	Object       func() *corev1.Node // as the API shows it; nil, or nil as its answer: unknown
+	Persistent   Persistent // nil: there are no persistent volumes
+	CSI          Drivers    // nil: there are no CSI drivers
+	SELinux      bool       // the kernel uses SELinux labels
+	// NotLabelled counts a volume that has no SELinux label: containers of the pod need several, or one cannot be made.
+	// May be nil.
+	NotLabelled func(accessMode string, several bool)
+	Object      func() *corev1.Node // as the API shows it; nil, or nil as its answer: unknown
 	// Event records an event about a pod: FailedMount for each failure (L10.24).
 	// May be nil: the caller then records the error that Prepare returns.
 	Event  func(pod *corev1.Pod, eventType, reason, message string)

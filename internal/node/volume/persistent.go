@@ -88,6 +88,10 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 	label := ""
 	if m.cfg.SELinux && !block {
 		if label, err = mountLabel(p.pod, v.Name); err != nil {
+			if m.cfg.NotLabelled != nil {
+				_, several := errors.AsType[*labelsError](err)
+				m.cfg.NotLabelled(corevolume.AccessMode(pv), several)
+			}
 			return spec.Volume{}, &labelError{err}
 		}
 	}
