@@ -29,6 +29,7 @@ func (e *Refused) Status() int { return e.Reason.Status() }
 type Pool struct {
 	name      types.NamespacedName
 	transport http.RoundTripper
+	verified  http.RoundTripper // verifies certificates
 	figures   *figures
 	ctx       context.Context //nolint:containedctx // the life of the scrapers, which SetEndpoints starts
 	cancel    context.CancelFunc
@@ -63,11 +64,12 @@ type waiter struct {
 // New makes a pool without endpoints, with routing.DefaultConfig or one of ReadConfig. transport is for scraping; nil:
 // NewTransport. Close ends it.
 func New(name types.NamespacedName, c *routing.Config, transport http.RoundTripper) *Pool {
+	verified := transport
 	if transport == nil {
-		transport = NewTransport()
+		transport, verified = NewTransport(false), NewTransport(true)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Pool{name: name, transport: transport, figures: newFigures(), ctx: ctx, cancel: cancel,
+	p := &Pool{name: name, transport: transport, verified: verified, figures: newFigures(), ctx: ctx, cancel: cancel,
 		config: c, state: routing.NewPool(c),
 		scrapers: map[routing.Ref]*scraper{}, followers: map[routing.Ref]*follower{},
 		waiters: map[routing.Ticket]*waiter{},
@@ -140,13 +142,13 @@ func (p *Pool) scrape() {
 		e := p.state.Endpoint(ref)
 		engine, name, known := p.config.Engine(e.Labels)
 		if s := p.scrapers[ref]; s != nil {
-			if s.name == name && s.engine == engine && s.path == p.config.MetricsPath() {
+			if s.name == name && s.engine == engine && s.source == p.config.Source() {
 				continue
 			}
 			s.stop() // its label, or the configuration changed
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		s := &scraper{stop: stop, engine: engine, name: name, known: known, path: p.config.MetricsPath()}
+		s := &scraper{stop: stop, engine: engine, name: name, known: known, source: p.config.Source()}
 		p.scrapers[ref] = s
 		p.scraping.Add(1)
 		go p.follow(ctx, ref, e.Address, s)
@@ -176,8 +178,10 @@ func (p *Pool) Close() {
 	p.scraping.Wait()
 	p.tokens.close()
 	p.figures.remove(p)
-	if t, ok := p.transport.(interface{ CloseIdleConnections() }); ok {
-		t.CloseIdleConnections()
+	for _, rt := range []http.RoundTripper{p.transport, p.verified} {
+		if t, ok := rt.(interface{ CloseIdleConnections() }); ok {
+			t.CloseIdleConnections()
+		}
 	}
 }
 

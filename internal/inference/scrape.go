@@ -3,6 +3,7 @@ package inference
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -26,9 +27,11 @@ const (
 )
 
 // NewTransport returns a transport for scraping: one connection for each server, kept open, never through a proxy.
-func NewTransport() http.RoundTripper {
+// verify: certificates are verified.
+func NewTransport(verify bool) http.RoundTripper {
 	d := net.Dialer{Timeout: scrapeTimeout}
 	return &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 1, MaxConnsPerHost: 1,
+		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: !verify},
 		IdleConnTimeout: 30 * time.Second, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10}
 }
 
@@ -36,11 +39,15 @@ func NewTransport() http.RoundTripper {
 var pages = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // scrape reads the metrics of one server.
-func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, path string,
+func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, from routing.Source,
 	e *routing.Engine) (routing.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+path, nil)
+	scheme := "http://"
+	if from.TLS {
+		scheme = "https://"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+at.String()+from.Path, nil)
 	if err != nil {
 		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
 	}
@@ -113,14 +120,17 @@ type scraper struct {
 	problem  error
 	engine   *routing.Engine
 	name     string // of the engine, by the pod's label
-	path     string
+	source   routing.Source
 	known    bool
 }
 
 // follow scrapes an endpoint until ctx ends.
 func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s *scraper) {
 	defer p.scraping.Done()
-	e := s.engine
+	e, rt := s.engine, p.transport
+	if s.source.Verify {
+		rt = p.verified
+	}
 	timer := time.NewTimer(rand.N(activePace)) // spread over the first period
 	defer timer.Stop()
 	for {
@@ -140,7 +150,7 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 		p.mu.Lock()
 		p.state.Scraping(ref, began)
 		p.mu.Unlock()
-		stats, err := scrape(ctx, p.transport, at, s.path, e)
+		stats, err := scrape(ctx, rt, at, s.source, e)
 		if ctx.Err() != nil {
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"carob/internal/core/routing"
 )
 
 // Redirects, pages without end, and wrong answers are failures.
@@ -44,7 +47,8 @@ func TestHostileServers(t *testing.T) {
 	port := netip.MustParseAddrPort(l.Addr().String()).Port() //nolint:gosec // our own
 	for i, want := range []string{"the answer is 302", "more than", "the answer is 418"} {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), port)
-		if _, err := scrape(t.Context(), NewTransport(), at, "/metrics", engineOf("vllm")); err == nil ||
+		from := routing.Source{Path: "/metrics"}
+		if _, err := scrape(t.Context(), NewTransport(false), at, from, engineOf("vllm")); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", at, err, want)
 		}
@@ -107,5 +111,34 @@ func TestLargePages(t *testing.T) {
 	}
 	if n := len(largePages); n != 0 {
 		t.Errorf("%d places are taken", n)
+	}
+}
+
+// Metrics are read by TLS where the configuration requires it. Model servers sign their certificates themselves, which
+// are accepted unless insecureSkipVerify is false.
+func TestMetricsWithTLS(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "vllm:num_requests_waiting 3\nvllm:num_requests_running 0\n"+
+			"vllm:kv_cache_usage_perc 0\n")
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	defer s.Close()
+	at := netip.MustParseAddrPort(s.Listener.Addr().String())
+	for parameters, want := range map[string]string{`"scheme": "https"`: "", `"scheme": "http"`: "400",
+		`"scheme": "https", "insecureSkipVerify": false`: "certificate"} {
+		c, err := ReadConfig([]byte(`{"apiVersion": "inference.networking.x-k8s.io/v1alpha1",
+			"kind": "EndpointPickerConfig", "plugins": [{"type": "metrics-data-source", "parameters": {` +
+			parameters + `}}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rt := NewTransport(c.Source().Verify)
+		stats, err := scrape(t.Context(), rt, at, c.Source(), engineOf("vllm"))
+		if want == "" && (err != nil || stats.Waiting != 3) || want != "" && (err == nil ||
+			!strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %+v %v", parameters, stats, err)
+		}
+		rt.(*http.Transport).CloseIdleConnections()
 	}
 }

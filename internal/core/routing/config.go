@@ -23,7 +23,7 @@ type Config struct {
 	precise    *Precise // nil: not configured
 	saturation saturation
 	extraction extraction
-	source     source
+	source     Source
 	session    string      // header; empty: no session affinity
 	flow       *flowConfig // nil: no flow control
 	start      *flowConfig // of requests that wait for the first server of a pool, also without flow control

@@ -67,7 +67,7 @@ func TestConfigErrors(t *testing.T) {
 		{`{` + head + `, "plugins": [{"type": "least-work-scorer", "parameters": {"runningTokens": 1e7}}]}`,
 			"runningTokens"},
 		{`{` + head + `, "flowControl": {"maxBytes": "-1"}}`, "flowControl.maxBytes"},
-		{with("metrics-data-source", `"scheme": "https"`), `scheme is "https"`},
+		{with("metrics-data-source", `"scheme": "ftp"`), `scheme is "ftp"`},
 		{with("metrics-data-source", `"path": "metrics"`), `path is "metrics"`},
 		{with("metrics-data-source", `"path": "/a?b"`), `path is "/a?b"`},
 		{with("session-affinity-scorer", `"algorithm": "session_id_header"`), "only encoded_endpoint_header"},
@@ -134,7 +134,7 @@ func TestConfigsOfTheRouter(t *testing.T) {
 			"extractors": [{"pluginRef": "core-metrics-extractor"}]},
 		{"pluginRef": "endpoint-notification-source", "extractors": [{"pluginRef": "precise-prefix-cache-producer"}]}]},
 		"requestHandler": {"parsers": [{"pluginRef": "anthropic-parser"}, {"pluginRef": "vllmhttp-parser"}]}`)
-	if c.precise == nil || c.precise.BlockTokens != 64 || c.MetricsPath() != "/m" || len(c.profiles[0].scorers) != 1 {
+	if c.precise == nil || c.precise.BlockTokens != 64 || c.Source().Path != "/m" || len(c.profiles[0].scorers) != 1 {
 		t.Fatalf("%+v", c)
 	}
 	if c.profiles[0].scorers[0].scorer != (preciseScorer{}) {

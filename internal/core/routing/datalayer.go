@@ -16,13 +16,17 @@ type requestHandler struct {
 	Parsers []pluginRef `json:"parsers"`
 }
 
-// source is where the metrics of a server are.
-type source struct{ path string }
+// Source is where the metrics of each server are.
+type Source struct {
+	TLS    bool
+	Verify bool // the certificate, which is that of the pod's address
+	Path   string
+}
 
-func defaultSource() source { return source{"/metrics"} }
+func defaultSource() Source { return Source{Path: "/metrics"} }
 
-// MetricsPath is the path of the metrics of each server.
-func (c *Config) MetricsPath() string { return c.source.path }
+// Source is where the metrics of each server are.
+func (c *Config) Source() Source { return c.source }
 
 // dataSource reads the parameters of metrics-data-source.
 func (p *plugin) dataSource(into func(any) error) error {
@@ -31,7 +35,7 @@ func (p *plugin) dataSource(into func(any) error) error {
 		Path               string   `json:"path"`
 		InsecureSkipVerify bool     `json:"insecureSkipVerify"`
 		Families           []string `json:"families"` // others are never parsed
-	}{Scheme: "http", Path: defaultSource().path}
+	}{Scheme: "http", Path: defaultSource().Path, InsecureSkipVerify: true} // upstream's defaults
 	if err := into(&c); err != nil {
 		return err
 	}
@@ -39,12 +43,12 @@ func (p *plugin) dataSource(into func(any) error) error {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`?#%\"`, r)
 	})
 	switch {
-	case c.Scheme != "http":
-		return fmt.Errorf("scheme is %q; only http is supported", c.Scheme)
+	case c.Scheme != "http" && c.Scheme != "https":
+		return fmt.Errorf("scheme is %q, which is neither http nor https", c.Scheme)
 	case !strings.HasPrefix(c.Path, "/") || len(c.Path) > 1024 || !plain:
 		return fmt.Errorf("path is %q, which is not the path of a URL without escapes", c.Path)
 	}
-	p.source = &source{c.Path}
+	p.source = &Source{TLS: c.Scheme == "https", Verify: !c.InsecureSkipVerify, Path: c.Path}
 	return nil
 }
 

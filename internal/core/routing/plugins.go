@@ -22,7 +22,7 @@ type plugin struct {
 	precise    *Precise
 	saturation *saturation
 	extraction *extraction
-	source     *source
+	source     *Source
 	decider    *decider
 	session    string // the header of session affinity
 	producer   string // prefix-cache-scorer: the plugin whose index it uses; empty: its own
