@@ -187,6 +187,8 @@ func (n *Network) Close() error {
 	n.firewalld.close()
 	n.ports.close()
 	n.healer.close()
+	n.rules.elements.close()
+	n.flows.close()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.journal.close()

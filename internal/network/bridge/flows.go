@@ -21,6 +21,7 @@ type flows struct {
 	mu   sync.Mutex
 	next *sweep // collects addresses until it begins; nil: none waits
 	turn sync.Mutex
+	sock *nl.SocketHandle // for deletions, held with turn; it stays open as that of transactions; nil: none is open
 }
 
 // sweep is one pass over all entries.
@@ -54,13 +55,13 @@ func (f *flows) forget(ips []netip.Addr) {
 	f.mu.Lock()
 	f.next = nil
 	f.mu.Unlock()
-	if err := s.run(); err != nil {
+	if err := s.run(f); err != nil {
 		// They time out by themselves.
 		klog.Background().V(2).Info("Cannot delete connection tracking entries of pods that are gone", "err", err)
 	}
 }
 
-func (s *sweep) run() error {
+func (s *sweep) run(f *flows) error {
 	var four, six []netip.Addr
 	for ip := range s.gone {
 		if ip.Is4() {
@@ -70,7 +71,7 @@ func (s *sweep) run() error {
 		}
 	}
 	var errs []error
-	if len(four) > fewAddresses || deleteEach(four) != nil {
+	if len(four) > fewAddresses || f.deleteEach(four) != nil {
 		errs = append(errs, s.fromList(unix.AF_INET))
 	}
 	if len(six) > 0 {
@@ -100,14 +101,30 @@ const (
 
 // deleteEach has the kernel delete the flows of each address of IPv4. Kernels before 6.11 refuse to; with addresses of
 // IPv6, 6.18 deletes the flows of all others (ctnetlink_filter_match_tuple).
-func deleteEach(addresses []netip.Addr) error {
+func (f *flows) deleteEach(addresses []netip.Addr) error {
+	if len(addresses) == 0 {
+		return nil
+	}
+	if f.sock == nil {
+		s, err := nl.Subscribe(unix.NETLINK_NETFILTER) // to no group
+		if err != nil {
+			return fmt.Errorf("open connection tracking: %w", err)
+		}
+		f.sock = &nl.SocketHandle{Socket: s}
+		limit := &nl.SocketTimeoutTv
+		if err := errors.Join(s.SetSendTimeout(limit), s.SetReceiveTimeout(limit)); err != nil {
+			f.closeLocked()
+			return fmt.Errorf("open connection tracking: %w", err)
+		}
+	}
 	for _, ip := range addresses {
 		for _, end := range []struct{ tuple, flags, which int }{ // as MatchConntrackFlow
 			{nl.CTA_TUPLE_ORIG, ctaFilterOrig, ctaFilterSource},
 			{nl.CTA_TUPLE_ORIG, ctaFilterOrig, ctaFilterDest},
 			{nl.CTA_TUPLE_REPLY, ctaFilterReply, ctaFilterSource},
 		} {
-			if err := deleteFlows(ip, end.tuple, end.flags, end.which); err != nil {
+			if err := f.deleteFlows(ip, end.tuple, end.flags, end.which); err != nil {
+				f.closeLocked() // it may have an answer that was not read
 				return err
 			}
 		}
@@ -117,7 +134,7 @@ func deleteEach(addresses []netip.Addr) error {
 
 // deleteFlows deletes the flows with the address as source or destination of a tuple. The message names a tuple: a
 // kernel without support for filters rejects it as an incomplete entry, and never deletes all entries.
-func deleteFlows(ip netip.Addr, tuple, flags, which int) error {
+func (f *flows) deleteFlows(ip netip.Addr, tuple, flags, which int) error {
 	address := nl.CTA_IP_V4_SRC
 	if which == ctaFilterDest {
 		address = nl.CTA_IP_V4_DST
@@ -127,6 +144,7 @@ func deleteFlows(ip netip.Addr, tuple, flags, which int) error {
 	filter := nl.NewRtAttr(unix.NLA_F_NESTED|ctaFilter, nil)
 	filter.AddRtAttr(flags, nl.Uint32Attr(uint32(which)))
 	req := nl.NewNetlinkRequest(netlink.ConntrackTable<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: f.sock}
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
 	req.AddData(of)
 	req.AddData(filter)
@@ -144,4 +162,17 @@ func (s *sweep) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 		}
 	}
 	return false
+}
+
+func (f *flows) close() {
+	f.turn.Lock()
+	defer f.turn.Unlock()
+	f.closeLocked()
+}
+
+func (f *flows) closeLocked() {
+	if f.sock != nil {
+		f.sock.Close()
+		f.sock = nil
+	}
 }

@@ -115,8 +115,10 @@ func TestForgetsByAddress(t *testing.T) {
 				for i := range others {
 					s.gone[netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})] = true
 				}
+				var f flows
+				defer f.close()
 				for range 2 { // nothing to forget is not an error
-					if err := s.run(); err != nil {
+					if err := s.run(&f); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -142,8 +144,10 @@ func BenchmarkForget(b *testing.B) {
 	}
 	gone := []netip.Addr{netip.MustParseAddr("203.0.113.7")}
 	s := &sweep{gone: map[netip.Addr]bool{gone[0]: true}}
+	var f flows
+	defer f.close()
 	for name, forget := range map[string]func() error{
-		"kernel": func() error { return deleteEach(gone) }, "list": func() error { return s.fromList(unix.AF_INET) },
+		"kernel": func() error { return f.deleteEach(gone) }, "list": func() error { return s.fromList(unix.AF_INET) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

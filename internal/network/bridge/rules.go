@@ -35,6 +35,7 @@ type rules struct {
 	mac           net.HardwareAddr // of the bridge
 	pods, pods6   netip.Prefix
 	own           []netip.AddrPort // where carob itself listens
+	elements      transactions     // that add and remove elements
 }
 
 // publication is one host port of one pod, in one address family.
@@ -362,24 +363,16 @@ func (f *family) add(conn *nftables.Conn, published []publication) error {
 
 // publish allows a pod to send and opens its host ports; repeating it is not an error.
 func (r *rules) publish(published []publication, p pin) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
-	if len(published) > 0 {
-		for _, f := range r.families() {
-			if err := f.add(conn, published); err != nil {
-				return err
+	return r.elements.run("allow the pod to send and publish its host ports", func(conn *nftables.Conn) error {
+		if len(published) > 0 {
+			for _, f := range r.families() {
+				if err := f.add(conn, published); err != nil {
+					return err
+				}
 			}
 		}
-	}
-	if err := r.pinTable().add(conn, []pin{p}); err != nil {
-		return err
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("allow the pod to send and publish its host ports: %w", err)
-	}
-	return nil
+		return r.pinTable().add(conn, []pin{p})
+	})
 }
 
 // elementOf is an element and the set that has it.
@@ -407,13 +400,13 @@ func (r *rules) unpublish(published []publication, p pin) error {
 			}
 		}
 	}
-	if deleteElements(list...) == nil {
+	if r.deleteElements(list...) == nil {
 		return nil
 	}
 	// One missing element fails the whole transaction, so each is deleted separately.
 	var errs []error
 	for _, e := range list {
-		if err := deleteElements(e); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := r.deleteElements(e); err != nil && !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, err)
 		}
 	}
@@ -421,20 +414,15 @@ func (r *rules) unpublish(published []publication, p pin) error {
 }
 
 // deleteElements is one transaction.
-func deleteElements(list ...elementOf) error {
-	conn, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
-	for _, e := range list {
-		if err := conn.SetDeleteElements(e.set, e.elements); err != nil {
-			return err
+func (r *rules) deleteElements(list ...elementOf) error {
+	return r.elements.run("remove a pod from the tables", func(conn *nftables.Conn) error {
+		for _, e := range list {
+			if err := conn.SetDeleteElements(e.set, e.elements); err != nil {
+				return err
+			}
 		}
-	}
-	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("remove a pod from the tables: %w", err)
-	}
-	return nil
+		return nil
+	})
 }
 
 // complete reports whether all chains of carob exist.

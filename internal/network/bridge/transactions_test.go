@@ -1,0 +1,75 @@
+package bridge
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"carob/internal/network"
+)
+
+// TestOneSocketForAllPods: pods come and go through one netlink socket, as to close it is slow. After a transaction
+// that failed, which may leave answers in it, another one is opened.
+func TestOneSocketForAllPods(t *testing.T) {
+	n := open(t, testConfig(t))
+	pod := func(id string) network.Pod {
+		return network.Pod{SandboxID: id, Name: id, UID: id, Ports: []network.PortMapping{
+			{Protocol: "tcp", HostPort: 18080, ContainerPort: 80, HostIP: netip.MustParseAddr("198.18.255.1")}}}
+	}
+	cycle := func(id string) {
+		t.Helper()
+		if _, err := n.Attach(t.Context(), pod(id)); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Detach(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		cycle(id)
+	}
+	sock := n.flows.sock
+	if sock == nil {
+		t.Error("connection tracking has no socket that stays open")
+	}
+	if n.rules.elements.opened != 1 {
+		t.Errorf("%d sockets were opened for three pods", n.rules.elements.opened)
+	}
+	if _, err := n.Attach(t.Context(), pod("gone")); err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	gone := n.attached["gone"].pin()
+	n.mu.Unlock()
+	if err := n.Detach(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.rules.unpublish(nil, gone); err != nil { // nothing of it exists
+		t.Error(err)
+	}
+	opened := n.rules.elements.opened
+	cycle("d")
+	cycle("e")
+	if n.rules.elements.opened != opened+1 {
+		t.Errorf("%d sockets were opened for two pods after a failure", n.rules.elements.opened-opened)
+	}
+	if n.flows.sock != sock {
+		t.Error("another socket of connection tracking was opened")
+	}
+}
+
+// BenchmarkDetach is the end of a pod's network, each a moment after the one before.
+func BenchmarkDetach(b *testing.B) {
+	n := open(b, testConfig(b))
+	for range b.N {
+		b.StopTimer()
+		if _, err := n.Attach(b.Context(), network.Pod{SandboxID: "a", Name: "a", UID: "a"}); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // the kernel has freed what the last pod removed
+		b.StartTimer()
+		if err := n.Detach(b.Context(), "a"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
