@@ -52,3 +52,9 @@ func (t *transactions) closeLocked() {
 		t.conn = nil
 	}
 }
+
+// closeSockets closes the sockets that stay open between pods.
+func (n *Network) closeSockets() {
+	n.rules.elements.close()
+	n.flows.close()
+}
