@@ -63,14 +63,14 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	cfg.Runtime = m.meter.Runtime(cfg.Runtime)
 	var err error
 	if m.hardware, err = nodeobject.ReadMachine(cfg.RootDir); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	if err := m.hardware.Reserve(cfg.Reserved, cfg.Eviction.Thresholds); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	version, err := cfg.Runtime.Version(ctx, &cri.VersionRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("node agent: get the version of the container runtime: %w", err)
+		return nil, fmt.Errorf("get the version of the container runtime: %w", err)
 	}
 	if cfg.RuntimeName == "" {
 		cfg.RuntimeName = version.RuntimeName
@@ -88,10 +88,10 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 		PodPids: cfg.PodPids, MemoryQoS: cfg.MemoryQoS,
 		NoQuota: func(uid types.UID) bool { return cfg.NoCPUQuota || m.pinning.NoQuota(uid) }})
 	if err := m.cgroups.Init(); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	if err := m.cgroups.EnforceReserved(cfg.Reservations); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	m.events = events.New(nil, cfg.Name, m.known.UID)
 	if server != nil {
@@ -105,7 +105,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 	m.facts.base.SwapController, m.facts.base.PageSizes = m.cgroups.SwapController(), m.cgroups.PageSizes()
 	m.health.features(&m.facts.base)
 	if err := checkSwap(cfg.LimitedSwap, m.cgroups.V2()); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	if swap := m.hardware.Info.Swap; cfg.LimitedSwap && swap != nil {
 		m.facts.base.Swap = *swap.Capacity
@@ -125,7 +125,7 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 				Tokens: refs.New(server), Object: m.known.Node, InUseChanged: func() { m.reporter.Wake() },
 				Event: m.podEvent, ClaimEvent: m.events.Claim, Meter: m.meter,
 				Logger: klog.FromContext(ctx).WithName("csi")}); err != nil {
-				return nil, fmt.Errorf("node agent: %w", err)
+				return nil, err
 			}
 			inUse, handlers["CSIPlugin"] = m.csi.InUse, m.csi
 		}
@@ -133,12 +133,12 @@ func newMachine(ctx context.Context, cfg *Config) (*machine, error) {
 			State:    filepath.Join(cfg.RootDir, "devices.json"),
 			Handlers: handlers, Meter: m.meter,
 			Logger: klog.FromContext(ctx).WithName("devices")}); err != nil {
-			return nil, fmt.Errorf("node agent: %w", err)
+			return nil, err
 		}
 		amounts = m.devices.Amounts
 	}
 	if err := m.openPinning(ctx, cfg); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	m.reporter = nodeobject.New(nodeobject.Config{
 		Devices: amounts, InUse: inUse,
@@ -174,7 +174,7 @@ func (m *machine) connect(cfg *Config) (server kubernetes.Interface, err error) 
 		return nil, err
 	}
 	if m.client, err = kubernetes.NewForConfig(clientConfig(cfg.Client)); err != nil {
-		return nil, fmt.Errorf("node agent: client of the API server: %w", err)
+		return nil, fmt.Errorf("client of the API server: %w", err)
 	}
 	return m.client, nil
 }

@@ -62,7 +62,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	part := func(name string, run func(context.Context) error) {
 		g.Go(func() error {
 			if err := run(ctx); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("node agent: %s: %w", name, err)
+				return fmt.Errorf("%s: %w", name, err)
 			}
 			return nil
 		})
@@ -176,7 +176,7 @@ func (a *Agent) makeDirs() error {
 			continue
 		}
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
-			return fmt.Errorf("node agent: create its directory: %w", err)
+			return fmt.Errorf("create its directory: %w", err)
 		}
 	}
 	return nil

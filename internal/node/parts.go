@@ -82,7 +82,7 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 		Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("node agent: server: %w", err)
+		return nil, fmt.Errorf("server: %w", err)
 	}
 	return server, nil
 }
@@ -174,7 +174,7 @@ func cgroupDriver(ctx context.Context, cfg *Config) (string, error) {
 	case status.Code(err) == codes.Unimplemented:
 		return "cgroupfs", nil
 	case err != nil:
-		return "", fmt.Errorf("node agent: get the cgroup driver of the container runtime: %w", err)
+		return "", fmt.Errorf("get the cgroup driver of the container runtime: %w", err)
 	case resp.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD:
 		return "systemd", nil
 	default:

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -70,12 +69,12 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Records: filepath.Join(cfg.RootDir, "pulled"),
 		Pulled:  func() { notify(l.images) }, Event: m.podEvent,
 	}); err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	l.observer = observe.New(l.observing(cfg, m))
 	ids, err := userns.Open(filepath.Join(cfg.RootDir, "pods"))
 	if err != nil {
-		return nil, fmt.Errorf("node agent: %w", err)
+		return nil, err
 	}
 	var given execute.Devices
 	if m.devices != nil {

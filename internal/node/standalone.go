@@ -17,7 +17,7 @@ import (
 func standaloneClient() (kubernetes.Interface, error) {
 	c, err := kubernetes.NewForConfig(&rest.Config{Host: "http://standalone.invalid", Transport: nothing{}, QPS: -1})
 	if err != nil {
-		return nil, fmt.Errorf("node agent: client of no API server: %w", err)
+		return nil, fmt.Errorf("client of no API server: %w", err)
 	}
 	return c, nil
 }
