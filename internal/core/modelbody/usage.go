@@ -257,5 +257,6 @@ func (o *object) set() {
 		o.counts.output = o.number
 	case cached:
 		o.counts.cached = o.number
+	case other, details:
 	}
 }
