@@ -148,12 +148,14 @@ func (m *Manager) attachPath(ctx context.Context, d *ISCSI, s Secrets, portal, t
 	dir := m.machine.path("dev/disk/by-path")
 	device := ""
 	found, err := poll(ctx, deviceWait, func() (bool, error) {
-		links, err := names(dir)
+		links, _ := names(dir) // without a disk there is no directory yet
 		for _, l := range links {
 			if l != name && (transport == "tcp" || !strings.HasPrefix(l, "pci-") || !strings.HasSuffix(l, "-"+name)) {
 				continue
 			}
-			if device, err = m.machine.resolve(filepath.Join(dir, l)); err == nil {
+			target, err := m.machine.resolve(filepath.Join(dir, l))
+			if err == nil {
+				device = target
 				return true, nil
 			}
 		}
