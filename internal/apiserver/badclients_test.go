@@ -156,7 +156,7 @@ func TestManyWatches(t *testing.T) {
 	}
 	before := heap()
 	var open sync.WaitGroup
-	said := make(chan error, n)
+	results := make(chan error, n)
 	for i := range n {
 		w, err := c.CoreV1().ConfigMaps("default").Watch(ctx,
 			metav1.ListOptions{FieldSelector: fmt.Sprintf("metadata.name=m%d", i%10)})
@@ -167,10 +167,10 @@ func TestManyWatches(t *testing.T) {
 			defer w.Stop()
 			e, ok := <-w.ResultChan()
 			if m, is := e.Object.(*corev1.ConfigMap); !ok || !is || m.Name != fmt.Sprintf("m%d", i%10) {
-				said <- fmt.Errorf("watch %d: %v %v", i, e.Type, e.Object)
+				results <- fmt.Errorf("watch %d: %v %v", i, e.Type, e.Object)
 				return
 			}
-			said <- nil
+			results <- nil
 		})
 	}
 	each := (heap() - before) / int64(n)
@@ -186,7 +186,7 @@ func TestManyWatches(t *testing.T) {
 		}
 	}
 	for range n {
-		if err := <-said; err != nil {
+		if err := <-results; err != nil {
 			t.Error(err)
 		}
 	}

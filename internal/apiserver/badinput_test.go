@@ -65,7 +65,7 @@ func TestBadInput(t *testing.T) {
 		header             map[string]string
 		body               []byte
 		status             int
-		says               string
+		message            string
 	}{
 		{"too large", "POST", path, nil, object(`,"data":{"k":"` + strings.Repeat("x", 4<<20) + `"}`),
 			http.StatusRequestEntityTooLarge, "limit is"},
@@ -116,8 +116,8 @@ func TestBadInput(t *testing.T) {
 		if len(text) > 300 {
 			text = text[:300]
 		}
-		if status != c.status || !strings.Contains(text, c.says) {
-			t.Errorf("%s: %d %s, want %d with %q", c.name, status, text, c.status, c.says)
+		if status != c.status || !strings.Contains(text, c.message) {
+			t.Errorf("%s: %d %s, want %d with %q", c.name, status, text, c.status, c.message)
 		}
 	}
 	if status, _, warnings := r.raw(t, "PUT", path+"/a?fieldValidation=Warn", nil,

@@ -65,8 +65,8 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
-// asked returns how often it was called since the last time, and with how many objects.
-func (c *converter) asked() (calls, objects int) {
+// counts returns how often it was called since the last time, and with how many objects.
+func (c *converter) counts() (calls, objects int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	calls, objects = c.calls, c.objects
@@ -122,11 +122,11 @@ func TestListsConvertTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.asked()
+	c.counts()
 	if list, err := v1.List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) != many {
 		t.Fatalf("%d objects, %v", len(list.Items), err)
 	}
-	if calls, _ := c.asked(); calls != 0 {
+	if calls, _ := c.counts(); calls != 0 {
 		t.Errorf("a list by the stored version asked the webhook %d times", calls)
 	}
 	for _, x := range []struct {
@@ -144,7 +144,7 @@ func TestListsConvertTogether(t *testing.T) {
 		if err != nil || len(list.Items) != x.want {
 			t.Fatalf("%s: %d objects, %v", x.name, len(list.Items), err)
 		}
-		if calls, _ := c.asked(); calls != 1 {
+		if calls, _ := c.counts(); calls != 1 {
 			t.Errorf("%s: the webhook was asked %d times", x.name, calls)
 		}
 		one := list.Items[len(list.Items)-1]
@@ -152,7 +152,7 @@ func TestListsConvertTogether(t *testing.T) {
 		if err != nil || !equality.Semantic.DeepEqual(got.Object, one.Object) {
 			t.Errorf("%s: a list shows %v, a read %v, %v", x.name, one.Object, got, err)
 		}
-		c.asked()
+		c.counts()
 	}
 	// Pages are continuous, and later writes are not lost.
 	page := metav1.ListOptions{Limit: 15}
@@ -169,7 +169,7 @@ func TestListsConvertTogether(t *testing.T) {
 			break
 		}
 	}
-	if calls, _ := c.asked(); len(names) != many || calls != 3 {
+	if calls, _ := c.counts(); len(names) != many || calls != 3 {
 		t.Errorf("three pages: %d objects, %d calls", len(names), calls)
 	}
 	c.fail()

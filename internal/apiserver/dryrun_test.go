@@ -411,8 +411,8 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 
 	// Again with an object of each kind, with a webhook for everything and an aggregated API
 	// server.
-	heard := &listener{}
-	hook := httptest.NewTLSServer(heard)
+	received := &listener{}
+	hook := httptest.NewTLSServer(received)
 	t.Cleanup(hook.Close)
 	r.establish(t, gadgets())
 	d.store(t, bases, hook)
@@ -425,12 +425,12 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 	d.all(t)
 	compareObserved(t, "objects stored", before, d.observed(t))
 	t.Logf("answers by status: %v", d.sent)
-	heard.mu.Lock()
-	if heard.dry == 0 || heard.wet > 0 {
-		t.Errorf("the webhook heard of %d dry runs, and of %d that were not called so: %v", heard.dry, heard.wet,
-			heard.wetResources)
+	received.mu.Lock()
+	if received.dry == 0 || received.wet > 0 {
+		t.Errorf("the webhook received %d dry runs, and of %d that were not called so: %v", received.dry, received.wet,
+			received.wetResources)
 	}
-	heard.mu.Unlock()
+	received.mu.Unlock()
 	for _, spec := range []corev1.ServiceSpec{{ClusterIP: "10.96.0.78", Ports: wet.Spec.Ports[:1]},
 		{Type: corev1.ServiceTypeNodePort, Ports: wet.Spec.Ports}} {
 		if err := errOf(services.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "wet"}, Spec: spec},
@@ -438,7 +438,7 @@ func TestDryRunsOfEveryKind(t *testing.T) {
 			t.Errorf("an address or a port whose service only dry runs deleted: %v", err)
 		}
 	}
-	d.sideEffects(t, heard, hook)
+	d.sideEffects(t, received, hook)
 }
 
 // dryBases returns the objects to use.
@@ -537,12 +537,12 @@ func (d *dryRuns) store(t *testing.T, bases []*unstructured.Unstructured, hook *
 	}
 	d.listen(t, "hears-all", hook.URL, hook, "*", "*/*", admissionregistrationv1.SideEffectClassNoneOnDryRun)
 	testwait.Until(t, "the webhook", func() error {
-		heard, _ := hook.Config.Handler.(*listener)
+		received, _ := hook.Config.Handler.(*listener)
 		d.dry(t, http.MethodPost, "/api/v1/namespaces/default/configmaps", jsonType,
 			map[string]any{"metadata": map[string]any{"name": "x"}})
-		heard.mu.Lock()
-		defer heard.mu.Unlock()
-		if heard.dry == 0 {
+		received.mu.Lock()
+		defer received.mu.Unlock()
+		if received.dry == 0 {
 			return errors.New("it hears nothing yet")
 		}
 		return nil
@@ -581,7 +581,7 @@ func (d *dryRuns) listen(t *testing.T, name, url string, hook *httptest.Server, 
 
 // sideEffects requires that a webhook without support for dry runs is not called: they are
 // rejected.
-func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Server) {
+func (d *dryRuns) sideEffects(t *testing.T, received *listener, hook *httptest.Server) {
 	t.Helper()
 	d.listen(t, "acts", hook.URL+"/leases", hook, "coordination.k8s.io", "leases",
 		admissionregistrationv1.SideEffectClassSome)
@@ -594,20 +594,20 @@ func (d *dryRuns) sideEffects(t *testing.T, heard *listener, hook *httptest.Serv
 		}
 		return nil
 	})
-	heard.mu.Lock()
-	if heard.leases > 0 {
+	received.mu.Lock()
+	if received.leases > 0 {
 		t.Error("a webhook with side effects heard of a dry run")
 	}
-	heard.mu.Unlock()
+	received.mu.Unlock()
 	if status, text := d.send(t, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", jsonType,
 		lease); status != http.StatusCreated {
 		t.Errorf("a request that is not a dry run: %d %s", status, text)
 	}
-	heard.mu.Lock()
-	if heard.leases != 1 {
-		t.Errorf("the webhook with side effects heard of %d requests", heard.leases)
+	received.mu.Lock()
+	if received.leases != 1 {
+		t.Errorf("the webhook with side effects received %d requests", received.leases)
 	}
-	heard.mu.Unlock()
+	received.mu.Unlock()
 }
 
 // signingRequest returns a certificate request in the API's form.

@@ -82,7 +82,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	})
 	var err error
 	s.ext.usage, err = usage.New(usage.Config{
-		Reader: s.reader, Sampler: &usage.Sampler{Ask: s.askAgent()}, Authorizer: s.generic.Authorizer,
+		Reader: s.reader, Sampler: &usage.Sampler{Read: s.readSummary()}, Authorizer: s.generic.Authorizer,
 		Groups: s.groups, Aggregated: s.generic.AggregatedDiscoveryGroupManager,
 		Next: compression.Lists(s.ext.crds),
 	})
@@ -130,9 +130,9 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 // group to another server. A nil source ends it.
 func (s *Server) ServeExternalMetrics(source externalmetrics.Source) { s.ext.external.Serve(source) }
 
-// askAgent returns the function that reads the usage of nodes and pods from node agents, through
+// readSummary returns the function that reads the usage of nodes and pods from node agents, through
 // the server's own proxy.
-func (s *Server) askAgent() func(ctx context.Context, node string) (*usage.Summary, error) {
+func (s *Server) readSummary() func(ctx context.Context, node string) (*usage.Summary, error) {
 	client := sync.OnceValues(func() (restclient.Interface, error) {
 		c := s.serverClient()
 		c.NegotiatedSerializer, c.QPS = s.set.Codecs, -1

@@ -245,9 +245,9 @@ func FuzzQueries(f *testing.F) {
 	})
 }
 
-// FuzzStrangers sends whole requests from the network without a certificate: nothing is done for
+// FuzzUnauthenticated sends whole requests from the network without a certificate: nothing is done for
 // them, whatever identity they claim.
-func FuzzStrangers(f *testing.F) {
+func FuzzUnauthenticated(f *testing.F) {
 	target := newTarget(f)
 	for _, text := range []string{
 		"Authorization: Bearer 0123ab.0123456789abcdef\n",

@@ -314,7 +314,7 @@ func (w *follower) session(ctx context.Context, t *testing.T, configs clientcore
 			if v <= w.at {
 				t.Errorf("version %d of %s came after %d", v, m.Name, w.at)
 			}
-			w.hear(t, e.Type, m)
+			w.expect(t, e.Type, m)
 			w.at, w.seen[v] = v, m.Name
 		}
 		if until > 0 && w.at >= until {
@@ -324,8 +324,8 @@ func (w *follower) session(ctx context.Context, t *testing.T, configs clientcore
 	return ctx.Err()
 }
 
-// hear applies an event, which must be possible: otherwise an event was skipped.
-func (w *follower) hear(t *testing.T, what watch.EventType, m *corev1.ConfigMap) {
+// expect applies an event, which must be possible: otherwise an event was skipped.
+func (w *follower) expect(t *testing.T, what watch.EventType, m *corev1.ConfigMap) {
 	if _, known := w.view[m.Name]; known != (what != watch.Added) {
 		t.Errorf("%s of %s, which is there: %v", what, m.Name, known)
 	}

@@ -288,7 +288,7 @@ func testPatchTypes(t *testing.T, r *running) {
 	for _, c := range []struct {
 		kind, path, body string
 		status           int
-		says             string
+		message          string
 	}{
 		{"application/json-patch+json", path,
 			`[{"op":"test","path":"/data/a","value":"1"},{"op":"add","path":"/data/b","value":"2"}]`, 200, `"b":"2"`},
@@ -317,8 +317,8 @@ func testPatchTypes(t *testing.T, r *running) {
 		{"text/plain", path, `{}`, 415, "UnsupportedMediaType"},
 	} {
 		status, text, _ := r.raw(t, "PATCH", c.path, map[string]string{"Content-Type": c.kind}, []byte(c.body))
-		if status != c.status || !strings.Contains(text, c.says) {
-			t.Errorf("%s %s: %d %.400s, want %d with %q", c.kind, c.body, status, text, c.status, c.says)
+		if status != c.status || !strings.Contains(text, c.message) {
+			t.Errorf("%s %s: %d %.400s, want %d with %q", c.kind, c.body, status, text, c.status, c.message)
 		}
 	}
 }

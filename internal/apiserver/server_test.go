@@ -238,11 +238,11 @@ func testRemoteCertificate(t *testing.T, r *running) {
 		metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a node may list deployments: %v", err)
 	}
-	stranger, err := pki.Open(pki.Config{Dir: t.TempDir(), NodeName: "x"}, time.Now())
+	other, err := pki.Open(pki.Config{Dir: t.TempDir(), NodeName: "x"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.remote(t, stranger.Admin.Pair()).CoreV1().Nodes().List(t.Context(),
+	if _, err := r.remote(t, other.Admin.Pair()).CoreV1().Nodes().List(t.Context(),
 		metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a certificate of another authority: %v", err)
 	}
@@ -346,8 +346,8 @@ func testScale(t *testing.T, r *running) {
 	if d, err := c.Get(ctx, "scaled", metav1.GetOptions{}); err != nil || *d.Spec.Replicas != 4 || d.Generation != 2 {
 		t.Errorf("replicas %d, generation %d, %v", *d.Spec.Replicas, d.Generation, err)
 	}
-	stranger := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "scaled", UID: "another"}}
-	if _, err = c.UpdateScale(ctx, "scaled", stranger, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+	other := &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "scaled", UID: "another"}}
+	if _, err = c.UpdateScale(ctx, "scaled", other, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
 		t.Errorf("the scale of another deployment by this name: %v", err)
 	}
 	status, text, _ := r.raw(t, "GET", "/apis/apps/v1/namespaces/default/deployments/scaled/scale",

@@ -30,9 +30,9 @@ func TestStatusOfAnotherObject(t *testing.T) {
 			t.Fatalf("POST %s: %d %s", c.list, status, text)
 		}
 		for _, p := range []struct {
-			patch  string
-			status []int
-			says   string
+			patch   string
+			status  []int
+			message string
 		}{
 			{`{"metadata":{"uid":"x"}}`, []int{http.StatusConflict, http.StatusUnprocessableEntity}, "x"},
 			{`{"metadata":{"deletionGracePeriodSeconds":7}}`, []int{http.StatusUnprocessableEntity},
@@ -40,9 +40,9 @@ func TestStatusOfAnotherObject(t *testing.T) {
 			{`{"metadata":{"resourceVersion":"1"}}`, []int{http.StatusConflict}, "modified"},
 		} {
 			status, text, _ := r.raw(t, "PATCH", c.list+"/a/status", merge, []byte(p.patch))
-			if !slices.Contains(p.status, status) || !strings.Contains(text, p.says) {
+			if !slices.Contains(p.status, status) || !strings.Contains(text, p.message) {
 				t.Errorf("PATCH %s/a/status %s: %d %s, want %v with %q", c.list, p.patch, status, text, p.status,
-					p.says)
+					p.message)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func TestRequestsOfPodSubresources(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body string
 		status             int
-		says               string
+		message            string
 	}{
 		{"POST", pod + "/a/eviction", eviction("policy/v1"), http.StatusCreated, "Success"},
 		{"POST", pod + "/a/eviction", eviction("policy/v1beta1"), http.StatusCreated, "Success"},
@@ -124,8 +124,8 @@ func TestRequestsOfPodSubresources(t *testing.T) {
 		{"POST", pod + "/a/binding", bind("node-1.example"), http.StatusCreated, "Success"},
 	} {
 		status, text, _ := r.raw(t, c.method, c.path, nil, []byte(c.body))
-		if status != c.status || !strings.Contains(text, c.says) {
-			t.Errorf("%s %s %s: %d %s, want %d with %q", c.method, c.path, c.body, status, text, c.status, c.says)
+		if status != c.status || !strings.Contains(text, c.message) {
+			t.Errorf("%s %s %s: %d %s, want %d with %q", c.method, c.path, c.body, status, text, c.status, c.message)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func of(ctx context.Context) *connection { return ctx.Value(connectionKey{}).(*c
 
 // A connection too many closes one of the source with the most, first one without a complete
 // handshake.
-func TestGuestsMakeRoom(t *testing.T) {
+func TestNewConnectionClosesAnOldOne(t *testing.T) {
 	const alone, crowd, six, sixToo = "192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8::ffff]:2"
 	for _, c := range []struct {
 		name  string
@@ -47,8 +47,8 @@ func TestGuestsMakeRoom(t *testing.T) {
 		out   int   // whose connection is closed for one more
 	}{
 		{"the oldest of a crowd", []string{alone, crowd, crowd}, []int{0, 1, 2}, 1},
-		{"who has not spoken", []string{crowd, crowd, crowd}, []int{0, 2}, 1},
-		{"who has spoken goes before somebody who is alone", []string{alone, crowd, crowd}, []int{1, 2}, 1},
+		{"one without a handshake", []string{crowd, crowd, crowd}, []int{0, 2}, 1},
+		{"one of a crowd goes before one that is alone", []string{alone, crowd, crowd}, []int{1, 2}, 1},
 		{"a network is one source", []string{"192.0.2.7:1", six, sixToo}, []int{0, 1, 2}, 1},
 		{"the oldest where all are alone", []string{crowd, "192.0.2.7:1", six}, nil, 0},
 	} {
@@ -76,7 +76,7 @@ func TestGuestsMakeRoom(t *testing.T) {
 
 // For any sequence of connections, the limits hold, authenticated ones are never closed, and
 // nothing is counted twice.
-func TestGuestsAreBounded(t *testing.T) {
+func TestUnauthenticatedConnectionsAreBounded(t *testing.T) {
 	const most, requests = 5, 20
 	g := newUnauthenticatedConns(most, requests)
 	type conn struct {
@@ -131,8 +131,8 @@ func TestGuestsAreBounded(t *testing.T) {
 	}
 }
 
-// askedBy is a request of a user.
-func askedBy(ctx context.Context, name string, groups ...string) *http.Request {
+// requestAs is a request of a user.
+func requestAs(ctx context.Context, name string, groups ...string) *http.Request {
 	return httptest.NewRequest(http.MethodGet, "/api",
 		nil).WithContext(apirequest.WithUser(ctx, &user.DefaultInfo{Name: name, Groups: groups}))
 }
@@ -150,16 +150,16 @@ func TestRooms(t *testing.T) {
 			}
 		})))
 		for range 3 {
-			go h.ServeHTTP(httptest.NewRecorder(), askedBy(t.Context(), "greedy"))
+			go h.ServeHTTP(httptest.NewRecorder(), requestAs(t.Context(), "greedy"))
 		}
 		synctest.Wait()
 		gone, cancel := context.WithCancel(t.Context())
-		go h.ServeHTTP(httptest.NewRecorder(), askedBy(gone, "greedy"))
+		go h.ServeHTTP(httptest.NewRecorder(), requestAs(gone, "greedy"))
 		synctest.Wait()
 		if len(served) != 2 {
 			t.Fatalf("%d requests of one user are served", len(served))
 		}
-		h.ServeHTTP(httptest.NewRecorder(), askedBy(t.Context(), "other")) // returns
+		h.ServeHTTP(httptest.NewRecorder(), requestAs(t.Context(), "other")) // returns
 		cancel()
 		synctest.Wait()
 		close(release)
@@ -171,7 +171,7 @@ func TestRooms(t *testing.T) {
 }
 
 // Anonymous requests share a small limit and do not wait; probes and users are not affected.
-func TestStrangersShareARoom(t *testing.T) {
+func TestAnonymousRequestsShareALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
@@ -186,27 +186,27 @@ func TestStrangersShareARoom(t *testing.T) {
 					<-release
 				}
 			}))
-		ask := func(path, name string, groups ...string) *httptest.ResponseRecorder {
-			w, r := httptest.NewRecorder(), askedBy(t.Context(), name, groups...)
+		get := func(path, name string, groups ...string) *httptest.ResponseRecorder {
+			w, r := httptest.NewRecorder(), requestAs(t.Context(), name, groups...)
 			r.URL.Path = path
 			h.ServeHTTP(w, r)
 			return w
 		}
 		for range maxAnonymousRequests {
-			go ask("/version", user.Anonymous, user.AllUnauthenticated)
+			go get("/version", user.Anonymous, user.AllUnauthenticated)
 			synctest.Wait()
 		}
 		if inside != maxAnonymousRequests {
 			t.Fatalf("%d anonymous requests are served at once", inside)
 		}
-		if w := ask("/version", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusTooManyRequests ||
+		if w := get("/version", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusTooManyRequests ||
 			w.Header().Get("Retry-After") == "" {
 			t.Errorf("one more: %d %v", w.Code, w.Header())
 		}
-		if w := ask("/readyz", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusOK {
+		if w := get("/readyz", user.Anonymous, user.AllUnauthenticated); w.Code != http.StatusOK {
 			t.Errorf("a probe: %d", w.Code)
 		}
-		if w := ask("/version", "ann", user.AllAuthenticated); w.Code != http.StatusAccepted {
+		if w := get("/version", "ann", user.AllAuthenticated); w.Code != http.StatusAccepted {
 			t.Errorf("a user: %d", w.Code)
 		}
 	})

@@ -98,9 +98,9 @@ func (o *object) compare(t *testing.T, c upstreamCase, found *differences) {
 		}
 		return *errs
 	}
-	said := o.createErrors
+	answers := o.createErrors
 	if o.stored || c.Sub != "" {
-		said = o.updateErrors
+		answers = o.updateErrors
 	} else {
 		a := o.createErrors(t, c)
 		found.compare(c, "create", c.Create, a.errs)
@@ -122,7 +122,7 @@ func (o *object) compare(t *testing.T, c upstreamCase, found *differences) {
 			found.compare(c, "updated"+c.Sub, c.Updated, u.stored)
 		}
 	}
-	if a := said(t, c); a.errs == nil {
+	if a := answers(t, c); a.errs == nil {
 		found.compare(c, "warnings"+c.Sub, c.Warnings, a.warnings)
 	}
 }
@@ -135,15 +135,15 @@ func renames(c upstreamCase) bool {
 
 // differences are the places where carob answers differently from upstream.
 type differences struct {
-	known map[string]bool // and whether the difference occurs
-	asked int
+	known    map[string]bool // and whether the difference occurs
+	requests int
 	// By their consequence for a client.
 	refused, accepted, worded, warned, completed []string
 	details                                      []string
 }
 
 func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
-	d.asked++
+	d.requests++
 	if slices.Equal(general(got), general(want)) {
 		return
 	}
@@ -171,7 +171,7 @@ func (d *differences) compare(c upstreamCase, verb string, want, got []string) {
 func (d *differences) report(t *testing.T) {
 	t.Helper()
 	t.Logf(
-		"%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings, %d stored otherwise", d.asked, len(d.refused), len(d.accepted), len(d.worded), len(d.warned), len(d.completed))
+		"%d questions; %d refused only here, %d accepted only here, %d refused in other words, %d with other warnings, %d stored otherwise", d.requests, len(d.refused), len(d.accepted), len(d.worded), len(d.warned), len(d.completed))
 	if *writeKnown {
 		var b strings.Builder
 		b.WriteString(

@@ -15,9 +15,9 @@ type addonSwitch struct {
 	// anybody includes definitions that carob did not install, unless their labels disable the add-on.
 	anybody bool
 
-	mu   sync.Mutex
-	on   bool
-	tell func(on bool) // nil until the part is there
+	mu     sync.Mutex
+	on     bool
+	notify func(on bool) // nil until the part is there
 }
 
 // changed is called for each custom resource definition; labels is nil when it is gone.
@@ -31,18 +31,18 @@ func (s *addonSwitch) changed(definition string, labels map[string]string) {
 	if s.on == on {
 		return
 	}
-	if s.on = on; s.tell != nil {
-		s.tell(on)
+	if s.on = on; s.notify != nil {
+		s.notify(on)
 	}
 }
 
 // follow calls a part with the state now and after each change.
-func (s *addonSwitch) follow(tell func(on bool)) {
+func (s *addonSwitch) follow(notify func(on bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell = tell
+	s.notify = notify
 	if s.on {
-		tell(true)
+		notify(true)
 	}
 }
 
@@ -59,7 +59,7 @@ type poolDefinitions struct {
 	mu       sync.Mutex
 	names    map[string]bool
 	disabled bool // the add-on is disabled
-	tell     func(map[string]bool)
+	notify   func(map[string]bool)
 }
 
 // changed is called for each custom resource definition; labels is nil when it is gone.
@@ -81,8 +81,8 @@ func (d *poolDefinitions) changed(definition string, labels map[string]string) {
 	if a, _ := addons.Find(addons.Inference); definition == a.Switch {
 		d.disabled = labels[addons.State] == addons.Disabled
 	}
-	if now := d.served(); d.tell != nil && !maps.Equal(before, now) {
-		d.tell(now)
+	if now := d.served(); d.notify != nil && !maps.Equal(before, now) {
+		d.notify(now)
 	}
 }
 
@@ -94,9 +94,9 @@ func (d *poolDefinitions) served() map[string]bool {
 }
 
 // follow calls a part with the definitions now and after each change.
-func (d *poolDefinitions) follow(tell func(map[string]bool)) {
+func (d *poolDefinitions) follow(notify func(map[string]bool)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.tell = tell
-	tell(d.served())
+	d.notify = notify
+	notify(d.served())
 }

@@ -135,8 +135,8 @@ type unservedRanges struct {
 	*unserved.Ranges
 	log klog.Logger
 
-	mu   sync.Mutex
-	told []unserved.Overlap
+	mu       sync.Mutex
+	reported []unserved.Overlap
 }
 
 func (u *unservedRanges) sync() {
@@ -148,10 +148,10 @@ func (u *unservedRanges) sync() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, o := range taken {
-		if !slices.Contains(u.told, o) {
+		if !slices.Contains(u.reported, o) {
 			u.log.Error(nil, "This host has a route into the service range: choose another range with --service-cidr",
 				"range", o.Range, "route", o.Route)
 		}
 	}
-	u.told = taken
+	u.reported = taken
 }

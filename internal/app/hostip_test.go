@@ -18,13 +18,13 @@ func TestMachineFollowsItsAddresses(t *testing.T) {
 		return out
 	}
 	var now []netip.Addr
-	var told [][]netip.Addr
+	var reported [][]netip.Addr
 	in, err := instance.Derive(instance.Flags{PodCIDR: "10.88.0.0/16"}, "h")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &machine{in: in, find: func() []netip.Addr { return now },
-		change: func(ips []netip.Addr) { told = append(told, ips) }}
+		change: func(ips []netip.Addr) { reported = append(reported, ips) }}
 	m.update()
 	if got := m.hostIPs(); !slices.Equal(got, addrs("10.88.0.1")) {
 		t.Errorf("without a network: %v", got)
@@ -42,7 +42,7 @@ func TestMachineFollowsItsAddresses(t *testing.T) {
 			t.Errorf("with %v: %v, want %v", step.found, got, step.want)
 		}
 	}
-	if len(told) != 2 {
-		t.Errorf("notified of %v", told)
+	if len(reported) != 2 {
+		t.Errorf("notified of %v", reported)
 	}
 }

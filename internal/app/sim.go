@@ -41,11 +41,11 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 	if s.Seeds == 1 {
 		return simulateOne(ctx, s, out)
 	}
-	said := time.Now()
+	printed := time.Now()
 	t, err := sim.RunSeeds(ctx,
 		sim.Seeds{First: s.Seed, Count: s.Seeds, Hours: s.Hours, All: s.All, Break: s.Break, Done: func(done uint64) {
-			if now := time.Now(); now.Sub(said) >= simProgress {
-				said = now
+			if now := time.Now(); now.Sub(printed) >= simProgress {
+				printed = now
 				_, _ = fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
 			}
 		}})

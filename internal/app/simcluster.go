@@ -119,14 +119,14 @@ func simulateSeeds(ctx context.Context, s cli.Simulation, names []string, out, p
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(simGC))
 	var (
-		mu     sync.Mutex
-		next   uint64
-		done   uint64
-		bad    error
-		badAt  uint64
-		said   = time.Now()
-		group  sync.WaitGroup
-		locked = func(do func()) {
+		mu      sync.Mutex
+		next    uint64
+		done    uint64
+		bad     error
+		badAt   uint64
+		printed = time.Now()
+		group   sync.WaitGroup
+		locked  = func(do func()) {
 			mu.Lock()
 			defer mu.Unlock()
 			do()
@@ -151,8 +151,8 @@ func simulateSeeds(ctx context.Context, s cli.Simulation, names []string, out, p
 					bad, badAt = err, seed
 				}
 				done++
-				if now := time.Now(); now.Sub(said) >= simProgress {
-					said = now
+				if now := time.Now(); now.Sub(printed) >= simProgress {
+					printed = now
 					_, _ = fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
 				}
 			})

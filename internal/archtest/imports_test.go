@@ -227,7 +227,7 @@ func TestRulesCanFail(t *testing.T) {
 	}
 }
 
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
+func TestEveryPackageHasAComment(t *testing.T) {
 	for _, p := range list(t) {
 		if len(p.GoFiles) == 0 || path.Base(p.ImportPath) == "testdata" {
 			continue

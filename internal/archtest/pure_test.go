@@ -169,7 +169,7 @@ func variables(f *ast.File) (found []impurity) {
 const anyOrder = "any order:"
 
 func statements(fset *token.FileSet, f *ast.File, info *types.Info) (found []impurity) {
-	say := func(n ast.Node, what string) { found = append(found, impurity{n.Pos(), what}) }
+	add := func(n ast.Node, what string) { found = append(found, impurity{n.Pos(), what}) }
 	reasons := map[int]bool{}
 	for _, g := range f.Comments {
 		for _, c := range g.List {
@@ -187,22 +187,22 @@ func statements(fset *token.FileSet, f *ast.File, info *types.Info) (found []imp
 				sorted[n.Args[0]] = true
 			} else if (name == "maps.Keys" || name == "maps.Values" || name == "maps.All") && !sorted[n] &&
 				!reasons[fset.Position(n.Pos()).Line] {
-				say(n, name+" comes in random order: sort it, or say why it does not matter: // "+anyOrder+" …")
+				add(n, name+" comes in random order: sort it, or say why it does not matter: // "+anyOrder+" …")
 			}
 		case *ast.GoStmt:
-			say(n, "starts a goroutine")
+			add(n, "starts a goroutine")
 		case *ast.ChanType:
-			say(n, "uses a channel")
+			add(n, "uses a channel")
 		case *ast.RangeStmt:
 			if _, isMap := info.Types[n.X].Type.Underlying().(*types.Map); isMap &&
 				!reasons[fset.Position(n.Pos()).Line] {
-				say(
+				add(
 					n,
 					"ranges over a map, whose order is random: use slices.Sorted(maps.Keys(m)), or say why it does not matter: // "+anyOrder+" …")
 			}
 		case *ast.SelectorExpr:
 			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && clock[n.Sel.Name] {
-				say(n, "time."+n.Sel.Name+" reads the clock: take now as an argument")
+				add(n, "time."+n.Sel.Name+" reads the clock: take now as an argument")
 			}
 		}
 		return true

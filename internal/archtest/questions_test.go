@@ -141,9 +141,9 @@ func spread(changed map[string]string, calls map[string][]string) {
 	}
 }
 
-// examine tells of each function of a package what it changes beyond its own variables, and whom it calls.
+// examine reports what each function of a package changes beyond its own variables, and what it calls.
 func examine(t *testing.T, fset *token.FileSet, path string, files []*ast.File, exports importer.Lookup,
-	tell func(name string, fn *ast.FuncDecl, e *effects)) {
+	report func(name string, fn *ast.FuncDecl, e *effects)) {
 	t.Helper()
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{},
 		Defs: map[*ast.Ident]types.Object{}}
@@ -159,7 +159,7 @@ func examine(t *testing.T, fset *token.FileSet, path string, files []*ast.File, 
 			}
 			e := &effects{fset: fset, info: info, fresh: map[types.Object]bool{}}
 			ast.Inspect(fn.Body, e.visit)
-			tell(info.Defs[fn.Name].(*types.Func).FullName(), fn, e)
+			report(info.Defs[fn.Name].(*types.Func).FullName(), fn, e)
 		}
 	}
 }

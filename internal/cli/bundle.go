@@ -167,19 +167,19 @@ func (b *bundle) addSecrets(ctx context.Context) error {
 }
 
 func (b *bundle) addEnvironment(spec *corev1.PodSpec) {
-	learn := func(env []corev1.EnvVar) {
+	redact := func(env []corev1.EnvVar) {
 		for _, e := range env {
 			b.redact.Add(e.Value)
 		}
 	}
 	for _, c := range spec.InitContainers {
-		learn(c.Env)
+		redact(c.Env)
 	}
 	for _, c := range spec.Containers {
-		learn(c.Env)
+		redact(c.Env)
 	}
 	for _, c := range spec.EphemeralContainers {
-		learn(c.Env)
+		redact(c.Env)
 	}
 }
 

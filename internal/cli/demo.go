@@ -109,7 +109,7 @@ type demo struct {
 	outputErr error
 }
 
-func (d *demo) say(format string, args ...any) {
+func (d *demo) printf(format string, args ...any) {
 	d.write("%6d ms  %s\n", time.Since(d.start).Milliseconds(), fmt.Sprintf(format, args...))
 }
 
@@ -140,7 +140,7 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	if _, err := pods.Create(ctx, demoPod(), metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create the pod: %w", err)
 	}
-	d.say("created: the API server has stored the pod")
+	d.printf("created: the API server has stored the pod")
 	last, err := d.follow(ctx, w, &corev1.Pod{}, func(p *corev1.Pod) bool { return p != nil && podReady(p) })
 	if err != nil {
 		return err
@@ -150,17 +150,17 @@ func (d *demo) run(ctx context.Context, keep bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("send a request to the pod: %w", err)
 	}
-	d.say("a request through the API server is answered: %s", firstLine(answer))
+	d.printf("a request through the API server is answered: %s", firstLine(answer))
 	logs, err := pods.GetLogs(demoName, &corev1.PodLogOptions{Container: "web"}).DoRaw(ctx)
 	if err != nil {
 		return fmt.Errorf("read the pod's log: %w", err)
 	}
-	d.say("its log:")
+	d.printf("its log:")
 	for l := range strings.Lines(string(logs)) {
 		d.write("           | %s", l)
 	}
 	if keep {
-		d.say("still running: %s", d.next)
+		d.printf("still running: %s", d.next)
 		return nil
 	}
 	if err := pods.Delete(ctx, demoName, metav1.DeleteOptions{}); err != nil {
@@ -177,7 +177,7 @@ func (d *demo) deletePod(ctx context.Context) {
 	err := d.c.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, demoName,
 		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
 	if err != nil && !apierrors.IsNotFound(err) {
-		d.say("the pod was not deleted: %v", err)
+		d.printf("the pod was not deleted: %v", err)
 	}
 }
 
@@ -220,15 +220,15 @@ func (d *demo) follow(ctx context.Context, w watch.Interface, last *corev1.Pod,
 				return last, fmt.Errorf("watch: %w", apierrors.FromObject(ev.Object))
 			}
 			for _, n := range podChanges(last, pod) {
-				d.say("%s", n)
+				d.printf("%s", n)
 			}
 			if why := unschedulable(pod); why != "" && why != unschedulable(last) {
-				d.say("the pod cannot be scheduled: %s", why)
+				d.printf("the pod cannot be scheduled: %s", why)
 				d.printNodeProblems(ctx)
 			}
 			last = pod
 			if ev.Type == watch.Deleted {
-				d.say("gone")
+				d.printf("gone")
 				pod = nil
 			}
 			if done(pod) {
@@ -253,13 +253,13 @@ func unschedulable(p *corev1.Pod) string {
 func (d *demo) printNodeProblems(ctx context.Context) {
 	nodes, err := d.c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		d.say("list the nodes: %v", err)
+		d.printf("list the nodes: %v", err)
 		return
 	}
 	for _, n := range nodes.Items {
 		for _, c := range n.Status.Conditions {
 			if (c.Type == corev1.NodeReady) != (c.Status == corev1.ConditionTrue) {
-				d.say("node %s: %s is %s: %s", n.Name, c.Type, c.Status, c.Message)
+				d.printf("node %s: %s is %s: %s", n.Name, c.Type, c.Status, c.Message)
 			}
 		}
 	}
@@ -268,28 +268,28 @@ func (d *demo) printNodeProblems(ctx context.Context) {
 // podChanges describes what changed between two versions of a pod.
 func podChanges(old, pod *corev1.Pod) []string {
 	var news []string
-	say := func(format string, args ...any) { news = append(news, fmt.Sprintf(format, args...)) }
+	add := func(format string, args ...any) { news = append(news, fmt.Sprintf(format, args...)) }
 	if old.Spec.NodeName == "" && pod.Spec.NodeName != "" {
-		say("scheduled to node %s", pod.Spec.NodeName)
+		add("scheduled to node %s", pod.Spec.NodeName)
 	}
 	if old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
-		say("deletion requested: preStop hook, then SIGTERM, grace period %d s",
+		add("deletion requested: preStop hook, then SIGTERM, grace period %d s",
 			ptr.Deref(pod.DeletionGracePeriodSeconds, 0))
 	}
 	if old.Status.PodIP == "" && pod.Status.PodIP != "" {
-		say("sandbox is running with address %s", pod.Status.PodIP)
+		add("sandbox is running with address %s", pod.Status.PodIP)
 	}
 	news = append(news, containerNews("init container", old.Status.InitContainerStatuses,
 		pod.Status.InitContainerStatuses)...)
 	news = append(news, containerNews("container", old.Status.ContainerStatuses, pod.Status.ContainerStatuses)...)
 	if old.Status.Phase != pod.Status.Phase {
-		say("phase %s", pod.Status.Phase)
+		add("phase %s", pod.Status.Phase)
 	}
 	if podReady(old) != podReady(pod) {
 		if podReady(pod) {
-			say("ready: the readiness probe succeeded")
+			add("ready: the readiness probe succeeded")
 		} else {
-			say("no longer ready")
+			add("no longer ready")
 		}
 	}
 	return news

@@ -48,15 +48,15 @@ func TestDemoShowsWhyPodIsPending(t *testing.T) {
 // A demo whose output has no reader any more, or that is stopped, deletes its pod.
 func TestInterruptedDemoDeletesItsPod(t *testing.T) {
 	for name, c := range map[string]struct {
-		heard int // lines until the reader closes the pipe
+		lines int // lines until the reader closes the pipe
 		keep  bool
 		left  int
-	}{"head -1": {heard: 1}, "nobody": {}, "to be kept": {heard: 1, keep: true, left: 1}} {
+	}{"head -1": {lines: 1}, "nobody": {}, "to be kept": {lines: 1, keep: true, left: 1}} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			api := fake.NewClientset()
-			d := &demo{c: api, out: &closedPipe{lines: c.heard}, stop: cancel}
+			d := &demo{c: api, out: &closedPipe{lines: c.lines}, stop: cancel}
 			api.PrependReactor("create", "pods", func(clientgotesting.Action) (bool, runtime.Object, error) {
 				go func() { // what the cluster does with the pod
 					pod := demoPod()

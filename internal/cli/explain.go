@@ -215,8 +215,8 @@ func (x *explainer) failedLog(ctx context.Context, pods ...*corev1.Pod) *explain
 	return &explain.Log{LogRef: *ref, Text: string(text)}
 }
 
-// ask queries the node's gateway; unknown is why the result is not known.
-func (x *explainer) ask(ctx context.Context, path string, into any) (unknown string, err error) {
+// query queries the node's gateway; unknown is why the result is not known.
+func (x *explainer) query(ctx context.Context, path string, into any) (unknown string, err error) {
 	node, err := oneNode(ctx, x.c, x.node)
 	if err != nil {
 		return "", err
@@ -268,7 +268,7 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 		facts.Pods = append(facts.Pods, &pods.Items[i])
 	}
 	var states []explain.PoolState
-	if facts.Unknown, err = x.ask(ctx, routeapi.PoolsPath, &states); err != nil {
+	if facts.Unknown, err = x.query(ctx, routeapi.PoolsPath, &states); err != nil {
 		return nil, err
 	}
 	for i := range states {
@@ -312,7 +312,7 @@ func (x *explainer) route(ctx context.Context, group, resource, kind string) (ex
 		facts.Parents = append(facts.Parents, explain.Parent{Conditions: object.Status.Conditions})
 	}
 	var list routeapi.List
-	if facts.Unknown, err = x.ask(ctx, routeapi.Path, &list); err != nil {
+	if facts.Unknown, err = x.query(ctx, routeapi.Path, &list); err != nil {
 		return nil, err
 	}
 	for _, p := range list.Problems {

@@ -50,11 +50,11 @@ first start until its data directory is removed.`,
 				return nil
 			}
 			all := make([]machineCluster, len(dirs))
-			var asked sync.WaitGroup
+			var pending sync.WaitGroup
 			for i, d := range dirs {
-				asked.Go(func() { all[i] = r.clusterState(cmd.Context(), d) })
+				pending.Go(func() { all[i] = r.clusterState(cmd.Context(), d) })
 			}
-			asked.Wait()
+			pending.Wait()
 			if err := printObject(r.out, output, all,
 				func(w io.Writer) error { return printClusters(w, all) }); err != nil {
 				return err
@@ -96,7 +96,7 @@ func (r *root) clusterState(ctx context.Context, dataDir string) machineCluster 
 	c.Version, c.URL, c.PID = owner.Version, owner.URL, owner.PID
 	st := clusterStatus{Standalone: owner.Standalone}
 	of.kubeconfig = in.Kubeconfig
-	of.askCluster(ctx, &st)
+	of.readCluster(ctx, &st)
 	c.State, c.Problem = "not ready", st.Problem
 	if st.Ready {
 		c.State = "ready"

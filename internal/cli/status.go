@@ -84,7 +84,7 @@ func (r *root) status(ctx context.Context) (clusterStatus, error) {
 			return clusterStatus{}, err
 		}
 		st := clusterStatus{Kubeconfig: r.kubeconfig, URL: cfg.Host}
-		r.askCluster(ctx, &st)
+		r.readCluster(ctx, &st)
 		st.Running = st.Problem == ""
 		return st, nil
 	}
@@ -99,12 +99,12 @@ func (r *root) status(ctx context.Context) (clusterStatus, error) {
 		st.MemoryKB = residentKB(owner.PID)
 		of := *r
 		of.kubeconfig = in.Kubeconfig
-		of.askCluster(ctx, &st)
+		of.readCluster(ctx, &st)
 	}
 	return st, nil
 }
 
-func (r *root) askCluster(ctx context.Context, st *clusterStatus) {
+func (r *root) readCluster(ctx context.Context, st *clusterStatus) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c, err := r.client()

@@ -43,11 +43,11 @@ killed, exit codes. It also works for deleted pods.`,
 			if err != nil {
 				return err
 			}
-			ask := podEntries
+			read := podEntries
 			if r.standalone() {
-				ask = ownEntries
+				read = ownEntries
 			}
-			entries, err := ask(cmd.Context(), c, namespace, name, node)
+			entries, err := read(cmd.Context(), c, namespace, name, node)
 			if err != nil {
 				return err
 			}

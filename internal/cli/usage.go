@@ -92,7 +92,7 @@ func exactArgs(n int) cobra.PositionalArgs {
 		if len(args) == n {
 			return nil
 		}
-		return wantsArgs(cmd)
+		return argumentError(cmd)
 	}
 }
 
@@ -101,10 +101,10 @@ func someArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return nil
 	}
-	return wantsArgs(cmd)
+	return argumentError(cmd)
 }
 
-func wantsArgs(cmd *cobra.Command) error {
+func argumentError(cmd *cobra.Command) error {
 	return usagef("usage: %s\nSee '%s --help'", strings.TrimSuffix(cmd.UseLine(), " [flags]"), cmd.CommandPath())
 }
 

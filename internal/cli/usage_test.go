@@ -74,14 +74,14 @@ func TestEveryCommandHasHelp(t *testing.T) {
 
 // An invalid command line exits with 2, and the message lists what is valid.
 func TestInvalidUseExitsWith2(t *testing.T) {
-	refused := func(t *testing.T, args []string, says ...string) {
+	refused := func(t *testing.T, args []string, texts ...string) {
 		t.Helper()
 		_, err := carob(t, args...)
 		if exitCode(err) != exitUsage {
 			t.Errorf("carob %q: exit code %d, want %d: %v", args, exitCode(err), exitUsage, err)
 			return
 		}
-		for _, s := range says {
+		for _, s := range texts {
 			if !strings.Contains(message(err), s) {
 				t.Errorf("carob %q: %q lacks %q", args, message(err), s)
 			}
@@ -119,11 +119,11 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 			if cmd.Args != nil && cmd.Args(cmd, nil) != nil {
 				args = append(args, "x", "y")
 			}
-			says := []string{"--" + f.Name, "@wrong@"}
+			texts := []string{"--" + f.Name, "@wrong@"}
 			if c, ok := f.Value.(*choice); ok {
-				says = append(says, c.either())
+				texts = append(texts, c.either())
 			}
-			refused(t, args, says...)
+			refused(t, args, texts...)
 		})
 	})
 	refused(t, []string{"stats"}, "did you mean status?")

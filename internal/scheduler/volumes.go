@@ -228,7 +228,7 @@ func (s *Scheduler) volumeNeeds(p *placement.Pod) (*volume.Needs, *volume.Refusa
 	needs, no := volume.NeedsOf(p.Object, p.Claims, s.volumes,
 		func(claim string) bool { return s.cluster.Uses(p, claim) })
 	if needs != nil && s.volumes.csi.watched {
-		needs.Ask(knownDrivers{s})
+		needs.AddDrivers(knownDrivers{s})
 	}
 	return needs, no
 }

@@ -40,7 +40,7 @@ func (a *agent) add(o *object) {
 	own.published, own.last = own.pod.Status, own.pod.Status
 	if o.refused != nil && own.pod.DeletionTimestamp == nil && !ended(own.pod.Status.Phase) && !own.gone {
 		own.rejected = o.refused
-		o.ask(w.loop.now, time.Second)
+		o.requestDeletion(w.loop.now, time.Second)
 	}
 	if own.gone { // only the runtime has it (L7.17)
 		p := own.pod.DeepCopy()
@@ -54,7 +54,7 @@ func (a *agent) add(o *object) {
 			own.published, own.last = p.Status, p.Status
 		}
 		own.pod, own.runs = p, p
-		o.ask(w.loop.now, time.Second)
+		o.requestDeletion(w.loop.now, time.Second)
 	}
 	if !allocated(own.pod) {
 		o.granted = append(o.granted, own.pod) // admitted without a check (L3.10)
@@ -101,11 +101,11 @@ func (a *agent) notify(o *object) {
 				pod = own.pod
 			}
 			if pod.DeletionGracePeriodSeconds == nil {
-				o.ask(w.loop.now, tgps(pod))
+				o.requestDeletion(w.loop.now, tgps(pod))
 			}
 		}
 		if d := pod.DeletionGracePeriodSeconds; d != nil {
-			o.ask(w.loop.now, time.Duration(*d)*time.Second)
+			o.requestDeletion(w.loop.now, time.Duration(*d)*time.Second)
 		}
 		before := own.pod
 		own.pod = pod
@@ -176,7 +176,7 @@ func (a *agent) relist() {
 		return
 	}
 	for _, own := range slices.Clone(a.owners) {
-		if a.w.deafFor() == 0 && own.listedAnew() {
+		if a.w.silentFor() == 0 && own.listedAnew() {
 			own.refresh()
 		}
 	}
@@ -209,7 +209,7 @@ func (a *agent) stepAll() {
 
 // crash ends the agent at once. Calls that reached the runtime may still take effect.
 func (a *agent) crash() {
-	if a.down || a.w.calmed {
+	if a.down || a.w.faultsEnded {
 		return
 	}
 	a.down = true

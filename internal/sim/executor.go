@@ -110,7 +110,7 @@ func (own *owner) effect(f *flight) {
 		}
 	case podlife.AdmitResize: // no call of the runtime
 	default:
-		if w.deafFor() > 0 {
+		if w.silentFor() > 0 {
 			own.finish(f, failure("", "the runtime does not answer"), nil)
 			return
 		}

@@ -53,7 +53,7 @@ func (w *world) planFaults() {
 		d := w.upTo(3 * time.Minute)
 		w.sometime(func() {
 			w.logf("the runtime does not answer for %v", d)
-			w.deaf = later(w.deaf, w.loop.now.Add(d))
+			w.silent = later(w.silent, w.loop.now.Add(d))
 		})
 	}
 	for range w.rand.IntN(3) * w.rand.IntN(2) {
@@ -64,7 +64,7 @@ func (w *world) planFaults() {
 // reboot restarts the machine: the agent comes back; processes, sandboxes, and mounts are gone.
 // With keep, the runtime still has its records.
 func (w *world) reboot(keep bool) {
-	if w.agent.down || w.calmed {
+	if w.agent.down || w.faultsEnded {
 		return
 	}
 	w.logf("the machine restarts, the runtime remembers: %v", keep)
@@ -95,7 +95,7 @@ func (w *world) jump(d time.Duration) {
 // setBack sets the clock back, with or without an agent that observes the change.
 func (w *world) setBack(d time.Duration, crash bool) {
 	if crash {
-		if w.agent.down || w.calmed {
+		if w.agent.down || w.faultsEnded {
 			return
 		}
 		w.agent.crash()
@@ -166,10 +166,10 @@ func (w *world) accident(o *object) {
 	}
 }
 
-// calm ends all faults; pods recover until deleteAll.
-func (w *world) calm() {
-	w.calmed, w.fault = true, 0
-	w.apiUp, w.slow, w.full, w.deaf = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+// endFaults ends all faults; pods recover until deleteAll.
+func (w *world) endFaults() {
+	w.faultsEnded, w.fault = true, 0
+	w.apiUp, w.slow, w.full, w.silent = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	for _, o := range w.pods {
 		w.free(o)
 	}

@@ -148,13 +148,13 @@ func (m *Machine) forget() {
 	})
 }
 
-// wantsPlace reports whether the admission of the node applies to a pod (L3.10).
-func wantsPlace(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && !ended(p.Status.Phase) }
+// needsRoom reports whether the admission of the node applies to a pod (L3.10).
+func needsRoom(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && !ended(p.Status.Phase) }
 
 // place runs the admission of a pod, like node/pods: it returns what the pod has to wait for, or
 // why it is rejected; neither if it has its resources.
 func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
-	if m.careless || !wantsPlace(own.pod) {
+	if m.careless || !needsRoom(own.pod) {
 		return nil, nil
 	}
 	var staying, leaving []*corev1.Pod
@@ -168,10 +168,10 @@ func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
 			staying = append(staying, other.runs)
 		}
 	}
-	if r := m.ask(own.pod, staying); r != nil {
+	if r := m.admit(own.pod, staying); r != nil {
 		return nil, &podlife.Rejection{Reason: r.Reason, Message: r.Message}
 	}
-	r := m.ask(own.pod, slices.Concat(staying, leaving))
+	r := m.admit(own.pod, slices.Concat(staying, leaving))
 	if r == nil {
 		return nil, nil
 	}
@@ -186,8 +186,8 @@ func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
 	return &podlife.Hold{For: "room", Object: strings.Join(names, ", "), Why: r.Message}, nil
 }
 
-// ask runs the admission of the node, with some pods on it.
-func (m *Machine) ask(pod *corev1.Pod, beside []*corev1.Pod) *placement.Rejection {
+// admit runs the admission of the node, with some pods on it.
+func (m *Machine) admit(pod *corev1.Pod, beside []*corev1.Pod) *placement.Rejection {
 	var n placement.Node
 	n.Set(m.node)
 	for _, p := range beside {
@@ -276,8 +276,8 @@ func (m *Machine) Kill() {
 	}
 }
 
-// Calm ends all faults.
-func (m *Machine) Calm() { m.w.calm() }
+// EndFaults ends all faults.
+func (m *Machine) EndFaults() { m.w.endFaults() }
 
 // CheckEnd checks that the machine has no state of deleted pods.
 func (m *Machine) CheckEnd() {

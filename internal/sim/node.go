@@ -52,7 +52,7 @@ func (w *world) stop(o *object) {
 	own.stopped = own.stage == podlife.Syncing && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
 		!ended(own.pod.Status.Phase) && !ended(own.published.Phase)
 	w.logf("%s stop %s grace=%v", o.pod.Name, s.Reason, grace)
-	o.ask(w.loop.now, min(grace, tgps(o.pod)))
+	o.requestDeletion(w.loop.now, min(grace, tgps(o.pod)))
 	w.checkKilledInTime(o)
 	own.step()
 }

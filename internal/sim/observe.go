@@ -27,8 +27,8 @@ type sight struct {
 	generation int64
 }
 
-// deafFor returns for how long the runtime will not answer.
-func (w *world) deafFor() time.Duration { return max(0, w.deaf.Sub(w.loop.now)) }
+// silentFor returns for how long the runtime will not answer.
+func (w *world) silentFor() time.Duration { return max(0, w.silent.Sub(w.loop.now)) }
 
 // look takes a snapshot of the pod in the runtime. It returns false if nothing changed on the machine.
 func (own *owner) look() bool {
@@ -78,7 +78,7 @@ func (own *owner) look() bool {
 	slices.SortStableFunc(o.Containers, func(a, b podlife.Container) int {
 		return cmp.Or(cmp.Compare(a.Attempt, b.Attempt), a.CreatedAt.Compare(b.CreatedAt))
 	})
-	own.remember(&o)
+	own.record(&o)
 	if first {
 		o.Logs = own.leftLogs(o.Containers)
 		own.logs = o.Logs
@@ -93,7 +93,7 @@ func (own *owner) look() bool {
 	return true
 }
 
-func (own *owner) remember(o *podlife.Observed) {
+func (own *owner) record(o *podlife.Observed) {
 	own.cache = statusCache{sandboxes: map[string]podlife.Sandbox{}, containers: map[string]podlife.Container{}}
 	for _, s := range o.Sandboxes {
 		own.cache.sandboxes[s.ID] = s

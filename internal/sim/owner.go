@@ -82,7 +82,7 @@ func (own *owner) refresh() {
 	if own.dead {
 		return
 	}
-	if own.w.deafFor() > 0 {
+	if own.w.silentFor() > 0 {
 		own.stale = true
 		own.step()
 		return
@@ -102,8 +102,8 @@ func (own *owner) ready() bool {
 	if !own.stale {
 		return true
 	}
-	if deaf := own.w.deafFor(); deaf > 0 {
-		own.stepAfter(deaf + own.w.upTo(10*time.Second))
+	if silent := own.w.silentFor(); silent > 0 {
+		own.stepAfter(silent + own.w.upTo(10*time.Second))
 		return false
 	}
 	own.look()
@@ -141,8 +141,8 @@ func (own *owner) step() {
 	}
 	if own.ending.IsZero() && out.Life != podlife.Syncing {
 		own.ending = w.loop.now
-		if own.object.asked.IsZero() {
-			own.object.ask(w.loop.now, tgps(own.pod))
+		if own.object.deletionRequested.IsZero() {
+			own.object.requestDeletion(w.loop.now, tgps(own.pod))
 		}
 	}
 	room := ended(out.Status.Phase) && !ended(own.published.Phase) ||
@@ -223,7 +223,7 @@ func (own *owner) publish(st *corev1.PodStatus) {
 
 // inCluster handles a version of the pod that controllers may have changed.
 func (own *owner) inCluster() {
-	if own.gone || !wantsPlace(own.pod) {
+	if own.gone || !needsRoom(own.pod) {
 		own.hold = nil // it no longer has to wait for resources
 	}
 	// The node lifecycle controller marked it (L7.161): the agent publishes the actual status again.

@@ -405,18 +405,18 @@ var saboteurs = map[string]func(*breach){
 		}
 	},
 	recovers.Name: func(b *breach) {
-		if b.w.calmed {
+		if b.w.faultsEnded {
 			b.out.Waits = nil
 			drop[podlife.StartContainer](b, nil)
 		}
 	},
 	statusTrue.Name: func(b *breach) {
-		if b.w.calmed {
+		if b.w.faultsEnded {
 			b.out.Status = b.own.last
 		}
 	},
 	oneSandbox.Name: func(b *breach) {
-		if b.w.calmed && b.is(podlife.Syncing) {
+		if b.w.faultsEnded && b.is(podlife.Syncing) {
 			drop[podlife.StopSandbox](b, nil)
 			b.begin(podlife.CreateSandbox{Attempt: uint32(1000 + b.w.result.Steps)})
 		}

@@ -6,7 +6,7 @@ import (
 )
 
 // Each invariant can fail: with a sabotaged Step, some seed reports it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	if len(Invariants) != len(saboteurs)+2 {
 		t.Errorf("%d invariants, %d ways to break them", len(Invariants), len(saboteurs)+2)
 	}

@@ -121,7 +121,7 @@ func Run(o Options) (r Result, err error) {
 	}()
 	w.populate()
 	w.loop.Run(epoch.Add(w.horizon()))
-	w.calm()
+	w.endFaults()
 	w.loop.Run(w.loop.now.Add(recovery))
 	w.checkRecovered()
 	w.deleteAll()

@@ -32,19 +32,19 @@ type world struct {
 	whims              int        // random actions of a broken Step
 	lastWhim, nextWhim time.Time
 
-	fault      float64 // probability that an action fails; 0 in half of the seeds
-	clean      bool    // no faults: the invariants about time are checked
-	calmed     bool
-	addresses  []string      // addresses of the node, sometimes of both families
-	backoffMax time.Duration // longest crash back-off; 0: the default
-	capacity   int64         // allocatable cpu in thousandths
+	fault       float64 // probability that an action fails; 0 in half of the seeds
+	clean       bool    // no faults: the invariants about time are checked
+	faultsEnded bool
+	addresses   []string      // addresses of the node, sometimes of both families
+	backoffMax  time.Duration // longest crash back-off; 0: the default
+	capacity    int64         // allocatable cpu in thousandths
 
 	skew    time.Duration // offset of the wall clock from the loop
 	slept   time.Duration // total time that the machine was suspended
 	apiUp   time.Time     // the API server does not answer until then
 	slow    time.Time     // the registry is slow until then
 	full    time.Time     // the disk is full until then
-	deaf    time.Time     // the runtime does not answer until then
+	silent  time.Time     // the runtime does not answer until then
 	network string        // why the pod network is not ready
 	joined  *Machine      // set for a node of a cluster; nil: the node has its own API server
 	healed  bool          // the damaged image can be read again
@@ -60,24 +60,24 @@ type world struct {
 
 // object is a pod in the API server and its actual state.
 type object struct {
-	pod       *corev1.Pod // newest version; replaced, never changed
-	number    int         // of that version
-	exists    bool
-	static    bool // from a file: only the agent has its status
-	finalizer bool
-	refused   *podlife.Rejection // the next agent rejects it
-	held      *podlife.Hold      // it waits for room
-	served    bool               // Services select it
-	routes    bool               // the data plane should open new connections to it
-	routed    bool               // the data plane opens new connections to it
-	granted   []*corev1.Pod      // versions whose resources the node has allocated
-	stored    corev1.PodStatus   // last one
-	truth     map[string]*truth  // by container name; used for lookups, never ranged over
-	updated   bool               // the spec was changed, or has restart rules
-	upset     bool               // an accident damaged its sandbox or a container
-	collected bool               // another writer set its phase to Failed
-	asked     time.Time          // when its end was first requested
-	grace     time.Duration
+	pod               *corev1.Pod // newest version; replaced, never changed
+	number            int         // of that version
+	exists            bool
+	static            bool // from a file: only the agent has its status
+	finalizer         bool
+	refused           *podlife.Rejection // the next agent rejects it
+	held              *podlife.Hold      // it waits for room
+	served            bool               // Services select it
+	routes            bool               // the data plane should open new connections to it
+	routed            bool               // the data plane opens new connections to it
+	granted           []*corev1.Pod      // versions whose resources the node has allocated
+	stored            corev1.PodStatus   // last one
+	truth             map[string]*truth  // by container name; used for lookups, never ranged over
+	updated           bool               // the spec was changed, or has restart rules
+	upset             bool               // an accident damaged its sandbox or a container
+	collected         bool               // another writer set its phase to Failed
+	deletionRequested time.Time          // when its end was first requested
+	grace             time.Duration
 }
 
 func (w *world) chance(p float64) bool { return p > 0 && w.rand.Float64() < p }
@@ -191,10 +191,10 @@ func (w *world) sometime(do func()) {
 	}
 }
 
-// ask records that the end of a pod was requested.
-func (o *object) ask(at time.Time, grace time.Duration) {
-	if o.asked.IsZero() {
-		o.asked, o.grace = at, grace
+// requestDeletion records that the end of a pod was requested.
+func (o *object) requestDeletion(at time.Time, grace time.Duration) {
+	if o.deletionRequested.IsZero() {
+		o.deletionRequested, o.grace = at, grace
 	}
 	o.grace = min(o.grace, grace)
 }

@@ -37,7 +37,7 @@ type row struct {
 	Name      string `json:"name"`
 	Kind      string `json:"kind"`
 	Class     string `json:"class"`
-	Says      string `json:"says,omitempty"` // the sentence of `carob explain` about what it waits for
+	Waits     string `json:"says,omitempty"` // the sentence of `carob explain` about what it waits for
 	Created   int64  `json:"created"`        // milliseconds
 }
 
@@ -69,7 +69,7 @@ func rowOf(kind string, o metav1.Object, lines explain.Lines) row {
 	r := row{ID: kind + "/" + o.GetNamespace() + "/" + o.GetName(), Namespace: o.GetNamespace(), Name: o.GetName(),
 		Kind: kind, Class: classOK, Created: o.GetCreationTimestamp().UnixMilli()}
 	if i := slices.IndexFunc(lines, func(l explain.Line) bool { return l.Problem }); i >= 0 {
-		r.Class, r.Says = classWait, cut(lines[i].Text)
+		r.Class, r.Waits = classWait, cut(lines[i].Text)
 	}
 	return r
 }
@@ -85,7 +85,7 @@ func cut(text string) string {
 func renderPod(p *corev1.Pod, events []corev1.Event, l *lane, now time.Time) *podRow {
 	lines := explain.Pod(p, explain.Beside{Events: events}, now)
 	out := &podRow{row: rowOf("pod", p, lines), Node: p.Spec.NodeName}
-	out.Says = cut(withEvent(lines))
+	out.Waits = cut(withEvent(lines))
 	var bad bool
 	out.Status, bad = podStatus(p)
 	ready, since := 0, p.CreationTimestamp.Time
@@ -128,20 +128,20 @@ const shortSentence = 160
 // withEvent returns the first problem, and the newest event about it: the status of a pod often says only that it
 // waits, and the event says why.
 func withEvent(lines explain.Lines) string {
-	says := ""
+	waits := ""
 	for _, l := range lines {
 		switch {
 		case !l.Problem:
-		case says == "":
-			says = l.Text
-		case strings.HasPrefix(l.Text, "event ") && len(says) <= shortSentence:
-			if strings.HasSuffix(says, "ContainerCreating") || strings.HasSuffix(says, "PodInitializing") {
+		case waits == "":
+			waits = l.Text
+		case strings.HasPrefix(l.Text, "event ") && len(waits) <= shortSentence:
+			if strings.HasSuffix(waits, "ContainerCreating") || strings.HasSuffix(waits, "PodInitializing") {
 				return l.Text
 			}
-			return says + "; " + l.Text
+			return waits + "; " + l.Text
 		}
 	}
-	return says
+	return waits
 }
 
 // podStatus is kubectl's word for what a pod does, and whether it says that something fails.

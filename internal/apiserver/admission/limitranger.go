@@ -71,7 +71,7 @@ func applyDefaults(p *corev1.Pod, r *corev1.LimitRange) {
 	if len(limits)+len(requests) == 0 {
 		return
 	}
-	var said []string
+	var entries []string
 	fill := func(kind string, c *corev1.Container) {
 		for _, l := range []struct {
 			name string
@@ -90,7 +90,7 @@ func applyDefaults(p *corev1.Pod, r *corev1.LimitRange) {
 				set = append(set, string(name))
 			}
 			if len(set) > 0 {
-				said = append(said, fmt.Sprintf("%s %s for %s %s", strings.Join(set, ", "), l.name, kind, c.Name))
+				entries = append(entries, fmt.Sprintf("%s %s for %s %s", strings.Join(set, ", "), l.name, kind, c.Name))
 			}
 		}
 	}
@@ -100,13 +100,13 @@ func applyDefaults(p *corev1.Pod, r *corev1.LimitRange) {
 	for i := range p.Spec.InitContainers {
 		fill("init container", &p.Spec.InitContainers[i])
 	}
-	if len(said) == 0 {
+	if len(entries) == 0 {
 		return
 	}
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	p.Annotations[limitRangerAnnotation] = "LimitRanger plugin set: " + strings.Join(said, "; ")
+	p.Annotations[limitRangerAnnotation] = "LimitRanger plugin set: " + strings.Join(entries, "; ")
 }
 
 func (l limitRanger) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
@@ -180,10 +180,10 @@ func (b bounds) minimum(it *corev1.LimitRangeItem) []error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(it.Min)) {
 		low := it.Min[name]
-		request, asked := b.requests[name]
+		request, requested := b.requests[name]
 		limit, limited := b.limits[name]
 		switch {
-		case !asked:
+		case !requested:
 			errs = append(errs,
 				fmt.Errorf("minimum %s usage per %s is %s.  No request is specified", name, b.kind, low.String()))
 		case request.Cmp(low) < 0:
@@ -204,7 +204,7 @@ func (b bounds) maximum(it *corev1.LimitRangeItem, requestsOnly bool) []error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(it.Max)) {
 		high := it.Max[name]
-		request, asked := b.requests[name]
+		request, requested := b.requests[name]
 		limit, limited := b.limits[name]
 		switch {
 		case !requestsOnly && !limited:
@@ -214,7 +214,7 @@ func (b bounds) maximum(it *corev1.LimitRangeItem, requestsOnly bool) []error {
 			errs = append(errs,
 				fmt.Errorf("maximum %s usage per %s is %s, but limit is %s", name, b.kind, high.String(),
 					limit.String()))
-		case asked && request.Cmp(high) > 0:
+		case requested && request.Cmp(high) > 0:
 			errs = append(errs,
 				fmt.Errorf("maximum %s usage per %s is %s, but request is %s", name, b.kind, high.String(),
 					request.String()))
@@ -227,10 +227,10 @@ func (b bounds) ratio(it *corev1.LimitRangeItem) []error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(it.MaxLimitRequestRatio)) {
 		most := it.MaxLimitRequestRatio[name]
-		request, asked := b.requests[name]
+		request, requested := b.requests[name]
 		limit, limited := b.limits[name]
 		switch {
-		case !asked || request.IsZero():
+		case !requested || request.IsZero():
 			errs = append(errs,
 				fmt.Errorf("%s max limit to request ratio per %s is %s, but no request is specified or request is 0",
 					name, b.kind, most.String()))

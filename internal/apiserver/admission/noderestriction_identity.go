@@ -53,9 +53,9 @@ func (n nodeRestriction) token(ctx context.Context, a admission.Attributes, node
 	if len(req.Spec.Audiences) == 1 {
 		audience = req.Spec.Audiences[0]
 	}
-	asked, err := n.asksForAudience(ctx, p, audience)
+	requested, err := n.requestsAudience(ctx, p, audience)
 	switch {
-	case asked:
+	case requested:
 		return nil
 	case n.may(ctx, a, "request-serviceaccounts-token-audience", audience, a.GetName()):
 		return nil
@@ -75,10 +75,10 @@ func (n nodeRestriction) may(ctx context.Context, a admission.Attributes, verb, 
 	return err == nil && d == authorizer.DecisionAllow
 }
 
-// asksForAudience reports whether a volume of the pod uses such a token: a projected one, or one of
+// requestsAudience reports whether a volume of the pod uses such a token: a projected one, or one of
 // a CSI driver that requests it. In-tree volumes that were migrated to a CSI driver are not
 // recognized.
-func (n nodeRestriction) asksForAudience(ctx context.Context, p *corev1.Pod, audience string) (bool, error) {
+func (n nodeRestriction) requestsAudience(ctx context.Context, p *corev1.Pod, audience string) (bool, error) {
 	var errs []error
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -97,11 +97,11 @@ func (n nodeRestriction) asksForAudience(ctx context.Context, p *corev1.Pod, aud
 		case v.Ephemeral != nil:
 			driver, err = n.driverOf(ctx, p.Namespace, p.Name+"-"+v.Name)
 		}
-		wants := false
+		requests := false
 		if err == nil && driver != "" {
-			wants, err = n.wantsAudience(ctx, driver, audience)
+			requests, err = n.driverRequestsAudience(ctx, driver, audience)
 		}
-		if wants {
+		if requests {
 			return true, nil
 		}
 		errs = append(errs, err)
@@ -128,7 +128,7 @@ func (n nodeRestriction) driverOf(ctx context.Context, namespace, claim string) 
 	return "", nil
 }
 
-func (n nodeRestriction) wantsAudience(ctx context.Context, driver, audience string) (bool, error) {
+func (n nodeRestriction) driverRequestsAudience(ctx context.Context, driver, audience string) (bool, error) {
 	obj, err := n.reader.Get(ctx, storagev1.Resource("csidrivers"), "", driver)
 	if apierrors.IsNotFound(err) {
 		err = apierrors.NewNotFound(storagev1.Resource("csidriver"), driver)

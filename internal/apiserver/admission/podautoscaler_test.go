@@ -15,10 +15,10 @@ import (
 )
 
 // sizer records the pods that it gets, and their namespaces.
-type sizer struct{ asked []string }
+type sizer struct{ requests []string }
 
 func (s *sizer) AdmitPod(_ context.Context, pod *corev1.Pod, _ []*corev1.LimitRange) {
-	s.asked = append(s.asked, pod.Namespace+"/"+pod.Name)
+	s.requests = append(s.requests, pod.Namespace+"/"+pod.Name)
 }
 
 // W9.70: pods are sized and autoscalers checked while the add-on is on, and at no other time.
@@ -69,8 +69,8 @@ func TestPodAutoscaler(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if strings.Join(s.asked, " ") != "ns/o" || pod.Namespace != "" {
-		t.Errorf("asked for %q; the pod's namespace is %q", s.asked, pod.Namespace)
+	if strings.Join(s.requests, " ") != "ns/o" || pod.Namespace != "" {
+		t.Errorf("requested %q; the pod's namespace is %q", s.requests, pod.Namespace)
 	}
 	if err := both(request(bare, nil, vpas, "", admission.Create)); err != nil {
 		t.Error(err)

@@ -17,8 +17,8 @@ import (
 // ranges is the storage of limit ranges: one in each namespace, named by how often it was listed.
 type ranges struct {
 	rest.TableConvertor
-	lists int
-	asked []string // resource versions of the requests
+	lists    int
+	versions []string // resource versions of the requests
 }
 
 func (r *ranges) New() runtime.Object     { return &corev1.LimitRange{} }
@@ -26,7 +26,7 @@ func (r *ranges) NewList() runtime.Object { return &corev1.LimitRangeList{} }
 func (r *ranges) Destroy()                {}
 func (r *ranges) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
 	r.lists++
-	r.asked = append(r.asked, o.ResourceVersion)
+	r.versions = append(r.versions, o.ResourceVersion)
 	name := fmt.Sprint(genericapirequest.NamespaceValue(ctx), r.lists)
 	return &corev1.LimitRangeList{Items: []corev1.LimitRange{{ObjectMeta: metav1.ObjectMeta{Name: name}}}}, nil
 }
@@ -67,7 +67,7 @@ func TestListsOfSettingsAreKeptUntilAWrite(t *testing.T) {
 	}
 	// A cached list must not come from the watch cache, which may lack the last write.
 	if want := []string{"", "", "", "", fromCache, fromCache, fromCache,
-		fromCache}; fmt.Sprint(st.asked) != fmt.Sprint(want) {
-		t.Errorf("asked for %q", st.asked)
+		fromCache}; fmt.Sprint(st.versions) != fmt.Sprint(want) {
+		t.Errorf("requested %q", st.versions)
 	}
 }

@@ -25,11 +25,11 @@ func fits(a admission.Attributes, p *corev1.Pod, node *corev1.Node) error {
 	}
 	requests := resources.SpecRequests(p)
 	var over []string
-	if asked, have := requests.Cpu().MilliValue(), node.Status.Allocatable.Cpu().MilliValue(); asked > have {
-		over = append(over, fmt.Sprintf("cpu, requested: %d, allocatable: %d", asked, have))
+	if requested, have := requests.Cpu().MilliValue(), node.Status.Allocatable.Cpu().MilliValue(); requested > have {
+		over = append(over, fmt.Sprintf("cpu, requested: %d, allocatable: %d", requested, have))
 	}
-	if asked, have := requests.Memory().Value(), node.Status.Allocatable.Memory().Value(); asked > have {
-		over = append(over, fmt.Sprintf("memory, requested: %d, allocatable: %d", asked, have))
+	if requested, have := requests.Memory().Value(), node.Status.Allocatable.Memory().Value(); requested > have {
+		over = append(over, fmt.Sprintf("memory, requested: %d, allocatable: %d", requested, have))
 	}
 	if len(over) == 0 {
 		return nil

@@ -70,18 +70,18 @@ func (r *resolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL
 
 // backend is the server of an APIService, without a network.
 type backend struct {
-	mu     sync.Mutex
-	code   int
-	body   string
-	header http.Header
-	err    error
-	asked  []*http.Request
+	mu       sync.Mutex
+	code     int
+	body     string
+	header   http.Header
+	err      error
+	requests []*http.Request
 }
 
 func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked = append(b.asked, r)
+	b.requests = append(b.requests, r)
 	if b.err != nil {
 		return nil, b.err
 	}
@@ -97,7 +97,7 @@ func (b *backend) RoundTrip(r *http.Request) (*http.Response, error) {
 func (b *backend) looks() (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, r := range b.asked {
+	for _, r := range b.requests {
 		if strings.HasPrefix(r.URL.Path, "/apis/") {
 			n++
 		}
@@ -243,12 +243,12 @@ func TestAvailableDuringAChange(t *testing.T) {
 // A request goes to the server of its group and version, all others to the next handler.
 func TestRequestsGoToTheirServer(t *testing.T) {
 	s, _ := newServer()
-	ask := func(path string) int {
+	get := func(path string) int {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Code
 	}
-	if code := ask("/apis/g/v1/things"); code != http.StatusTeapot {
+	if code := get("/apis/g/v1/things"); code != http.StatusTeapot {
 		t.Errorf("without any: %d", code)
 	}
 	change(s, apiService("v1", "g", 1, 1))
@@ -261,7 +261,7 @@ func TestRequestsGoToTheirServer(t *testing.T) {
 		"/apis/other/v1/things": http.StatusTeapot,
 		"/apis":                 http.StatusTeapot,
 	} {
-		if code := ask(path); code != want {
+		if code := get(path); code != want {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
 	}
@@ -302,8 +302,8 @@ func TestLooks(t *testing.T) {
 			if st.err != nil && !strings.Contains(st.err.Error(), tc.message) {
 				t.Errorf("%v, want %q", st.err, tc.message)
 			}
-			if n := len(tc.backend.asked); tc.resolve != nil && n != 0 || tc.resolve == nil && n == 0 {
-				t.Errorf("asked %d times", n)
+			if n := len(tc.backend.requests); tc.resolve != nil && n != 0 || tc.resolve == nil && n == 0 {
+				t.Errorf("read %d times", n)
 			}
 		})
 	}
@@ -494,10 +494,10 @@ func TestClientsCannotNameThemselves(t *testing.T) {
 		"X-Remote-User": {"system:admin"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Uid": {"0"},
 		"X-Remote-Extra-Scopes": {"all"},
 	})
-	if w.Code != http.StatusOK || len(b.asked) != 1 {
+	if w.Code != http.StatusOK || len(b.requests) != 1 {
 		t.Fatal(w.Code, w.Body)
 	}
-	r := b.asked[0]
+	r := b.requests[0]
 	if r.URL.String() != "https://s.ns:443/apis/g/v1/things?watch=1" {
 		t.Error(r.URL)
 	}
@@ -524,8 +524,8 @@ func TestHostileQueries(t *testing.T) {
 	for _, query := range []string{"a#%zz", "a#b", "%zz", "a=%00;&&", "watch=1"} {
 		b := &backend{code: http.StatusOK, body: "{}"}
 		w := passTo(t, b, &user.DefaultInfo{Name: "u"}, http.Header{}, "/apis/g/v1/things?"+query)
-		if w.Code != http.StatusOK || len(b.asked) != 1 || b.asked[0].URL.RawQuery != query {
-			t.Errorf("%q: %d %v", query, w.Code, b.asked)
+		if w.Code != http.StatusOK || len(b.requests) != 1 || b.requests[0].URL.RawQuery != query {
+			t.Errorf("%q: %d %v", query, w.Code, b.requests)
 		}
 	}
 }

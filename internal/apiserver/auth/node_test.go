@@ -215,7 +215,7 @@ func TestNodeRights(t *testing.T) {
 		for res := range strings.FieldsSeq(resources) {
 			for verb := range strings.FieldsSeq(c.verbs) {
 				what := group + "/" + res
-				a := ask(verb, what, c.where)
+				a := attributesOf(verb, what, c.where)
 				if c.selector != "" {
 					a.FieldSelectorRequirements = fields.ParseSelectorOrDie(c.selector).Requirements()
 				}
@@ -266,7 +266,7 @@ func TestNodeFollowsPods(t *testing.T) {
 		synctest.Wait()
 		may := func(name string, want bool, reads int) {
 			t.Helper()
-			a := ask("get", "core/secrets", "ns/"+name)
+			a := attributesOf("get", "core/secrets", "ns/"+name)
 			a.User = agentOf("n1")
 			f.reads = 0
 			if got, why, err := n.Authorize(ctx, a); err != nil || (got == authorizer.DecisionAllow) != want {
@@ -303,7 +303,7 @@ func BenchmarkNode(b *testing.B) {
 	for i := range 1000 {
 		n.graph.Set(podOn("n1", fmt.Sprint("p", i), withSecret(fmt.Sprint("s", i))))
 	}
-	a := ask("get", "core/secrets", "ns/s500")
+	a := attributesOf("get", "core/secrets", "ns/s500")
 	a.User = agentOf("n1")
 	for b.Loop() {
 		if d, _, err := n.Authorize(b.Context(), a); d != authorizer.DecisionAllow || err != nil {

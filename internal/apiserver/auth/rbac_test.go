@@ -12,8 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// ask returns the attributes of "verb group/resource/subresource namespace/name" or "verb /path".
-func ask(verb, what, where string) authorizer.AttributesRecord {
+// attributesOf returns the attributes of "verb group/resource/subresource namespace/name" or "verb /path".
+func attributesOf(verb, what, where string) authorizer.AttributesRecord {
 	a := authorizer.AttributesRecord{Verb: verb}
 	if strings.HasPrefix(what, "/") {
 		a.Path = what
@@ -64,7 +64,7 @@ func TestBuiltinPolicy(t *testing.T) {
 			true},
 		{&user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}, "get", "/api", "", false},
 	} {
-		a := ask(tc.verb, tc.what, tc.where)
+		a := attributesOf(tc.verb, tc.what, tc.where)
 		a.User = tc.who
 		got, reason, err := r.Authorize(t.Context(), a)
 		if err != nil || (got == authorizer.DecisionAllow) != tc.want {
@@ -97,7 +97,7 @@ func TestRuleMatching(t *testing.T) {
 		{paths("get", "/a"), "post", "/a", "", false},
 		{paths("get", "/a"), "get", "core/pods", "a/b", false},
 	} {
-		if got := allows(&tc.rule, ask(tc.verb, tc.what, tc.where)); got != tc.want {
+		if got := allows(&tc.rule, attributesOf(tc.verb, tc.what, tc.where)); got != tc.want {
 			t.Errorf("%v: %s %s %s: %v", tc.rule, tc.verb, tc.what, tc.where, got)
 		}
 	}
@@ -147,7 +147,7 @@ func TestBindingScope(t *testing.T) {
 			`RBAC: allowed by RoleBinding "reader/a" of ClusterRole "reader" to ServiceAccount "sa/a"`},
 		{"system:serviceaccount:a:sa", "core/pods", "b/p", false, ""},
 	} {
-		a := ask("get", tc.what, tc.where)
+		a := attributesOf("get", tc.what, tc.where)
 		a.User = &user.DefaultInfo{Name: tc.user}
 		got, reason, err := r.Authorize(context.Background(), a)
 		if err != nil || (got == authorizer.DecisionAllow) != tc.want || reason != tc.reason {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// askTime is the time between two requests to issuers that have not answered yet.
-	askTime = 200 * time.Millisecond
+	// issuerPollInterval is the time between two requests to issuers that have not answered yet.
+	issuerPollInterval = 200 * time.Millisecond
 	// grace lets requests from before a change fetch keys.
 	grace = time.Minute
 )
@@ -35,7 +35,7 @@ func (s *Structured) Run(ctx context.Context) {
 	filewatch.Follow(ctx, s.cfg.File, func(ctx context.Context) time.Duration {
 		s.look(ctx)
 		if s.takeOver(ctx) {
-			return askTime
+			return issuerPollInterval
 		}
 		return 0
 	})

@@ -134,15 +134,15 @@ func replace(t *testing.T, file, text string) {
 	}
 }
 
-func (s *Structured) knows(token string) bool {
+func (s *Structured) accepts(token string) bool {
 	_, ok, err := s.AuthenticateToken(context.Background(), token)
 	return ok && err == nil
 }
 
 func TestStructuredTokens(t *testing.T) {
-	p, stranger := newProvider(t), newProvider(t)
+	p, other := newProvider(t), newProvider(t)
 	s := newStructured(t, p.config(""))
-	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.accepts(p.token(t, nil)) })
 
 	resp, ok, err := s.AuthenticateToken(t.Context(), p.token(t, nil))
 	if !ok || err != nil {
@@ -154,12 +154,12 @@ func TestStructuredTokens(t *testing.T) {
 		t.Error(d)
 	}
 	forged := *p
-	forged.key = stranger.key
+	forged.key = other.key
 	for _, c := range []struct{ name, token, err string }{
 		{"wrong audience", p.token(t, jwt.MapClaims{"aud": "other"}), "audience"},
 		{"expired", p.token(t, jwt.MapClaims{"exp": time.Now().Add(-time.Hour).Unix()}), "expired"},
 		{"not yet valid", p.token(t, jwt.MapClaims{"nbf": time.Now().Add(time.Hour).Unix()}), "nbf"},
-		{"unknown issuer", stranger.token(t, nil), ""},
+		{"unknown issuer", other.token(t, nil), ""},
 		{"forged", forged.token(t, nil), "signature"},
 		{"not signed", strings.Join(strings.Split(p.token(t, nil), ".")[:2], ".") + ".", "signature"},
 		{"rule about claims", p.token(t, jwt.MapClaims{"tenant": "red"}), "the tenant is not served"},
@@ -181,7 +181,7 @@ func TestStructuredTokens(t *testing.T) {
 func TestStructuredTokenReview(t *testing.T) {
 	p := newProvider(t)
 	s := newStructured(t, p.config(""))
-	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.accepts(p.token(t, nil)) })
 	review := func(audiences ...string) authenticationv1.TokenReviewStatus {
 		storage := Reviews(nil, nil, s)[authenticationv1.SchemeGroupVersion]["tokenreviews"].(rest.Creater)
 		got, err := storage.Create(t.Context(),
@@ -316,20 +316,20 @@ func TestStructuredReload(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); s.Run(ctx) }()
 	defer func() { stop(); <-ended }()
-	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.accepts(p.token(t, nil)) })
 	first := s.current.Load()
 
 	good, bad := reloads(t, "success"), reloads(t, "failure")
 	replace(t, s.cfg.File, p.config("anonymous: 7\n"))
 	testwait.For(t, "the bad file is not seen", func() bool { return reloads(t, "failure") == bad+1 })
-	if s.current.Load() != first || !s.knows(p.token(t, nil)) {
+	if s.current.Load() != first || !s.accepts(p.token(t, nil)) {
 		t.Error("a bad file took over")
 	}
 
 	both := p.config(strings.SplitN(other.config(""), "jwt:\n", 2)[1] + "anonymous: {enabled: true}\n")
 	replace(t, s.cfg.File, both)
-	testwait.For(t, "the second issuer is not taken", func() bool { return s.knows(other.token(t, nil)) })
-	if !s.knows(p.token(t, nil)) || reloads(t, "success") != good+1 {
+	testwait.For(t, "the second issuer is not taken", func() bool { return s.accepts(other.token(t, nil)) })
+	if !s.accepts(p.token(t, nil)) || reloads(t, "success") != good+1 {
 		t.Error("the first issuer is lost")
 	}
 	if s.current.Load().issuers[0] != first.issuers[0] {
@@ -343,8 +343,8 @@ func TestStructuredReload(t *testing.T) {
 	gone.Close()
 	replace(t, s.cfg.File, gone.config(""))
 	replace(t, s.cfg.File, other.config(""))
-	testwait.For(t, "the removed issuer is still believed", func() bool { return !s.knows(p.token(t, nil)) })
-	if !s.knows(other.token(t, nil)) {
+	testwait.For(t, "the removed issuer is still accepted", func() bool { return !s.accepts(p.token(t, nil)) })
+	if !s.accepts(other.token(t, nil)) {
 		t.Error("the issuer that stays is lost")
 	}
 }
@@ -353,17 +353,17 @@ func TestStructuredReload(t *testing.T) {
 func TestStructuredWaits(t *testing.T) {
 	p, late := newProvider(t), newProvider(t)
 	s := newStructured(t, p.config(""))
-	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.knows(p.token(t, nil)) })
+	testwait.For(t, "the issuer's keys are not fetched", func() bool { return s.accepts(p.token(t, nil)) })
 	s.seen = s.current.Load().data
 	late.Close()
 	replace(t, s.cfg.File, late.config(""))
 	s.look(t.Context())
-	if !s.takeOver(t.Context()) || !s.knows(p.token(t, nil)) {
+	if !s.takeOver(t.Context()) || !s.accepts(p.token(t, nil)) {
 		t.Error("took over without the issuer's keys")
 	}
 	replace(t, s.cfg.File, p.config(""))
 	s.look(t.Context())
-	if s.takeOver(t.Context()) || s.next != nil || !s.knows(p.token(t, nil)) {
+	if s.takeOver(t.Context()) || s.next != nil || !s.accepts(p.token(t, nil)) {
 		t.Error("the old content came back and something waits")
 	}
 }

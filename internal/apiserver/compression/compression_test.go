@@ -44,8 +44,8 @@ func write(pieces ...[]byte) http.HandlerFunc {
 	}
 }
 
-// ask sends a GET request over a real connection, and returns the answer with its body as it was sent.
-func ask(t *testing.T, h http.Handler, accepted string) (*http.Response, []byte) {
+// get sends a GET request over a real connection, and returns the answer with its body as it was sent.
+func get(t *testing.T, h http.Handler, accepted string) (*http.Response, []byte) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
 	s.EnableHTTP2 = true
@@ -117,7 +117,7 @@ func TestLongAnswers(t *testing.T) {
 						next(w, r)
 					}))
 				}
-				resp, got := ask(t, h, accepted)
+				resp, got := get(t, h, accepted)
 				packed := c.packed && strings.Contains(accepted, "gzip") && accepted != "gzipped"
 				if (resp.Header.Get(contentEncoding) == encoding) != packed ||
 					(resp.Header.Get("Vary") == acceptEncoding) != packed {
@@ -143,7 +143,7 @@ func TestCompressorsAreUsedAgain(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			want := append([]byte(fmt.Sprint(i)), text(longest+i*10_000)...)
-			if _, got := ask(t, handler(write(want[:1], want[1:])), encoding); !bytes.Equal(unpack(t, got), want) {
+			if _, got := get(t, handler(write(want[:1], want[1:])), encoding); !bytes.Equal(unpack(t, got), want) {
 				t.Error("another answer")
 			}
 		})
@@ -181,7 +181,7 @@ func TestUntouched(t *testing.T) {
 		}, len(long)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp, got := ask(t, handler(c.h), encoding)
+			resp, got := get(t, handler(c.h), encoding)
 			if e := resp.Header.Get(contentEncoding); e == encoding || len(got) != c.want ||
 				!bytes.Equal(got, long[:c.want]) {
 				t.Errorf("%d bytes, encoding %q, want %d as they are", len(got), e, c.want)
@@ -193,7 +193,7 @@ func TestUntouched(t *testing.T) {
 // A declared length is that of the answer before compression.
 func TestContentLength(t *testing.T) {
 	long := text(longest * 2)
-	resp, got := ask(t, handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	resp, got := get(t, handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(contentLength, fmt.Sprint(len(long)))
 		_, _ = w.Write(long)
 	})), encoding)
@@ -274,7 +274,7 @@ func TestClientIsGone(t *testing.T) {
 			t.Errorf("after %d bytes: %v", left, err)
 		}
 		long := text(longest + 1)
-		if _, got := ask(t, handler(write(long)), encoding); !bytes.Equal(unpack(t, got), long) {
+		if _, got := get(t, handler(write(long)), encoding); !bytes.Equal(unpack(t, got), long) {
 			t.Error("the next answer differs")
 		}
 	}

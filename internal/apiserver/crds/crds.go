@@ -132,7 +132,7 @@ func (s *Server) start(ctx context.Context) error {
 	definitions := factory.Apiextensions().V1().CustomResourceDefinitions()
 	s.lister = establishedLister{definitions.Lister()}
 	s.groups.definitions = definitions.Lister()
-	told, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { s.groups.changed(nil, o); s.report(o, false) },
 		UpdateFunc: func(old, o any) { s.groups.changed(old, o); s.report(o, false) },
 		DeleteFunc: func(o any) { s.groups.changed(o, nil); s.report(o, true) },
@@ -158,7 +158,7 @@ func (s *Server) start(ctx context.Context) error {
 	deletion := finalizer.NewCRDFinalizer(definitions, v1, handler)
 
 	factory.Start(ctx.Done())
-	if !cache.WaitForNamedCacheSyncWithContext(ctx, told.HasSynced) {
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, registration.HasSynced) {
 		return context.Cause(ctx)
 	}
 	close(s.synced)

@@ -23,12 +23,12 @@ import (
 
 // verbs allows these verbs for everybody and records its requests.
 type verbs struct {
-	allowed map[string]bool
-	asked   []string
+	allowed  map[string]bool
+	requests []string
 }
 
 func (v *verbs) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	v.asked = append(v.asked, fmt.Sprintf("%s %s/%s %s", a.GetVerb(), a.GetResource(), a.GetSubresource(), a.GetName()))
+	v.requests = append(v.requests, fmt.Sprintf("%s %s/%s %s", a.GetVerb(), a.GetResource(), a.GetSubresource(), a.GetName()))
 	if v.allowed[a.GetVerb()] {
 		return authorizer.DecisionAllow, "", nil
 	}
@@ -57,8 +57,8 @@ func TestStreamsNeedCreate(t *testing.T) {
 		if _, err := c.Connect(requestContext(t, "get", "pods", sub), "n", options, nil); !apierrors.IsForbidden(err) {
 			t.Errorf("%s by who may get: %v", sub, err)
 		}
-		if len(v.asked) != 1 || v.asked[0] != "create pods/"+sub+" n" {
-			t.Errorf("%s: asked %q", sub, v.asked)
+		if len(v.requests) != 1 || v.requests[0] != "create pods/"+sub+" n" {
+			t.Errorf("%s: requested %q", sub, v.requests)
 		}
 		if _, err := c.Connect(requestContext(t, "create", "pods", sub), "n", options,
 			nil); !apierrors.IsNotFound(err) {

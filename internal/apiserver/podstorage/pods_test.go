@@ -135,17 +135,17 @@ func TestContainerOf(t *testing.T) {
 			{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}}
 	})
 	for _, c := range []struct {
-		pod             *corev1.Pod
-		asked, want, er string
+		pod                *corev1.Pod
+		requests, want, er string
 	}{
 		{podWith(nil), "", "c", ""},
 		{two, "e", "e", ""},
 		{two, "", "", "a container name must be specified for pod p, choose one of: [i a b e]"},
 		{two, "z", "", "container z is not valid for pod p"},
 	} {
-		got, err := containerOf(c.pod, c.asked)
+		got, err := containerOf(c.pod, c.requests)
 		if got != c.want || (err == nil) != (c.er == "") || err != nil && err.Error() != c.er {
-			t.Errorf("%q: %q, %v; want %q, %s", c.asked, got, err, c.want, c.er)
+			t.Errorf("%q: %q, %v; want %q, %s", c.requests, got, err, c.want, c.er)
 		}
 	}
 }
@@ -165,11 +165,11 @@ func TestProxyPorts(t *testing.T) {
 	p := podWith(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080}, {Name: "web", ContainerPort: 80}}
 	})
-	for asked, want := range map[string]string{"": "8080", "web": "80", "9": "9", "65535": "65535", "x": "", "65536": "",
+	for requested, want := range map[string]string{"": "8080", "web": "80", "9": "9", "65535": "65535", "x": "", "65536": "",
 		"-1": "", "80%00": "", "80/x": "", "@h": ""} {
-		got, err := portOf(p, asked)
+		got, err := portOf(p, requested)
 		if got != want || (err != nil) != (want == "") || err != nil && !apierrors.IsBadRequest(err) {
-			t.Errorf("%q: %q, %v; want %q", asked, got, err, want)
+			t.Errorf("%q: %q, %v; want %q", requested, got, err, want)
 		}
 	}
 }

@@ -137,8 +137,8 @@ func freshLog(dir string) error {
 func TestStartCalledOff(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancelCause(t.Context())
-	asked := errors.New("asked to stop")
-	cancel(asked)
+	stopped := errors.New("asked to stop")
+	cancel(stopped)
 	if e, err := Open(ctx, Config{Dir: dir, NoFsync: true}); err == nil {
 		e.Close()
 		t.Fatal("it opens")

@@ -189,7 +189,7 @@ func TestDamageAnywhereInTheLog(t *testing.T) {
 	if err := os.Truncate(logFile(t, good), int64(used+10_000)); err != nil { // copied quickly
 		t.Fatal(err)
 	}
-	told := 0
+	reports := 0
 	for range 150 {
 		dir, at := copyDir(t, good), random.IntN(used)
 		what := fmt.Sprint("flip at ", at)
@@ -206,13 +206,13 @@ func TestDamageAnywhereInTheLog(t *testing.T) {
 			}
 		}
 		if err := whole(t, dir, keys); errkind.Is(err, errkind.Corrupt) {
-			told++
+			reports++
 		} else if err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if told < 100 {
-		t.Errorf("%d of 150 were told", told)
+	if reports < 100 {
+		t.Errorf("%d of 150 were reported", reports)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestDamageAnywhereInTheDatabase(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(3, 4))
 	const page = 4096
-	told := 0
+	reports := 0
 	for n := range info.Size() / page {
 		dir := copyDir(t, good)
 		lost := strings.Repeat("\x00", page)
@@ -241,17 +241,17 @@ func TestDamageAnywhereInTheDatabase(t *testing.T) {
 		spoil(t, dbFile(dir), n*page, lost)
 		e, err := Open(t.Context(), Config{Dir: dir, NoFsync: true})
 		if errkind.Is(err, errkind.Corrupt) {
-			told++
+			reports++
 		} else if err != nil {
 			t.Errorf("page %d: %v", n, err)
 		} else {
 			e.Close()
 		}
 	}
-	if told == 0 {
+	if reports == 0 {
 		t.Error("no lost page was told")
 	}
-	t.Logf("%d of %d pages", told, info.Size()/page)
+	t.Logf("%d of %d pages", reports, info.Size()/page)
 }
 
 // A log that was restarted many times, as in an old store, is complete; with a database that is

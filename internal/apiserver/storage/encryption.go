@@ -26,8 +26,8 @@ func Plain(schema.GroupResource) value.Transformer { return identity.NewEncryptC
 const (
 	// serverID identifies the API server in labels of metrics.
 	serverID = "carob"
-	// askKeys is the time between two requests to key servers that have not answered yet.
-	askKeys = time.Second
+	// keyServerPollInterval is the time between two requests to key servers that have not answered yet.
+	keyServerPollInterval = time.Second
 )
 
 // Encryption encrypts objects by an EncryptionConfiguration (apiserver.config.k8s.io/v1) and
@@ -44,8 +44,8 @@ type Encryption struct {
 // nextEncryption is used when its key servers answer.
 type nextEncryption struct {
 	*encryptionconfig.EncryptionConfiguration
-	end  context.CancelFunc
-	told bool
+	end      context.CancelFunc
+	reported bool
 }
 
 // LoadEncryption reads the file; nil if it has no name. A key server that does not answer yet is
@@ -110,10 +110,10 @@ func (e *Encryption) Check(ctx context.Context) error {
 	if e == nil {
 		return nil
 	}
-	return ask(ctx, e.current)
+	return checkNow(ctx, e.current)
 }
 
-func ask(ctx context.Context, c healthz.HealthChecker) error {
+func checkNow(ctx context.Context, c healthz.HealthChecker) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
 		return err
@@ -152,12 +152,12 @@ func (e *Encryption) look(ctx context.Context) time.Duration {
 		e.next = &nextEncryption{EncryptionConfiguration: c, end: end}
 	}
 	n := e.next
-	if err := ask(ctx, n.HealthChecks[0]); err != nil {
-		if !n.told {
-			n.told = true
+	if err := checkNow(ctx, n.HealthChecks[0]); err != nil {
+		if !n.reported {
+			n.reported = true
 			log.Error(err, "The new encryption configuration waits for its key servers, the one before stays")
 		}
-		return askKeys
+		return keyServerPollInterval
 	}
 	e.next, e.bad, e.used, e.end = nil, "", n.EncryptionFileContentHash, n.end
 	e.current.Set(n.Transformers, n.end, n.HealthChecks[0], n.KMSCloseGracePeriod)

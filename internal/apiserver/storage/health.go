@@ -19,9 +19,9 @@ const (
 
 // health is the last result of an external cluster.
 type health struct {
-	mu    sync.Mutex
-	asked time.Time
-	err   error
+	mu      sync.Mutex
+	checked time.Time
+	err     error
 }
 
 // Check returns why objects cannot be read and written now; nil if they can. It sends a request to
@@ -37,19 +37,19 @@ func (e *Engine) Check(ctx context.Context) error {
 	h := &e.health
 	h.mu.Lock() // callers meanwhile get the same result
 	defer h.mu.Unlock()
-	if !h.asked.IsZero() && time.Since(h.asked) < healthLife {
+	if !h.checked.IsZero() && time.Since(h.checked) < healthLife {
 		return h.err
 	}
-	ask, cancel := context.WithTimeout(ctx, healthTimeout)
+	limited, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	_, err := e.Client.KV.Get(ask, "health") // a linearizable read: it needs a quorum
+	_, err := e.Client.KV.Get(limited, "health") // a linearizable read: it needs a quorum
 	if ctx.Err() != nil {
 		return ctx.Err() // the caller has gone: nothing is known
 	}
 	if err != nil {
 		err = errkind.Errorf(errkind.Unavailable, "etcd at %s does not answer: %w", e.endpoints(), err)
 	}
-	h.asked, h.err = time.Now(), err
+	h.checked, h.err = time.Now(), err
 	return err
 }
 

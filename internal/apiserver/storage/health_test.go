@@ -42,7 +42,7 @@ func TestCheck(t *testing.T) {
 	}
 	defer e.Close()
 	check := func() error {
-		e.health.asked = e.health.asked.Add(-healthLife) // as if the request came a second later
+		e.health.checked = e.health.checked.Add(-healthLife) // as if the request came a second later
 		return e.Check(t.Context())
 	}
 	if err := check(); err != nil {
@@ -58,7 +58,7 @@ func TestCheck(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	before := e.health.err
-	e.health.asked = e.health.asked.Add(-healthLife)
+	e.health.checked = e.health.checked.Add(-healthLife)
 	if err := e.Check(gone); err == nil || !errors.Is(e.health.err, before) {
 		t.Errorf("a caller that went away: %v, remembered %v", err, e.health.err)
 	}

@@ -15,8 +15,8 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// remembered are the versions of the changes that the cache has, oldest first.
-func (c classes) remembered(t *testing.T) []uint64 {
+// recorded are the versions of the changes that the cache has, oldest first.
+func (c classes) recorded(t *testing.T) []uint64 {
 	t.Helper()
 	h := c.Interface.(zeroCopyStore).Interface.(queuedCache).cut.history
 	if h.mu == nil {
@@ -64,14 +64,14 @@ func TestHistoryIsCutUnseen(t *testing.T) {
 			}
 			middle := versions[changes/2]
 			testwait.For(t, "the cache has the last change", func() bool {
-				have := c.remembered(t)
+				have := c.recorded(t)
 				return len(have) > 0 && have[len(have)-1] == versions[changes]
 			})
-			before := c.remembered(t)
+			before := c.recorded(t)
 			if err := gctuning.Settle(); err != nil {
 				t.Fatal(err)
 			}
-			after := c.remembered(t)
+			after := c.recorded(t)
 			if len(after) == 0 || len(after) >= len(before) || !isNewest(after, versions) {
 				t.Errorf("of the changes %v, %v are remembered, want the newest ones", before, after)
 			}

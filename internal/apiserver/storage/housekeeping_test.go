@@ -10,7 +10,7 @@ import (
 )
 
 // etcd itself would do it after ten seconds.
-func TestWatchHearsOfThePastAtOnce(t *testing.T) {
+func TestWatchGetsPastChangesAtOnce(t *testing.T) {
 	e := open(t, t.TempDir())
 	ctx, stop := context.WithTimeout(t.Context(), byItself/2)
 	defer stop()
@@ -28,7 +28,7 @@ func TestWatchHearsOfThePastAtOnce(t *testing.T) {
 }
 
 // More watches of old versions than etcd serves in one run; each must receive everything.
-func TestManyWatchesHearOfThePast(t *testing.T) {
+func TestManyWatchesGetPastChanges(t *testing.T) {
 	const watches, writes = 1200, 20
 	e := open(t, t.TempDir())
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)

@@ -169,7 +169,7 @@ func (l *lazyCache) directly(ctx context.Context, key string, opts storage.ListO
 	if strings.Trim(key, "/") != l.root || !opts.Predicate.Empty() || !l.inProcess(ctx) {
 		return nil, nil
 	}
-	if wantsBare(ctx) {
+	if requestsBare(ctx) {
 		if parts := l.together(); parts != nil {
 			return parts.Watch(ctx, key, opts)
 		}

@@ -284,7 +284,7 @@ func TestLazyMakesCache(t *testing.T) {
 
 // A direct watch ends with its request, and the error for a compacted version is that of upstream's
 // store.
-func TestLazyForgetsWatches(t *testing.T) {
+func TestLazyReleasesWatches(t *testing.T) {
 	c := openClasses(t, Lazy)
 	l := c.lazy()
 	first := c.create(t, "a", "one")

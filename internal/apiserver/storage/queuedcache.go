@@ -64,7 +64,7 @@ func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOpt
 	if p.cut.has(opts) || lost() {
 		return watchEngine(ctx, p.cut.engine, p.inProcess(ctx), key, opts)
 	}
-	if p.inProcess(ctx) && !wantsBare(ctx) {
+	if p.inProcess(ctx) && !requestsBare(ctx) {
 		return p.single(ctx, key, opts)
 	}
 	w, err := p.shared.Watch(ctx, key, opts)
@@ -84,7 +84,7 @@ func (p queuedCache) single(ctx context.Context, key string, opts storage.ListOp
 	if err != nil {
 		return nil, err
 	}
-	if wantsBare(ctx) {
+	if requestsBare(ctx) {
 		return newBareQueue(w, watchRoom), nil
 	}
 	var left func()

@@ -29,7 +29,7 @@ func newQueuedEngine(engine storage.Interface, kind schema.GroupResource, root s
 
 // Watch implements storage.Interface.
 func (b queuedEngine) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	if b.inProcess(ctx) && !wantsBare(ctx) {
+	if b.inProcess(ctx) && !requestsBare(ctx) {
 		return watchEngine(ctx, b.Interface, true, key, opts)
 	}
 	return b.shared.Watch(ctx, key, opts)

@@ -65,11 +65,11 @@ func TestDeletionAfterUpdate(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.update(t, "n", "raced", 2)
-	var asked []int32
+	var requests []int32
 	if err := c.Delete(ctx, key, &schedulingv1.PriorityClass{}, nil, func(_ context.Context, o runtime.Object) error {
-		asked = append(asked, o.(*schedulingv1.PriorityClass).Value)
+		requests = append(requests, o.(*schedulingv1.PriorityClass).Value)
 		return nil
-	}, nil, storage.DeleteOptions{}); err != nil || len(asked) != 2 || asked[1] != 2 {
-		t.Errorf("asked about values %d, %v", asked, err)
+	}, nil, storage.DeleteOptions{}); err != nil || len(requests) != 2 || requests[1] != 2 {
+		t.Errorf("requested for values %d, %v", requests, err)
 	}
 }

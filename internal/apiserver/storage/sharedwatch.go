@@ -16,7 +16,7 @@ import (
 )
 
 // How many changes a shared watch keeps for clients that join.
-const rememberedChanges = 64
+const recentChanges = 64
 
 // sharedWatch serves clients that watch all objects of a kind, or those of a namespace, with one
 // watch of the cache or, if there is none, of the engine: each watch of the cache needs two
@@ -201,7 +201,7 @@ func (h *sharedWatch) pass(w watch.Interface, c change) {
 	}
 	h.latest = max(h.latest, c.version)
 	if c.Type != watch.Bookmark && c.Type != watch.Error {
-		if len(h.recent) == rememberedChanges {
+		if len(h.recent) == recentChanges {
 			h.since = h.recent[0].version
 			h.recent = append(h.recent[:0], h.recent[1:]...)
 		}

@@ -56,22 +56,22 @@ func (c classes) joined(t *testing.T, n int) {
 	}
 }
 
-// shown formats an event with its version.
-type said struct {
+// shownEvent is an event as text, with its version.
+type shownEvent struct {
 	version uint64
 	text    string
 }
 
-func saidBy(ev watch.Event) said {
+func shownOf(ev watch.Event) shownEvent {
 	o, err := meta.Accessor(ev.Object)
 	if err != nil {
-		return said{0, fmt.Sprint(ev.Type)}
+		return shownEvent{0, fmt.Sprint(ev.Type)}
 	}
-	return said{versionOf(ev), fmt.Sprintf("%s %s/%s", ev.Type, o.GetNamespace(), o.GetName())}
+	return shownEvent{versionOf(ev), fmt.Sprintf("%s %s/%s", ev.Type, o.GetNamespace(), o.GetName())}
 }
 
 // received returns what a watch delivers up to the change of the object named last.
-func heard(t *testing.T, w watch.Interface, last string) (all []said) {
+func received(t *testing.T, w watch.Interface, last string) (all []shownEvent) {
 	t.Helper()
 	timeout := time.After(testwait.Limit)
 	for {
@@ -81,7 +81,7 @@ func heard(t *testing.T, w watch.Interface, last string) (all []said) {
 				t.Errorf("ended after %d", len(all))
 				return all
 			}
-			all = append(all, saidBy(ev))
+			all = append(all, shownOf(ev))
 			if o, err := meta.Accessor(ev.Object); err == nil && o.GetName() == last {
 				return all
 			}
@@ -111,17 +111,17 @@ func TestHubLosesNothing(t *testing.T) {
 				ctx       context.Context
 			}
 			var clients []client
-			isBookmark := func(s said) bool { return s.text == "BOOKMARK /" }
+			isBookmark := func(s shownEvent) bool { return s.text == "BOOKMARK /" }
 			// read reads like a client: if a watch ends because the cache had to wait for it, the
 			// next one resumes.
-			read := func(cl client) (all []said) {
+			read := func(cl client) (all []shownEvent) {
 				w := cl.Interface
 				timeout := time.After(testwait.Limit)
 				for last := false; !last || cl.from == 0 && !slices.ContainsFunc(all, isBookmark); {
 					select {
 					case ev, open := <-w.ResultChan():
 						if open {
-							all = append(all, saidBy(ev))
+							all = append(all, shownOf(ev))
 							last = last || strings.HasSuffix(all[len(all)-1].text, "/last")
 							continue
 						}
@@ -159,13 +159,13 @@ func TestHubLosesNothing(t *testing.T) {
 				cl.Interface = c.watch(t, cl.ctx, cl.key, opts)
 				clients = append(clients, cl)
 			}
-			var changes []said
+			var changes []shownEvent
 			note := func(what watch.EventType, ns, name string, version string) {
 				v, err := strconv.ParseUint(version, 10, 64)
 				if err != nil {
 					t.Fatal(err)
 				}
-				changes = append(changes, said{v, fmt.Sprintf("%s %s/%s", what, ns, name)})
+				changes = append(changes, shownEvent{v, fmt.Sprintf("%s %s/%s", what, ns, name)})
 			}
 			now := func() uint64 {
 				v, err := c.GetCurrentResourceVersion(t.Context())
@@ -221,7 +221,7 @@ func TestHubLosesNothing(t *testing.T) {
 					from = got[end].version
 					got = got[end+1:]
 				}
-				var want []said
+				var want []shownEvent
 				state := map[string]bool{}
 				for _, s := range changes {
 					var what watch.EventType
@@ -265,10 +265,10 @@ func TestHubLosesNothing(t *testing.T) {
 			h.mu.Unlock()
 			// And it starts again.
 			w := c.watch(t, t.Context(), classesRoot, all(""))
-			heard(t, w, "last")
+			received(t, w, "last")
 			c.joined(t, 1)
 			c.create(t, "a", "again")
-			heard(t, w, "again")
+			received(t, w, "again")
 		})
 	}
 }
@@ -329,7 +329,7 @@ func TestHubForgets(t *testing.T) {
 		if !h.join(first, 10) {
 			t.Fatal("not joined")
 		}
-		for i := range rememberedChanges + 5 {
+		for i := range recentChanges + 5 {
 			in <- classAt(11 + i)
 		}
 		in <- watch.Event{Type: watch.Error, Object: &metav1.Status{}}
@@ -349,10 +349,10 @@ func TestHubForgets(t *testing.T) {
 			}
 			return n, last
 		}
-		if n, last := count(first); n != rememberedChanges+6 || last != watch.Error {
+		if n, last := count(first); n != recentChanges+6 || last != watch.Error {
 			t.Errorf("%d changes, the last is %s", n, last)
 		}
-		if n, last := count(second); n != rememberedChanges-5 || last != watch.Added {
+		if n, last := count(second); n != recentChanges-5 || last != watch.Added {
 			t.Errorf("%d changes, the last is %s", n, last)
 		}
 	})

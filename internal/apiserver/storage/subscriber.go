@@ -42,15 +42,15 @@ type subscriber struct {
 
 	known uint64 // it has received all changes up to this version; protected by shared.mu
 
-	mu      sync.Mutex
-	unhook  func() bool   // from the end of the client's context
-	heard   []watch.Event // received changes, oldest first
-	pumping bool          // a goroutine sends the received changes
-	over    bool          // no more changes will come
-	cut     bool          // whether gone is closed
-	closed  bool          // whether out is closed
-	late    time.Time     // when more than watchRoom started to wait
-	taken   int           // since late
+	mu       sync.Mutex
+	unhook   func() bool   // from the end of the client's context
+	received []watch.Event // received changes, oldest first
+	pumping  bool          // a goroutine sends the received changes
+	over     bool          // no more changes will come
+	cut      bool          // whether gone is closed
+	closed   bool          // whether out is closed
+	late     time.Time     // when more than watchRoom started to wait
+	taken    int           // since late
 }
 
 // newSubscriber returns a subscriber that ends with ctx, from now on. If it is to be started, its
@@ -60,7 +60,7 @@ func newSubscriber(ctx context.Context, h *sharedWatch, namespace string, opts s
 	m := &subscriber{shared: h, namespace: namespace, bookmarks: opts.Predicate.AllowWatchBookmarks,
 		initial: opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.Predicate.AllowWatchBookmarks,
 		out:     make(chan watch.Event, subscriberBuffer),
-		gone:    make(chan struct{}), pumping: toStart, bare: wantsBare(ctx)}
+		gone:    make(chan struct{}), pumping: toStart, bare: requestsBare(ctx)}
 	if m.bookmarks {
 		if h.clock != nil && !m.bare { // a part of this process waits for none
 			m.attended = h.clock.client()
@@ -172,7 +172,7 @@ func (m *subscriber) receive(c change) {
 		m.pumping = true
 		go m.pump()
 	}
-	m.heard = append(m.heard, c.Event)
+	m.received = append(m.received, c.Event)
 	if m.tooSlow() {
 		cachermetrics.TerminatedWatchersCounter.WithLabelValues(m.shared.kind.Group, m.shared.kind.Resource).Inc()
 		m.cutOff()
@@ -182,7 +182,7 @@ func (m *subscriber) receive(c change) {
 // tooSlow reports whether the client takes longer than slowest for watchRoom changes while more are
 // waiting. Call with mu held.
 func (m *subscriber) tooSlow() bool {
-	if len(m.heard) < watchRoom {
+	if len(m.received) < watchRoom {
 		m.late = time.Time{}
 		return false
 	}
@@ -200,7 +200,7 @@ func (m *subscriber) cutOff() {
 		m.cut = true
 		close(m.gone)
 	}
-	m.over, m.heard = true, nil
+	m.over, m.received = true, nil
 	m.finish()
 }
 
@@ -224,15 +224,15 @@ func (m *subscriber) finish() {
 func (m *subscriber) pump() {
 	for {
 		m.mu.Lock()
-		if len(m.heard) == 0 {
-			m.heard, m.pumping = nil, false
+		if len(m.received) == 0 {
+			m.received, m.pumping = nil, false
 			m.finish()
 			m.mu.Unlock()
 			return
 		}
-		ev := m.heard[0]
-		m.heard[0] = watch.Event{}
-		m.heard = m.heard[1:]
+		ev := m.received[0]
+		m.received[0] = watch.Event{}
+		m.received = m.received[1:]
 		m.taken++
 		m.mu.Unlock()
 		select {

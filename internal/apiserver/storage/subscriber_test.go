@@ -211,13 +211,13 @@ func TestSharedIsEncodedOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkFanOut passes a change on to 200 clients that want the same encoding.
+// BenchmarkFanOut passes a change on to 200 clients that request the same encoding.
 func BenchmarkFanOut(b *testing.B) {
 	h := newSharedWatch(nil, "classes", 0, nil, nil, nil)
 	defer h.close()
 	h.source = watch.NewFake()
 	const clients = 200
-	var heard sync.WaitGroup
+	var deliveries sync.WaitGroup
 	for range clients {
 		m := newSubscriber(b.Context(), h, "", all("1"), false)
 		if !h.join(m, 1) {
@@ -230,17 +230,17 @@ func BenchmarkFanOut(b *testing.B) {
 					io.Discard); err != nil {
 					b.Error(err)
 				}
-				heard.Done()
+				deliveries.Done()
 			}
 		}()
 	}
 	version := 1
 	for b.Loop() {
 		version++
-		heard.Add(clients)
+		deliveries.Add(clients)
 		ev := classAt(version)
 		h.pass(h.source, change{ev, uint64(version)})
-		heard.Wait()
+		deliveries.Wait()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*clients), "ns/client")
 }

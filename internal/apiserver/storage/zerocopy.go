@@ -70,8 +70,8 @@ type bareKey struct{}
 // withBare marks the context of a watch whose events carry the stored objects without a wrapper or copy.
 func withBare(ctx context.Context) context.Context { return context.WithValue(ctx, bareKey{}, true) }
 
-// wantsBare reports whether the events of a watch carry the stored objects without a wrapper or copy.
-func wantsBare(ctx context.Context) bool { return ctx.Value(bareKey{}) != nil }
+// requestsBare reports whether the events of a watch carry the stored objects without a wrapper or copy.
+func requestsBare(ctx context.Context) bool { return ctx.Value(bareKey{}) != nil }
 
 // cachedObject is the type of objects in the events of a watch cache: a wrapper that keeps their encodings and gives
 // away copies only.

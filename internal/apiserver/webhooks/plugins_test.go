@@ -31,18 +31,18 @@ func attributes(op admission.Operation) admission.Attributes {
 type plugin struct {
 	name    string
 	handles admission.Operation
-	asked   *[]string
+	called  *[]string
 	err     error
 }
 
 func (p plugin) Handles(op admission.Operation) bool { return op == p.handles }
 func (p plugin) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
-	*p.asked = append(*p.asked, "admit "+p.name)
+	*p.called = append(*p.called, "admit "+p.name)
 	return p.err
 }
 
 func (p plugin) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
-	*p.asked = append(*p.asked, "validate "+p.name)
+	*p.called = append(*p.called, "validate "+p.name)
 	return p.err
 }
 
@@ -53,7 +53,7 @@ func both(ctx context.Context, p *Plugins) error {
 }
 
 // Without a webhook or policy, every write passes at once, and nothing is created.
-func TestNothingIsAskedBeforeActivate(t *testing.T) {
+func TestNothingIsCalledBeforeActivate(t *testing.T) {
 	p := NewPlugins(Config{Client: func() *restclient.Config { t.Error("a client is made"); return nil }})
 	if p.Handles(admission.Create) {
 		t.Error("it handles writes")
@@ -77,7 +77,7 @@ func TestWritesWaitForThePlugins(t *testing.T) {
 			t.Error("it does not handle writes")
 		}
 		impatient, cancel := context.WithCancel(t.Context())
-		var asked []string
+		var called []string
 		done, gaveUp := make(chan error, 1), make(chan error, 1)
 		go func() { done <- both(t.Context(), p) }()
 		go func() { gaveUp <- p.Validate(impatient, attributes(admission.Create), nil) }()
@@ -92,18 +92,18 @@ func TestWritesWaitForThePlugins(t *testing.T) {
 			t.Errorf("who gave up: %v", err)
 		}
 		c := p.active.Load()
-		c.mutating = []admission.MutationInterface{plugin{"policy", admission.Create, &asked, nil},
-			plugin{"delete", admission.Delete, &asked, nil},
-			plugin{"webhook", admission.Create, &asked, nil}}
-		c.validating = []admission.ValidationInterface{plugin{"policy", admission.Create, &asked, nil},
-			plugin{"webhook", admission.Create, &asked, nil}}
+		c.mutating = []admission.MutationInterface{plugin{"policy", admission.Create, &called, nil},
+			plugin{"delete", admission.Delete, &called, nil},
+			plugin{"webhook", admission.Create, &called, nil}}
+		c.validating = []admission.ValidationInterface{plugin{"policy", admission.Create, &called, nil},
+			plugin{"webhook", admission.Create, &called, nil}}
 		close(c.made)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 		if want := []string{"admit policy", "admit webhook", "validate policy",
-			"validate webhook"}; !slices.Equal(asked, want) {
-			t.Errorf("asked %q, want %q", asked, want)
+			"validate webhook"}; !slices.Equal(called, want) {
+			t.Errorf("called %q, want %q", called, want)
 		}
 	})
 }
@@ -112,13 +112,13 @@ func TestWritesWaitForThePlugins(t *testing.T) {
 func TestRefusalEndsTheChain(t *testing.T) {
 	p := NewPlugins(Config{})
 	p.Activate()
-	var asked []string
+	var called []string
 	c := p.active.Load()
 	no := errors.New("no")
-	c.mutating = []admission.MutationInterface{plugin{"a", admission.Create, &asked, no},
-		plugin{"b", admission.Create, &asked, nil}}
-	c.validating = []admission.ValidationInterface{plugin{"a", admission.Create, &asked, no},
-		plugin{"b", admission.Create, &asked, nil}}
+	c.mutating = []admission.MutationInterface{plugin{"a", admission.Create, &called, no},
+		plugin{"b", admission.Create, &called, nil}}
+	c.validating = []admission.ValidationInterface{plugin{"a", admission.Create, &called, no},
+		plugin{"b", admission.Create, &called, nil}}
 	close(c.made)
 	if err := p.Admit(t.Context(), attributes(admission.Create), nil); !errors.Is(err, no) {
 		t.Error(err)
@@ -126,8 +126,8 @@ func TestRefusalEndsTheChain(t *testing.T) {
 	if err := p.Validate(t.Context(), attributes(admission.Create), nil); !errors.Is(err, no) {
 		t.Error(err)
 	}
-	if want := []string{"admit a", "validate a"}; !slices.Equal(asked, want) {
-		t.Errorf("asked %q, want %q", asked, want)
+	if want := []string{"admit a", "validate a"}; !slices.Equal(called, want) {
+		t.Errorf("called %q, want %q", called, want)
 	}
 }
 
@@ -205,19 +205,19 @@ func TestCheckConfiguration(t *testing.T) {
 	}
 }
 
-// wantsExclusion is a policy plugin that accepts a list of exempt resources.
-type wantsExclusion struct {
+// exclusionRecorder is a policy plugin that accepts a list of exempt resources.
+type exclusionRecorder struct {
 	admission.Interface
 	excluded []schema.GroupResource
 }
 
-func (*wantsExclusion) ValidateInitialization() error { return nil }
+func (*exclusionRecorder) ValidateInitialization() error { return nil }
 
-func (w *wantsExclusion) SetExcludedAdmissionResources(r []schema.GroupResource) { w.excluded = r }
+func (w *exclusionRecorder) SetExcludedAdmissionResources(r []schema.GroupResource) { w.excluded = r }
 
 // A policy for everything must not lock everybody out: reviews are always answered.
 func TestReviewsAreLeftAlone(t *testing.T) {
-	w := &wantsExclusion{}
+	w := &exclusionRecorder{}
 	exclude{}.Initialize(w)
 	for _, name := range []string{"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews",
 		"selfsubjectrulesreviews"} {

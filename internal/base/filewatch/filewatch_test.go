@@ -14,7 +14,7 @@ func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config")
 	ctx, cancel := context.WithCancel(t.Context())
-	seen, asks := make(chan string, 100), 2
+	seen, polls := make(chan string, 100), 2
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -24,8 +24,8 @@ func TestFollow(t *testing.T) {
 				text = []byte("none")
 			}
 			seen <- string(text)
-			if string(text) == "one" && asks > 0 {
-				asks--
+			if string(text) == "one" && polls > 0 {
+				polls--
 				return time.Millisecond
 			}
 			return 0

@@ -23,12 +23,12 @@ func (f *failing) Fatalf(format string, args ...any) {
 	panic(f)
 }
 
-func (f *failing) run(wait func()) (said string) {
+func (f *failing) run(wait func()) (message string) {
 	defer func() {
 		if r := recover(); r != nil && r != any(f) {
 			panic(r)
 		}
-		said = f.message
+		message = f.message
 	}()
 	wait()
 	return ""
@@ -52,19 +52,19 @@ func TestUntil(t *testing.T) {
 			t.Errorf("%d tries in a minute", tries)
 		}
 		f := &failing{ctx: t.Context()}
-		if said := f.run(func() {
+		if message := f.run(func() {
 			For(f, "never", func() bool { return false })
-		}); said != "never: not within 2m0s: the condition is false" {
-			t.Errorf("%q", said)
+		}); message != "never: not within 2m0s: the condition is false" {
+			t.Errorf("%q", message)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		f = &failing{ctx: ctx}
 		begin = time.Now()
-		if said := f.run(func() {
+		if message := f.run(func() {
 			Until(f, "cut", func() error { return errors.New("no") })
-		}); said != "cut: the test ended; the last try: no" {
-			t.Errorf("%q", said)
+		}); message != "cut: the test ended; the last try: no" {
+			t.Errorf("%q", message)
 		}
 		if took := time.Since(begin); took != time.Second {
 			t.Errorf("ended after %v", took)

@@ -99,7 +99,7 @@ func TestErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		command, config string
 		code            float64
-		says            string
+		message         string
 	}{
 		"carob is not running":  {"ADD", `{"cniVersion":"1.0.0","socket":"` + none + `"}`, 11, "carob is not running"},
 		"DEL without carob":     {"DEL", `{"cniVersion":"1.0.0","socket":"` + none + `"}`, 11, "carob is not running"},
@@ -117,8 +117,8 @@ func TestErrors(t *testing.T) {
 	} {
 		got, ok := called(t, c.command, c.config)
 		msg, _ := got["msg"].(string)
-		if ok || got["code"] != c.code || !strings.Contains(msg, c.says) {
-			t.Errorf("%s: %v, want code %v and %q", name, got, c.code, c.says)
+		if ok || got["code"] != c.code || !strings.Contains(msg, c.message) {
+			t.Errorf("%s: %v, want code %v and %q", name, got, c.code, c.message)
 		}
 	}
 }

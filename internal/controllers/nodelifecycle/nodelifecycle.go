@@ -195,7 +195,7 @@ func (c *Controller) decide(node *corev1.Node) (nodehealth.Output, corev1.Condit
 		// The pacer counts stored conditions, so it is called when the watch shows them.
 	default:
 		var next time.Time
-		if in.Evict, next = c.pacer.Ask(in.Now, node.Name); in.Evict {
+		if in.Evict, next = c.pacer.Allow(in.Now, node.Name); in.Evict {
 			out = nodehealth.Decide(in)
 		} else if !next.IsZero() && (out.Wake.IsZero() || next.Before(out.Wake)) {
 			out.Wake = next

@@ -43,12 +43,12 @@ func healthy(ids ...string) map[string]Device {
 // allocate does what the driver does with a plugin that allocates every request.
 func allocate(p *Plugins, pod *corev1.Pod) error {
 	for {
-		ask, err := p.Next(pod)
-		if err != nil || ask == nil {
+		request, err := p.Next(pod)
+		if err != nil || request == nil {
 			return err
 		}
-		p.Hold(pod.UID, ask, ask.Choose(nil))
-		p.Assign(pod.UID, ask.Container, ask.Resource, []byte{})
+		p.Hold(pod.UID, request, request.Choose(nil))
+		p.Assign(pod.UID, request.Container, request.Resource, []byte{})
 	}
 }
 
@@ -182,16 +182,16 @@ func TestNoDeviceTwice(t *testing.T) {
 					}
 				}
 			case "refuse": // the plugin fails
-				if ask, err := p.Next(podWith(string(uid), 1)); err == nil && ask != nil {
-					p.Hold(uid, ask, ask.Choose(nil))
-					p.Drop(uid, ask.Container, ask.Resource)
+				if request, err := p.Next(podWith(string(uid), 1)); err == nil && request != nil {
+					p.Hold(uid, request, request.Choose(nil))
+					p.Drop(uid, request.Container, request.Resource)
 				}
 			case "end":
 				p.Release(uid)
 				delete(running, uid)
 			case "crash": // between Hold and Assign, too
-				if ask, err := p.Next(podWith(string(uid), 1)); err == nil && ask != nil {
-					p.Hold(uid, ask, ask.Choose(nil))
+				if request, err := p.Next(podWith(string(uid), 1)); err == nil && request != nil {
+					p.Hold(uid, request, request.Choose(nil))
 				}
 				again := Plugins{}
 				for _, a := range p.Assignments {
@@ -334,25 +334,25 @@ func TestNearDevices(t *testing.T) {
 			t.Errorf("%d: %s, want %s twice", count, got, want)
 		}
 	}
-	ask, err := p.Next(pod("p", 1))
-	if err != nil || ask.Resource != "x/anywhere" {
-		t.Fatal(ask, err)
+	request, err := p.Next(pod("p", 1))
+	if err != nil || request.Resource != "x/anywhere" {
+		t.Fatal(request, err)
 	}
-	p.Hold("p", ask, ask.Choose(nil))
-	if ask, err = p.Next(pod("p", 1)); err != nil {
+	p.Hold("p", request, request.Choose(nil))
+	if request, err = p.Next(pod("p", 1)); err != nil {
 		t.Fatal(err)
 	}
-	p.Align(ask, pinning.MaskOf(1))
-	if got := ask.Candidates(); !slices.Equal(got, []string{"b", "c"}) {
+	p.Align(request, pinning.MaskOf(1))
+	if got := request.Candidates(); !slices.Equal(got, []string{"b", "c"}) {
 		t.Errorf("candidates: %v", got)
 	}
 	for preferred, want := range map[string]string{"": "b", "c": "c", "a": "b"} {
-		if got := ask.Choose([]string{preferred}); !slices.Equal(got, []string{want}) {
+		if got := request.Choose([]string{preferred}); !slices.Equal(got, []string{want}) {
 			t.Errorf("preferred %q: %v, want %s", preferred, got, want)
 		}
 	}
-	ask.Count = 3
-	if got := ask.Choose(nil); !slices.Equal(got, []string{"a", "b", "c"}) || len(ask.Candidates()) != 4 {
-		t.Errorf("three: %v of %v", got, ask.Candidates())
+	request.Count = 3
+	if got := request.Choose(nil); !slices.Equal(got, []string{"a", "b", "c"}) || len(request.Candidates()) != 4 {
+		t.Errorf("three: %v of %v", got, request.Candidates())
 	}
 }

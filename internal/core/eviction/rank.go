@@ -124,14 +124,14 @@ func Rank(s Signal, pods []Usage, split bool) []Usage {
 	return out
 }
 
-// Notice is the reason for an eviction, for the status and the event.
-type Notice struct {
+// Message is the reason for an eviction, for the status and the event.
+type Message struct {
 	Message     string
 	Annotations map[string]string // of the event (L7.149)
 }
 
 // Explain returns why a pod is evicted for a threshold (L7.150).
-func Explain(t Threshold, all []Observation, u Usage) Notice {
+func Explain(t Threshold, all []Observation, u Usage) Message {
 	name := t.Signal.Resource()
 	var message strings.Builder
 	fmt.Fprintf(&message, "The node was low on resource: %v. ", name)
@@ -168,7 +168,7 @@ func Explain(t Threshold, all []Observation, u Usage) Notice {
 		who, used = append(who, c.Name), append(used, quantity(uses, name))
 	}
 	notes["offending_containers"], notes["offending_containers_usage"] = strings.Join(who, ","), strings.Join(used, ",")
-	return Notice{Message: message.String(), Annotations: notes}
+	return Message{Message: message.String(), Annotations: notes}
 }
 
 // requestOf returns a container's request; false: it is an ephemeral container, which has none.

@@ -186,9 +186,9 @@ func (p *Pacer) settle(now time.Time, again []string) Outcome {
 
 func every(rate float64) time.Duration { return time.Duration(float64(time.Second) / rate) }
 
-// Ask reports whether a node that was observed may get its taint. If not, next is when to call Ask
+// Allow reports whether a node that was observed may get its taint. If not, next is when to call Ask
 // again; zero if an Outcome will name the node. The permission lasts until Forget.
-func (p *Pacer) Ask(now time.Time, node string) (may bool, next time.Time) {
+func (p *Pacer) Allow(now time.Time, node string) (may bool, next time.Time) {
 	m, known := p.nodes[node]
 	if !known {
 		return false, time.Time{}

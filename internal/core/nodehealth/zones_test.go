@@ -69,7 +69,7 @@ func taintTimes(healthy, sick int) []string {
 		if name == "" {
 			break
 		}
-		may, next := p.Ask(due[name], name)
+		may, next := p.Allow(due[name], name)
 		switch {
 		case may:
 			got = append(got, fmt.Sprint(name, "@", due[name].Sub(now)))
@@ -141,7 +141,7 @@ func (p *plant) look(t *rapid.T, name string) {
 		p.heed(Outcome{Again: p.Forget(name)})
 		return
 	}
-	may, next := p.Ask(p.now, name)
+	may, next := p.Allow(p.now, name)
 	if _, already := p.granted[name]; already && !may {
 		t.Fatalf("%s may no longer", name)
 	} else if may && !already {

@@ -174,7 +174,7 @@ func resourceRefusal(short []resources.Shortage) *Refusal {
 		} else {
 			r.Reasons = append(r.Reasons, "Insufficient "+string(s.Name))
 		}
-		r.Curable = r.Curable && !s.Hopeless()
+		r.Curable = r.Curable && !s.Permanent()
 	}
 	return r
 }

@@ -49,9 +49,9 @@ type Shortage struct {
 	Capacity  int64
 }
 
-// Hopeless reports whether the node could not satisfy the request even without any other pod
+// Permanent reports whether the node could not satisfy the request even without any other pod
 // (L2.32).
-func (s Shortage) Hopeless() bool { return s.Name != corev1.ResourcePods && s.Requested > s.Capacity }
+func (s Shortage) Permanent() bool { return s.Name != corev1.ResourcePods && s.Requested > s.Capacity }
 
 // Fits returns what the node lacks for one more pod, in the order pods, cpu, memory, ephemeral
 // storage, then other resources by name; nil if the pod fits (L2.20, L3.37). Resources that the pod

@@ -29,8 +29,8 @@ type Drivers interface {
 	ClaimsOn(node string, yield func(namespace, name string)) // of the pods of a node, some more than once
 }
 
-// Ask adds the checks of CSI drivers to the needs of a pod.
-func (n *Needs) Ask(d Drivers) { n.drivers = d }
+// AddDrivers adds the checks of CSI drivers to the needs of a pod.
+func (n *Needs) AddDrivers(d Drivers) { n.drivers = d }
 
 // handleOf returns the volume of a claim: one that does not exist yet counts for its provisioner (S2.51).
 func handleOf(view View, c *corev1.PersistentVolumeClaim) (Handle, bool) {

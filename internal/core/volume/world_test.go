@@ -19,17 +19,17 @@ import (
 // world is an API server with claims and volumes, the disk of one node, and users, a binder and a provisioner
 // that crash between any two of their writes, see the API late, and lose responses.
 type world struct {
-	t       *testing.T
-	rand    *rand.Rand
-	version int
-	made    int
-	claims  map[string]*corev1.PersistentVolumeClaim
-	volumes map[string]*corev1.PersistentVolume
-	classes []*storagev1.StorageClass
-	disk    map[string]int64 // the sizes of directories, by path
-	seen    *view            // the last state that the binder saw
-	calm    bool
-	log     []string
+	t         *testing.T
+	rand      *rand.Rand
+	version   int
+	made      int
+	claims    map[string]*corev1.PersistentVolumeClaim
+	volumes   map[string]*corev1.PersistentVolume
+	classes   []*storagev1.StorageClass
+	disk      map[string]int64 // the sizes of directories, by path
+	seen      *view            // the last state that the binder saw
+	faultless bool
+	log       []string
 }
 
 // view is a copy of the world at a moment.
@@ -70,7 +70,7 @@ func (w *world) failf(format string, args ...any) {
 
 func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
 
-func (w *world) one(n int) bool { return !w.calm && w.rand.IntN(n) == 0 }
+func (w *world) one(n int) bool { return !w.faultless && w.rand.IntN(n) == 0 }
 
 func (w *world) stamp(o metav1.Object) {
 	w.version++
@@ -423,7 +423,7 @@ func (w *world) check() {
 
 // settle lets all parts work without failures, and checks the final state.
 func (w *world) settle() {
-	w.calm = true
+	w.faultless = true
 	for range 12 {
 		w.scheduler()
 		w.binder()

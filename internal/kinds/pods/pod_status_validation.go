@@ -218,7 +218,7 @@ func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Conta
 		at := at.Index(i)
 		for j := range containers {
 			if c := &containers[j]; c.Name == s.Name {
-				errs = append(errs, validateAskedFor(c, r.Name, extended, at.Child("name"))...)
+				errs = append(errs, validateRequested(c, r.Name, extended, at.Child("name"))...)
 			}
 		}
 		seen := sets.New[corev1.ResourceID]()
@@ -236,7 +236,7 @@ func validateResourceHealth(s *corev1.ContainerStatus, containers []corev1.Conta
 	return errs
 }
 
-func validateAskedFor(c *corev1.Container, name corev1.ResourceName, extended *corev1.PodExtendedResourceClaimStatus,
+func validateRequested(c *corev1.Container, name corev1.ResourceName, extended *corev1.PodExtendedResourceClaimStatus,
 	at *field.Path) field.ErrorList {
 	claim, isClaim := strings.CutPrefix(string(name), "claim:")
 	if !isClaim {

@@ -29,7 +29,7 @@ func parse(t *testing.T, spec string) *corev1.Pod {
 // oneContainer makes a spec with one container that has these additional fields.
 func oneContainer(fields string) string { return "{containers: [{name: c, image: i, " + fields + "}]}" }
 
-func said(errs field.ErrorList) []string {
+func messages(errs field.ErrorList) []string {
 	out := make([]string, len(errs))
 	for i, e := range errs {
 		out[i] = e.Error()
@@ -180,7 +180,7 @@ func TestPodCreate(t *testing.T) {
 // expect compares errors with the prefixes of the wanted ones, in any order.
 func expect(t *testing.T, errs field.ErrorList, want []string) {
 	t.Helper()
-	got := said(errs)
+	got := messages(errs)
 	slices.Sort(got)
 	slices.Sort(want)
 	ok := len(got) == len(want)

@@ -63,11 +63,11 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	var out rules.Warnings
 	spec, annotations := at.Child("spec"), at.Child("metadata", "annotations")
 	if _, _, err := podlife.DrainTimeout(m.Annotations); err != nil {
-		out.Say(annotations.Key(podlife.DrainAnnotation), "the annotation has no effect: %v", err)
+		out.Add(annotations.Key(podlife.DrainAnnotation), "the annotation has no effect: %v", err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.NodeSelector)) {
 		if old, ok := rules.OldNodeLabels[key]; ok {
-			out.Say(spec.Child("nodeSelector").Key(key), "%s", old)
+			out.Add(spec.Child("nodeSelector").Key(key), "%s", old)
 		}
 	}
 	if a := s.Affinity; a != nil && a.NodeAffinity != nil {
@@ -88,15 +88,15 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	for i := range s.TopologySpreadConstraints {
 		c, at := &s.TopologySpreadConstraints[i], spec.Child("topologySpreadConstraints").Index(i)
 		if old, ok := rules.OldNodeLabels[c.TopologyKey]; ok {
-			out.Say(at.Child("topologyKey"), "%s is %s", c.TopologyKey, old)
+			out.Add(at.Child("topologyKey"), "%s is %s", c.TopologyKey, old)
 		}
 		if c.LabelSelector == nil {
-			out.Say(at.Child("labelSelector"), nothingSelected)
+			out.Add(at.Child("labelSelector"), nothingSelected)
 		}
 	}
 	for _, a := range goneAnnotations {
 		if _, ok := m.Annotations[a[0]]; ok {
-			out.Say(annotations.Key(a[0]), "%s", a[1])
+			out.Add(annotations.Key(a[0]), "%s", a[1])
 		}
 	}
 	for i := range s.Volumes {
@@ -116,7 +116,7 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 			{v.RBD != nil, "rbd", "deprecated in v1.28, non-functional in v1.31+"},
 		} {
 			if gone.used {
-				out.Say(at.Child(gone.name), "%s", gone.text)
+				out.Add(at.Child(gone.name), "%s", gone.text)
 			}
 		}
 		if v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
@@ -129,24 +129,24 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	}
 	for i, a := range s.HostAliases {
 		if slices.ContainsFunc(s.HostAliases[:i], func(o corev1.HostAlias) bool { return o.IP == a.IP }) {
-			out.Say(spec.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", a.IP)
+			out.Add(spec.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", a.IP)
 		}
 	}
 	for i, r := range s.ImagePullSecrets {
 		if slices.Contains(s.ImagePullSecrets[:i], r) {
-			out.Say(spec.Child("imagePullSecrets").Index(i).Child("name"), "duplicate name %q", r.Name)
+			out.Add(spec.Child("imagePullSecrets").Index(i).Child("name"), "duplicate name %q", r.Name)
 		}
 	}
 	for i, r := range s.ImagePullSecrets {
 		if r.Name == "" {
-			out.Say(spec.Child("imagePullSecrets").Index(i).Child("name"), "invalid empty name %q", r.Name)
+			out.Add(spec.Child("imagePullSecrets").Index(i).Child("name"), "invalid empty name %q", r.Name)
 		}
 	}
 	out.Bytes(s.Overhead, spec.Child("overhead"), corev1.ResourceMemory, corev1.ResourceEphemeralStorage)
 	out = append(out, profileWarnings(s, m, at)...)
 	out = append(out, portWarnings(s, spec)...)
 	if t := s.TerminationGracePeriodSeconds; t != nil && *t < 0 {
-		out.Say(spec.Child("terminationGracePeriodSeconds"),
+		out.Add(spec.Child("terminationGracePeriodSeconds"),
 			"must be >= 0; negative values are invalid and will be treated as 1")
 	}
 	if a := s.Affinity; a != nil {
@@ -204,19 +204,19 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	}
 	if _, ok := m.Annotations[corev1.SeccompPodAnnotationKey]; ok &&
 		(s.SecurityContext == nil || s.SecurityContext.SeccompProfile == nil) {
-		out.Say(annotations.Key(corev1.SeccompPodAnnotationKey), seccomp)
+		out.Add(annotations.Key(corev1.SeccompPodAnnotationKey), seccomp)
 	}
 	for c, path := range containersOf(s, at.Child("spec")) {
 		key := corev1.SeccompContainerAnnotationKeyPrefix + c.Name
 		if _, ok := m.Annotations[key]; ok && (c.SecurityContext == nil || c.SecurityContext.SeccompProfile == nil) {
-			out.Say(annotations.Key(key), seccomp)
+			out.Add(annotations.Key(key), seccomp)
 		}
 		// The strategy reads the annotation of a pod, and warns about it, at creation.
 		key = corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 		if text, ok := m.Annotations[key]; ok && at != nil &&
 			(c.SecurityContext == nil || c.SecurityContext.AppArmorProfile == nil) &&
 			(ofPod == nil || !apiequality.Semantic.DeepEqual(ofPod, ParseAppArmorAnnotation(text))) {
-			out.Say(annotations.Key(key), `deprecated since v1.30; use the "appArmorProfile" field instead`)
+			out.Add(annotations.Key(key), `deprecated since v1.30; use the "appArmorProfile" field instead`)
 		}
 		out = append(out, containerWarnings(c, path)...)
 	}
@@ -235,7 +235,7 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 		for i := range c.Ports {
 			p := placed{&c.Ports[i], path.Child("ports").Index(i)}
 			if p.HostIP != "" && p.HostPort == 0 {
-				out.Say(p.at,
+				out.Add(p.at,
 					"hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name,
 					p.HostPort, p.ContainerPort.ContainerPort, p.Protocol, p.HostIP)
 			}
@@ -243,11 +243,11 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 				switch {
 				case o.ContainerPort.ContainerPort != p.ContainerPort.ContainerPort || o.Protocol != p.Protocol:
 				case o.HostIP == p.HostIP && o.HostPort == p.HostPort:
-					out.Say(p.at, "duplicate port definition with %s", o.at)
+					out.Add(p.at, "duplicate port definition with %s", o.at)
 				case o.HostPort == 0 || p.HostPort == 0:
-					out.Say(p.at, "overlapping port definition with %s", o.at)
+					out.Add(p.at, "overlapping port definition with %s", o.at)
 				case o.HostPort == p.HostPort && (o.HostIP == "") != (p.HostIP == ""):
-					out.Say(p.at, "dangerously ambiguous port definition with %s", o.at)
+					out.Add(p.at, "dangerously ambiguous port definition with %s", o.at)
 				}
 			}
 			all = append(all, p)
@@ -258,7 +258,7 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 		switch first, twice := named[p.Name]; {
 		case p.Name == "":
 		case twice:
-			out.Say(p.at, "duplicate port name %q with %s, services and probes that select ports by name will use %s",
+			out.Add(p.at, "duplicate port name %q with %s, services and probes that select ports by name will use %s",
 				p.Name, first, first)
 		default:
 			named[p.Name] = p.at
@@ -368,7 +368,7 @@ func containerWarnings(c *corev1.Container, at *field.Path) []string {
 		reference := "$(" + e.Name + ")"
 		if _, twice := seen[e.Name]; twice &&
 			(e.ValueFrom != nil || e.Value == reference || !strings.Contains(e.Value, reference)) {
-			out.Say(at.Child("env").Index(i), "hides previous definition of %q, which may be dropped when using apply",
+			out.Add(at.Child("env").Index(i), "hides previous definition of %q, which may be dropped when using apply",
 				e.Name)
 		}
 		seen[e.Name] = struct{}{}

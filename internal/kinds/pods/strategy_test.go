@@ -64,8 +64,8 @@ func TestAppArmorAnnotation(t *testing.T) {
 					AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}}}}
 		p.Annotations = map[string]string{key + "old": "runtime/default"}
 	})
-	var said warnings
-	Strategy{}.PrepareForCreate(warning.WithWarningRecorder(context.Background(), &said), p)
+	var given warnings
+	Strategy{}.PrepareForCreate(warning.WithWarningRecorder(context.Background(), &given), p)
 	if c := p.Spec.Containers[0].SecurityContext; c == nil || c.AppArmorProfile == nil ||
 		c.AppArmorProfile.Type != corev1.AppArmorProfileTypeRuntimeDefault {
 		t.Errorf("security context of the annotated container: %+v", c)
@@ -73,9 +73,9 @@ func TestAppArmorAnnotation(t *testing.T) {
 	if _, ok := p.Annotations[key+"new"]; ok {
 		t.Error("a field made an annotation")
 	}
-	if len(said) != 1 || said[0] != `metadata.annotations[`+key+
+	if len(given) != 1 || given[0] != `metadata.annotations[`+key+
 		`old]: deprecated since v1.30; use the "appArmorProfile" field instead` {
-		t.Errorf("warnings %q", said)
+		t.Errorf("warnings %q", given)
 	}
 }
 

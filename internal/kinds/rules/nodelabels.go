@@ -25,14 +25,14 @@ func TermWarnings(t *corev1.NodeSelectorTerm, values bool, at *field.Path) []str
 	for i, e := range t.MatchExpressions {
 		at := at.Child("matchExpressions").Index(i)
 		if old, ok := OldNodeLabels[e.Key]; ok {
-			out.Say(at.Child("key"), "%s is %s", e.Key, old)
+			out.Add(at.Child("key"), "%s is %s", e.Key, old)
 		}
 		if !values {
 			continue
 		}
 		for j, v := range e.Values {
 			for _, msg := range validation.IsValidLabelValue(v) {
-				out.Say(at.Child("values").Index(j), "%s is invalid, %s", v, msg)
+				out.Add(at.Child("values").Index(j), "%s is invalid, %s", v, msg)
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 // Warnings collects warnings about fields.
 type Warnings []string
 
-// Say adds a warning about the field at a path.
-func (h *Warnings) Say(at *field.Path, format string, args ...any) {
+// Add adds a warning about the field at a path.
+func (h *Warnings) Add(at *field.Path, format string, args ...any) {
 	*h = append(*h, at.String()+": "+fmt.Sprintf(format, args...))
 }
 
@@ -20,7 +20,7 @@ func (h *Warnings) Say(at *field.Path, format string, args ...any) {
 func (h *Warnings) Bytes(list corev1.ResourceList, at *field.Path, names ...corev1.ResourceName) {
 	for _, name := range names {
 		if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
-			h.Say(at.Key(string(name)), "fractional byte value %q is invalid, must be an integer", q.String())
+			h.Add(at.Key(string(name)), "fractional byte value %q is invalid, must be an integer", q.String())
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 // Fields of a service that a client may leave out or leave unchanged in an update. The fields
 // depend on each other, and many clients support only some of them.
 
-// wantsIP reports whether a service of this type has a cluster IP of its own, or "None".
-func wantsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
+// needsIP reports whether a service of this type has a cluster IP of its own, or "None".
+func needsIP(s *corev1.Service) bool { return s.Spec.Type != corev1.ServiceTypeExternalName }
 
 func headless(s *corev1.Service) bool { return s.Spec.ClusterIP == corev1.ClusterIPNone }
 
@@ -24,7 +24,7 @@ func outside(s *corev1.Service) bool {
 // replace or apply of its manifest works.
 func keepAllocated(s, old *corev1.Service) {
 	is, was := &s.Spec, &old.Spec
-	if wantsIP(old) && wantsIP(s) {
+	if needsIP(old) && needsIP(s) {
 		if is.ClusterIP == "" {
 			is.ClusterIP = was.ClusterIP
 		}
@@ -32,7 +32,7 @@ func keepAllocated(s, old *corev1.Service) {
 			is.ClusterIPs = slices.Clone(was.ClusterIPs)
 		}
 	}
-	if wantsNodePorts(old) && wantsNodePorts(s) {
+	if needsNodePorts(old) && needsNodePorts(s) {
 		named := map[string]int32{}
 		for _, p := range was.Ports {
 			named[p.Name] = p.NodePort
@@ -47,7 +47,7 @@ func keepAllocated(s, old *corev1.Service) {
 			}
 		}
 	}
-	if wantsHealthPort(old) && wantsHealthPort(s) && is.HealthCheckNodePort == 0 {
+	if needsHealthPort(old) && needsHealthPort(s) && is.HealthCheckNodePort == 0 {
 		is.HealthCheckNodePort = was.HealthCheckNodePort
 	}
 }
@@ -85,7 +85,7 @@ func normalize(s, old *corev1.Service) {
 // that a client can change the type without clearing all fields that depend on it.
 func dropUnused(s, old *corev1.Service) {
 	is, was := &s.Spec, &old.Spec
-	if wantsIP(old) && !wantsIP(s) {
+	if needsIP(old) && !needsIP(s) {
 		if is.ClusterIP == was.ClusterIP && slices.Equal(is.ClusterIPs, was.ClusterIPs) {
 			is.ClusterIP, is.ClusterIPs = "", nil
 		}
@@ -107,7 +107,7 @@ func dropUnused(s, old *corev1.Service) {
 	if outside(old) && !outside(s) && is.ExternalTrafficPolicy == was.ExternalTrafficPolicy {
 		is.ExternalTrafficPolicy = ""
 	}
-	if wantsHealthPort(old) && !wantsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
+	if needsHealthPort(old) && !needsHealthPort(s) && is.HealthCheckNodePort == was.HealthCheckNodePort {
 		is.HealthCheckNodePort = 0
 	}
 	if was.Type == corev1.ServiceTypeLoadBalancer && is.Type != corev1.ServiceTypeLoadBalancer {

@@ -37,7 +37,7 @@ func otherFamily(f corev1.IPFamily) corev1.IPFamily {
 // settled reports whether a service with PreferDualStack keeps the families that it has: it gains
 // or loses one only on request.
 func settled(s, old *corev1.Service) bool {
-	if old == nil || !wantsIP(s) || s.Spec.Type != old.Spec.Type ||
+	if old == nil || !needsIP(s) || s.Spec.Type != old.Spec.Type ||
 		ptr.Deref(s.Spec.IPFamilyPolicy, "") != corev1.IPFamilyPolicyPreferDualStack {
 		return false
 	}
@@ -53,7 +53,7 @@ func settled(s, old *corev1.Service) bool {
 // the default first.
 func settleFamilies(s, old *corev1.Service, has []corev1.IPFamily) field.ErrorList {
 	at, sp := field.NewPath("spec"), &s.Spec
-	if !wantsIP(s) || settled(s, old) {
+	if !needsIP(s) || settled(s, old) {
 		return nil
 	}
 	// Another controller may manage these: no selector, and no cluster IP.

@@ -14,15 +14,15 @@ func typeHasNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer
 }
 
-// wantsNodePorts reports whether each port of s gets a node port without requesting one.
-func wantsNodePorts(s *corev1.Service) bool {
+// needsNodePorts reports whether each port of s gets a node port without requesting one.
+func needsNodePorts(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort ||
 		s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
 			(s.Spec.AllocateLoadBalancerNodePorts == nil || *s.Spec.AllocateLoadBalancerNodePorts)
 }
 
-// wantsHealthPort reports whether load balancers check on each node whether it has a pod of s.
-func wantsHealthPort(s *corev1.Service) bool {
+// needsHealthPort reports whether load balancers check on each node whether it has a pod of s.
+func needsHealthPort(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeLoadBalancer &&
 		s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
@@ -54,10 +54,10 @@ func claimPorts(c *portClaim, s, old *corev1.Service) (leaves []int, err error) 
 	if err != nil {
 		return nil, err
 	}
-	switch had := old != nil && wantsHealthPort(old); {
-	case wantsHealthPort(s) && !had:
+	switch had := old != nil && needsHealthPort(old); {
+	case needsHealthPort(s) && !had:
 		err = healthPort(c, s)
-	case had && !wantsHealthPort(s) && old.Spec.HealthCheckNodePort != 0:
+	case had && !needsHealthPort(s) && old.Spec.HealthCheckNodePort != 0:
 		leaves = append(leaves, int(old.Spec.HealthCheckNodePort))
 	}
 	return leaves, err
@@ -68,7 +68,7 @@ func firstPorts(c *portClaim, s *corev1.Service) error {
 	shared := map[int32]int{} // of a port of the service
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
-		if p.NodePort == 0 && !wantsNodePorts(s) {
+		if p.NodePort == 0 && !needsNodePorts(s) {
 			continue
 		}
 		if n := shared[p.Port]; n != 0 {
@@ -107,7 +107,7 @@ func changedPorts(c *portClaim, s *corev1.Service, had []int) (leaves []int, err
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
 		switch n := int(p.NodePort); {
-		case n == 0 && !wantsNodePorts(s):
+		case n == 0 && !needsNodePorts(s):
 		case n == 0:
 			if n, err = c.next(); err != nil {
 				return nil, noPort(err)

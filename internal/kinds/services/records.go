@@ -38,8 +38,8 @@ const (
 	managedBy = "ipallocator.k8s.io"
 	// recordTimeout is the timeout of a write after the response to its request.
 	recordTimeout = 10 * time.Second
-	// guesses is the number of random addresses to try before all records are read.
-	guesses = 8
+	// randomTries is the number of random addresses to try before all records are read.
+	randomTries = 8
 )
 
 var errAllocated = errors.New("provided IP is already allocated")
@@ -97,7 +97,7 @@ func (a *Allocator) next(ctx context.Context, family corev1.IPFamily, s *corev1.
 
 // anyOf allocates an address of a range; the error is errFull if all are used.
 func (a *Allocator) anyOf(ctx context.Context, r addresses, s *corev1.Service, dry bool) (netip.Addr, error) {
-	for range guesses {
+	for range randomTries {
 		if r.size == 0 {
 			break
 		}

@@ -142,7 +142,7 @@ func (p picture) addresses() remedy {
 	}
 	seen := map[string]bool{} // records that are correct, or handled
 	for _, svc := range p.order {
-		if !wantsIP(svc) || headless(svc) {
+		if !needsIP(svc) || headless(svc) {
 			continue
 		}
 		for _, text := range svc.Spec.ClusterIPs {

@@ -91,7 +91,7 @@ func (a *Allocator) Resource() *registry.Resource {
 					a.giveBack(context.Background(), ip, s)
 				}
 				a.ports.release(nodePorts(s)...)
-				if wantsHealthPort(s) {
+				if needsHealthPort(s) {
 					a.ports.release(int(s.Spec.HealthCheckNodePort))
 				}
 			}
@@ -161,14 +161,14 @@ type addressClaim struct {
 func (c *addressClaim) claim(ctx context.Context, old *corev1.Service) (leaves []netip.Addr, err error) {
 	s := c.s
 	switch {
-	case old == nil || !wantsIP(old):
-		if wantsIP(s) && !headless(s) {
+	case old == nil || !needsIP(old):
+		if needsIP(s) && !headless(s) {
 			return nil, c.fill(ctx, 0)
 		}
 		return nil, nil
 	case settled(s, old) || headless(old):
 		return nil, nil
-	case !wantsIP(s):
+	case !needsIP(s):
 		return clusterIPs(old), nil
 	}
 	switch is, was := len(s.Spec.IPFamilies), len(old.Spec.IPFamilies); {
@@ -225,7 +225,7 @@ func (c *addressClaim) undo(ctx context.Context) {
 
 // clusterIPs returns the addresses of s.
 func clusterIPs(s *corev1.Service) []netip.Addr {
-	if !wantsIP(s) || headless(s) {
+	if !needsIP(s) || headless(s) {
 		return nil
 	}
 	list := s.Spec.ClusterIPs

@@ -15,7 +15,7 @@ func storageClassWarnings(c *storagev1.StorageClass) []string {
 	for i, t := range c.AllowedTopologies {
 		for j, e := range t.MatchLabelExpressions {
 			if old, ok := rules.OldNodeLabels[e.Key]; ok {
-				out.Say(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child(
+				out.Add(field.NewPath("allowedTopologies").Index(i).Child("matchLabelExpressions").Index(j).Child(
 					"key"), "%s", old)
 			}
 		}
@@ -31,12 +31,12 @@ func csiStorageCapacityWarnings(c *storagev1.CSIStorageCapacity) []string {
 	at := field.NewPath("nodeTopology")
 	for i, e := range c.NodeTopology.MatchExpressions {
 		if old, ok := rules.OldNodeLabels[e.Key]; ok {
-			out.Say(at.Child("matchExpressions").Index(i).Child("key"), "%s is %s", e.Key, old)
+			out.Add(at.Child("matchExpressions").Index(i).Child("key"), "%s is %s", e.Key, old)
 		}
 	}
 	for _, label := range slices.Sorted(maps.Keys(c.NodeTopology.MatchLabels)) {
 		if old, ok := rules.OldNodeLabels[label]; ok {
-			out.Say(at.Child("matchLabels").Child(label), "%s", old)
+			out.Add(at.Child("matchLabels").Child(label), "%s", old)
 		}
 	}
 	return out

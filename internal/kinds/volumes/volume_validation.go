@@ -187,12 +187,12 @@ func persistentVolumeWarnings(v *corev1.PersistentVolume) []string {
 		{corev1.MountOptionAnnotation, `deprecated since v1.31; use "mountOptions" attribute instead`},
 	} {
 		if _, ok := v.Annotations[a[0]]; ok {
-			out.Say(field.NewPath("metadata", "annotations").Key(a[0]), "%s", a[1])
+			out.Add(field.NewPath("metadata", "annotations").Key(a[0]), "%s", a[1])
 		}
 	}
 	s := &v.Spec
 	if s.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRecycle {
-		out.Say(rules.SpecPath.Child("persistentVolumeReclaimPolicy"),
+		out.Add(rules.SpecPath.Child("persistentVolumeReclaimPolicy"),
 			"The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
 	}
 	if s.NodeAffinity != nil && s.NodeAffinity.Required != nil {
@@ -213,7 +213,7 @@ func persistentVolumeWarnings(v *corev1.PersistentVolume) []string {
 		{s.RBD != nil, "rbd", "deprecated in v1.28, non-functional in v1.31+"},
 	} {
 		if gone.used {
-			out.Say(rules.SpecPath.Child(gone.name), "%s", gone.text)
+			out.Add(rules.SpecPath.Child(gone.name), "%s", gone.text)
 		}
 	}
 	return out

@@ -45,7 +45,7 @@ func newBalancer(client kubernetes.Interface, p *addresspool.Pool) *balancer {
 }
 
 // look records what to write for Services that have changed, and returns the events to record.
-func (b *balancer) look(in []input, node []netip.Addr) []addresspool.Notice {
+func (b *balancer) look(in []input, node []netip.Addr) []addresspool.Event {
 	if b.client == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (b *balancer) look(in []input, node []netip.Addr) []addresspool.Notice {
 	return nil
 }
 
-func (b *balancer) fromPool(in []input, node []netip.Addr) []addresspool.Notice {
+func (b *balancer) fromPool(in []input, node []netip.Addr) []addresspool.Event {
 	inputs := make([]addresspool.Input, len(in))
 	for n, i := range in {
 		delete(b.todo, i.Name)
@@ -117,7 +117,7 @@ func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
 }
 
 // recordNotices records events of Services.
-func (p *Proxy) recordNotices(list []addresspool.Notice) {
+func (p *Proxy) recordNotices(list []addresspool.Event) {
 	for _, n := range list {
 		if s := p.feed.service(n.Name); s != nil && p.cfg.Events != nil {
 			p.cfg.Events.Event(s, n.Type, n.Reason, n.Text)

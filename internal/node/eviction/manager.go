@@ -283,14 +283,14 @@ func (m *Manager) evictOverLimit(ctx context.Context) bool {
 	evicted := false
 	for _, u := range usages {
 		message, limit := eviction.OverLocalLimit(u)
-		if message != "" && m.evict(ctx, u.Pod, limit, eviction.Notice{Message: message}, nil, time.Second) {
+		if message != "" && m.evict(ctx, u.Pod, limit, eviction.Message{Message: message}, nil, time.Second) {
 			evicted = true
 		}
 	}
 	return evicted
 }
 
-func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, signal string, n eviction.Notice,
+func (m *Manager) evict(ctx context.Context, pod *corev1.Pod, signal string, n eviction.Message,
 	condition *corev1.PodCondition, grace time.Duration) bool {
 	if m.cfg.Pods.Stop(pod.UID,
 		podlife.Stop{Reason: "Evicted", Message: n.Message, Condition: condition, Grace: &grace}) != nil {

@@ -30,12 +30,12 @@ import (
 
 // The invariants.
 const (
-	Bounds  fakeapi.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
-	Rates   fakeapi.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
-	Blind   fakeapi.Invariant = "without any metric the size stays (W7.26)"
-	Careful fakeapi.Invariant = "pods without a metric count as idle for growth, as busy for shrinking (W7.39, W7.40)"
-	Steady  fakeapi.Invariant = "no change is undone within the stabilization window of its direction (W7.80)"
-	Settles fakeapi.Invariant = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
+	Bounds   fakeapi.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
+	Rates    fakeapi.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
+	NoMetric fakeapi.Invariant = "without any metric the size stays (W7.26)"
+	Careful  fakeapi.Invariant = "pods without a metric count as idle for growth, as busy for shrinking (W7.39, W7.40)"
+	Steady   fakeapi.Invariant = "no change is undone within the stabilization window of its direction (W7.80)"
+	Settles  fakeapi.Invariant = "with a steady load the size becomes right, and stays (W7.38, W7.42, W7.43)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.
@@ -61,7 +61,7 @@ func Invariants() []Named {
 			}
 		}}},
 		{"rates", Rates, Sabotage{In: func(in *autoscaler.Input) { in.History = autoscaler.History{} }}},
-		{"blind", Blind, Sabotage{In: func(in *autoscaler.Input) {
+		{"blind", NoMetric, Sabotage{In: func(in *autoscaler.Input) {
 			for i := range in.Samples {
 				if in.Samples[i].Err != nil {
 					in.Samples[i] = autoscaler.Sample{Values: []int64{1 << 30}}
@@ -356,7 +356,7 @@ const LeastWindow = 60
 
 // rest ends all faults and keeps the load as it is. The size becomes right, and stays.
 func (w *world) rest() {
-	w.Calm, w.mood = true, steady
+	w.Faultless, w.mood = true, steady
 	w.Change(w.hpa, func(o fakeapi.Object) {
 		if h, ok := o.(*autoscalingv2.HorizontalPodAutoscaler); ok && h.Spec.Behavior != nil {
 			down := h.Spec.Behavior.ScaleDown

@@ -20,7 +20,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	sabotages := map[fakeapi.Invariant]Sabotage{}
 	for _, p := range Invariants() {
 		sabotages[p.Invariant] = p.Sabotage

@@ -46,7 +46,7 @@ func (c *checker) pass(in autoscaler.Input, out *autoscaler.Output) {
 		return // into the bounds at once
 	}
 	if !slices.ContainsFunc(in.Samples, func(s autoscaler.Sample) bool { return s.Err == nil }) {
-		fakeapi.Break(Blind, "from %d to %d", current, size)
+		fakeapi.Break(NoMetric, "from %d to %d", current, size)
 	}
 	least, most := int32(0), max(2*current, 4)
 	if b := spec.Behavior; b != nil {

@@ -274,7 +274,7 @@ func (w *world) start() {
 
 // crash ends carob, and with it the agent of the node that it runs on.
 func (w *world) crash() {
-	if w.carob == nil || w.Calm {
+	if w.carob == nil || w.Faultless {
 		return
 	}
 	w.logf("carob ends")
@@ -321,7 +321,7 @@ func (c *process) run() {
 	all := append(c.watches, c.caches.Watches()...)
 	for _, watch := range all {
 		switch {
-		case w.Calm:
+		case w.Faultless:
 			watch.CatchUp()
 		case !w.One(3):
 			watch.Deliver()

@@ -62,7 +62,7 @@ func TestSeedsOfFixedBugs(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	sabotages := map[fakeapi.Invariant]Sabotage{
 		"no-start-when-over: nothing is started for a pod that ends (L7.28, L12.14)": {Pods: "no-start-when-over"},
 	}
@@ -82,7 +82,7 @@ func TestChecksNoticeSabotage(t *testing.T) {
 }
 
 // Likewise, for the invariants of worlds with an autoscaler.
-func TestChecksOfElasticWorldsNoticeSabotage(t *testing.T) {
+func TestChecksOfElasticWorldsFindSabotage(t *testing.T) {
 	sabotages := map[fakeapi.Invariant]Sabotage{}
 	for _, p := range Invariants() {
 		if isElastic(p) {

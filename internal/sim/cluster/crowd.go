@@ -83,8 +83,8 @@ func (w *world) changeCrowd() {
 	}
 }
 
-// calmCrowd sets a desired state of the DaemonSet and the CronJob that can be reached, and stays.
-func (w *world) calmCrowd() {
+// settleCrowd sets a desired state of the DaemonSet and the CronJob that can be reached, and stays.
+func (w *world) settleCrowd() {
 	for _, d := range fakeapi.All[*appsv1.DaemonSet](w.API) {
 		edit(w, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "v3" })
 		if w.IntN(3) == 0 {

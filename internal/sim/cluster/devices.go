@@ -75,7 +75,7 @@ func (d *deviceClaims) observe() {
 }
 
 func (d *deviceClaims) setClaim(c *resourcev1.ResourceClaim) {
-	if d.s.c.w.options.Sabotage.Devices.Blind {
+	if d.s.c.w.options.Sabotage.Devices.IgnoresAllocations {
 		c = c.DeepCopy()
 		c.Status.Allocation = nil
 	}
@@ -213,7 +213,7 @@ func (d *deviceClaims) storeOnce(c *resourcev1.ResourceClaim, pod *corev1.Pod,
 		}
 		c, _ = e.Object.(*resourcev1.ResourceClaim)
 	}
-	if d.s.c.w.options.Sabotage.Devices.Stranger {
+	if d.s.c.w.options.Sabotage.Devices.WrongPod {
 		a.Status.ReservedFor[0].UID = "stranger"
 	}
 	e, err := d.s.c.client.Update(c, func(o fakeapi.Object) {

@@ -66,7 +66,7 @@ func (w *world) limit(q *corev1.ResourceQuota) {
 
 // changeLoad changes the load from time to time.
 func (w *world) changeLoad() {
-	if !w.Calm {
+	if !w.Faultless {
 		w.load = w.Float64() * 1.5 * mostScaled * autoscalers.Target
 		w.logf("load %.0f", w.load)
 		w.after(w.upTo(8*time.Minute), w.changeLoad)
@@ -154,9 +154,9 @@ func (w *world) scaledByUser() {
 	}
 }
 
-// calmElastic sets a quota that all pods fit, and a size that an autoscaler may change: it is off while the size is 0
+// settleElastic sets a quota that all pods fit, and a size that an autoscaler may change: it is off while the size is 0
 // (W7.21).
-func (w *world) calmElastic() {
+func (w *world) settleElastic() {
 	if w.kind != Elastic {
 		return
 	}

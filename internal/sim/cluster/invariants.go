@@ -300,7 +300,7 @@ func (w *world) checkMinimum(p *corev1.Pod) {
 			fakeapi.Break(Minimum, "%d pods of %s are left, %d must be", n, d.Name, least)
 		}
 	}
-	if w.kind != Drains || w.Calm {
+	if w.kind != Drains || w.Faultless {
 		return
 	}
 	for _, b := range fakeapi.All[*policyv1.PodDisruptionBudget](w.API) {
@@ -324,9 +324,9 @@ func (w *world) checkMinimum(p *corev1.Pod) {
 func (w *world) rest() {
 	w.Now = w.loop.Now()
 	w.logf("calm")
-	w.Calm = true
+	w.Faultless = true
 	for _, m := range w.present() {
-		m.Calm()
+		m.EndFaults()
 		w.cordon(m, false)
 	}
 	for range 3 {
@@ -342,8 +342,8 @@ func (w *world) rest() {
 	if all := fakeapi.All[*appsv1.StatefulSet](w.API); w.storage == nil && len(all) > 0 && w.IntN(2) == 0 {
 		w.discard(all[0])
 	}
-	w.calmCrowd()
-	w.calmElastic()
+	w.settleCrowd()
+	w.settleElastic()
 	w.settle()
 	if w.storage != nil {
 		w.shrinkSet()
@@ -361,7 +361,7 @@ func (w *world) rest() {
 
 // settle checks that the desired state is reached in time, and stays.
 func (w *world) settle() {
-	calm, still := w.Now, 2*time.Minute
+	begun, still := w.Now, 2*time.Minute
 	if w.kind == Elastic {
 		still = 6 * time.Minute // the windows of an autoscaler, and those of its messages, have passed
 	}
@@ -375,15 +375,15 @@ func (w *world) settle() {
 		}
 		b := w.missing()
 		switch {
-		case b != nil && w.Now.Sub(calm) > bound:
+		case b != nil && w.Now.Sub(begun) > bound:
 			panic(b)
 		case b != nil:
 			reached = time.Time{}
 		case reached.IsZero():
 			reached = w.Now
-			w.invariants.settled = w.Now.Sub(calm)
+			w.invariants.settled = w.Now.Sub(begun)
 		}
-		if !reached.IsZero() && w.Now.Sub(reached) > still && w.Now.Sub(calm) > lateExits {
+		if !reached.IsZero() && w.Now.Sub(reached) > still && w.Now.Sub(begun) > lateExits {
 			return
 		}
 	}

@@ -116,7 +116,7 @@ func (l *lifecycle) updateNode(n *corev1.Node) error {
 	case len(out.Conditions) > 0: // the pacer counts stored conditions
 	default:
 		var next time.Time
-		if in.Evict, next = l.pacer.Ask(in.Now, n.Name); in.Evict {
+		if in.Evict, next = l.pacer.Allow(in.Now, n.Name); in.Evict {
 			out = nodehealth.Decide(in)
 		} else {
 			out.Wake = workload.Earlier(out.Wake, next)

@@ -56,7 +56,7 @@ const (
 // addNode creates a node with its machine.
 func (w *world) addNode() {
 	m := &machine{w: w, name: fmt.Sprintf("node-%d", len(w.machines)), cpu: int64(10+w.IntN(11)) * unit}
-	if w.kind == Crowded && !w.Calm {
+	if w.kind == Crowded && !w.Faultless {
 		m.cpu = int64(5+w.IntN(6)) * unit
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name},
@@ -71,7 +71,7 @@ func (w *world) addNode() {
 	}
 	config := sim.MachineConfig{Seed: w.Uint64(), Node: n, Behaviour: w.behaviour, Log: w.options.Log,
 		Break: w.options.Sabotage.Pods, Careless: w.options.Sabotage.Overcommit}
-	if w.kind.fails() && !w.Calm {
+	if w.kind.fails() && !w.Faultless {
 		config.Fault = w.Float64() * 0.2
 	}
 	if w.storage != nil {
@@ -86,8 +86,8 @@ func (w *world) addNode() {
 		panic(err)
 	}
 	m.OnStart(w.checkRunning)
-	if w.Calm {
-		m.Calm()
+	if w.Faultless {
+		m.EndFaults()
 	}
 	w.machines = append(w.machines, m)
 	m.uid = w.Create(n).GetUID()
@@ -140,10 +140,10 @@ func (w *world) behaviour(r *rand.Rand, c *cri.ContainerConfig) runtimesim.Behav
 	if c.GetMetadata().GetName() == "task" {
 		b.Exit = time.Second + time.Duration(r.IntN(60))*time.Second
 		b.TermCode = 143
-		if !w.Calm && r.IntN(5) == 0 {
+		if !w.Faultless && r.IntN(5) == 0 {
 			b.Code = 1
 		}
-	} else if w.kind.fails() && !w.Calm && r.IntN(10) == 0 {
+	} else if w.kind.fails() && !w.Faultless && r.IntN(10) == 0 {
 		b.Exit, b.Code = time.Second+time.Duration(r.IntN(600))*time.Second, 1
 	}
 	return b

@@ -29,12 +29,12 @@ func (s *scheduler) preempt(p *corev1.Pod, prepared *placement.Pod, d placement.
 	if !w.kind.preempts() {
 		return true // all are as important: an event may help
 	}
-	asking := prepared
+	pod := prepared
 	if w.options.Sabotage.Unfair {
-		asking = s.prepared(p)
-		asking.Priority += 5000
+		pod = s.prepared(p)
+		pod.Priority += 5000
 	}
-	chosen := s.snapshot.Preempt(asking, d, fakeapi.All[*policyv1.PodDisruptionBudget](w.API))
+	chosen := s.snapshot.Preempt(pod, d, fakeapi.All[*policyv1.PodDisruptionBudget](w.API))
 	if chosen.Node == "" {
 		if chosen.NoHelp {
 			s.snapshot.RemoveNomination(p.UID)

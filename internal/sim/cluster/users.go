@@ -55,14 +55,14 @@ func (w *world) populate() {
 
 // crashAgain ends carob from time to time, also while it is idle.
 func (w *world) crashAgain() {
-	if !w.Calm {
+	if !w.Faultless {
 		w.crash()
 		w.after(w.upTo(20*time.Minute), w.crashAgain)
 	}
 }
 
 func (w *world) misfortune() {
-	if !w.Calm {
+	if !w.Faultless {
 		w.trouble()
 		w.after(w.upTo(5*time.Minute), w.misfortune)
 	}
@@ -148,7 +148,7 @@ func (w *world) budget(app string) {
 
 // user acts from time to time.
 func (w *world) user() {
-	if w.Calm {
+	if w.Faultless {
 		return
 	}
 	if w.kind != Rollouts && (w.kind == Drains || w.IntN(4) == 0) {
@@ -302,7 +302,7 @@ func (w *world) drain(m *machine, tries int) {
 			left = left || !w.evict(p)
 		}
 	}
-	if left && tries > 0 && !w.Calm {
+	if left && tries > 0 && !w.Faultless {
 		w.after(5*time.Second, func() { w.drain(m, tries-1) })
 	}
 }

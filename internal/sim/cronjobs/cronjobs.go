@@ -203,7 +203,7 @@ func (w *world) run() {
 // rest ends all faults, lets Jobs end, and checks the state between two runs. The controller is called only after
 // an event of its watches, and at the time that it returned.
 func (w *world) rest() {
-	w.Calm = true
+	w.Faultless = true
 	w.Change(w.uid, func(o fakeapi.Object) {
 		if cj, ok := o.(*batchv1.CronJob); ok {
 			cj.Spec.Suspend = nil

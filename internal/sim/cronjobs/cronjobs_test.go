@@ -27,7 +27,7 @@ func (f fast) Next(t time.Time) time.Time {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Once: {In: func(in *cronjob.Input) { // a finished Job does not report its completion time before it is deleted
 			in.Jobs = slices.Clone(in.Jobs)

@@ -224,7 +224,7 @@ func (w *world) kubelets() {
 		case workload.Terminal(p):
 		case p.DeletionTimestamp != nil:
 			change(end)
-		case !workload.Ready(p) && (w.Calm || p.Spec.Containers[0].Image != "v2"): // v2 never becomes ready
+		case !workload.Ready(p) && (w.Faultless || p.Spec.Containers[0].Image != "v2"): // v2 never becomes ready
 			change(func(p *corev1.Pod) {
 				p.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 					{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.Now)}}}
@@ -241,7 +241,7 @@ func (w *world) kubelets() {
 // rest ends all faults except some pods that break one after the other, and checks the final state.
 // Only its watches and its requested time call the controller.
 func (w *world) rest() {
-	w.Calm, w.breaks = true, 20
+	w.Faultless, w.breaks = true, 20
 	for last := w.Now.Add(12 * time.Hour); ; {
 		before := w.Writes()
 		for _, watch := range w.caches.Watches() {

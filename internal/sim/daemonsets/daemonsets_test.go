@@ -19,7 +19,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		OnePod:   {Stale: true},
 		Eligible: {In: func(in *daemonset.Input) { in.Set.Spec.Template.Spec.NodeSelector = nil }},

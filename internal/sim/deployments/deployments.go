@@ -208,7 +208,7 @@ func (w *world) node() {
 // rest ends all faults, and checks the final state. Only their watches and their requested times
 // call the controllers.
 func (w *world) rest() {
-	w.Calm = true
+	w.Faultless = true
 	w.Change(w.uid, func(o fakeapi.Object) {
 		if d, ok := o.(*appsv1.Deployment); ok {
 			d.Spec.Paused = false

@@ -18,7 +18,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	grow := func(by int32) func(p *deployment.Plan) {
 		return func(p *deployment.Plan) {
 			for i := range p.Steps {

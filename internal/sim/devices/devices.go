@@ -23,10 +23,10 @@ import (
 
 // Sabotage breaks a part; the zero value breaks nothing.
 type Sabotage struct {
-	Twice    bool // the controller acts before it has observed its own writes
-	Blind    bool // the scheduler does not see which devices are allocated
-	Stranger bool // the scheduler reserves claims for another pod
-	Eager    bool // the controller releases claims of pods that run
+	Twice              bool // the controller acts before it has observed its own writes
+	IgnoresAllocations bool // the scheduler does not see which devices are allocated
+	WrongPod           bool // the scheduler reserves claims for another pod
+	Eager              bool // the controller releases claims of pods that run
 }
 
 const (

@@ -26,7 +26,7 @@ func (a *API) Client() *Client {
 
 // try does a write, with faults.
 func (c *Client) try(write func() (Object, error)) (Entry, error) {
-	if c.left--; c.left < 0 && !c.api.Calm {
+	if c.left--; c.left < 0 && !c.api.Faultless {
 		return Entry{}, ErrCrash
 	}
 	if c.api.One(20) {

@@ -78,8 +78,8 @@ type Entry struct {
 // always succeed. Only a Client has faults.
 type API struct {
 	*rand.Rand
-	Now  time.Time
-	Calm bool // no faults any more
+	Now       time.Time
+	Faultless bool // no faults any more
 	// Admit sets what the API server sets in a new object.
 	Admit func(Object)
 	// Charge is called before a client creates an object: an error refuses it.
@@ -109,7 +109,7 @@ func New(seed uint64, now time.Time) *API {
 func (a *API) Writes() int { return len(a.history) }
 
 // One of n: returns true once in n times on average, and never after the faults have ended.
-func (a *API) One(n int) bool { return !a.Calm && a.IntN(n) == 0 }
+func (a *API) One(n int) bool { return !a.Faultless && a.IntN(n) == 0 }
 
 // Get returns an object by its UID, nil if it does not exist.
 func (a *API) Get(uid types.UID) Object { return a.objects[uid].Object }

@@ -18,7 +18,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Members: {Endpoints: func(all []routing.Endpoint) {
 			for i := range all {

@@ -284,7 +284,7 @@ const bound = 24 * time.Hour
 // rest ends all faults, lets pods succeed and the Job continue, and checks the end. Only its
 // watches and its requested time call the controller.
 func (w *world) rest() {
-	w.Calm, w.down = true, [nodes]bool{}
+	w.Faultless, w.down = true, [nodes]bool{}
 	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
 		w.Change(j.UID, func(o fakeapi.Object) {
 			if j, ok := o.(*batchv1.Job); ok {

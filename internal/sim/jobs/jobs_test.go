@@ -19,7 +19,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		Once: {In: func(in *job.Input) { in.Job.Status.UncountedTerminatedPods = nil }},
 		Kept: {Early: true},

@@ -33,12 +33,12 @@ const searched = 400
 func Breaks[S any](t *testing.T, sabotages map[fakeapi.Invariant]S, run func(seed uint64, sabotage S) error) {
 	t.Helper()
 	for invariant, sabotage := range sabotages {
-		noticed := false
-		for seed := uint64(0); seed < searched && !noticed; seed++ {
+		found := false
+		for seed := uint64(0); seed < searched && !found; seed++ {
 			var b *fakeapi.Broken
-			noticed = errors.As(run(seed, sabotage), &b) && b.Invariant == invariant
+			found = errors.As(run(seed, sabotage), &b) && b.Invariant == invariant
 		}
-		if !noticed {
+		if !found {
 			t.Errorf("no check reports a broken invariant: %s", invariant)
 		}
 	}

@@ -172,7 +172,7 @@ func (w *world) kubelets() {
 // requires, deletes the pods that never become ready. Only its watches and its requested time call
 // the controller.
 func (w *world) rest() {
-	w.Calm = true
+	w.Faultless = true
 	w.Change(w.uid, func(o fakeapi.Object) {
 		if s, ok := o.(*appsv1.StatefulSet); ok {
 			s.Generation++

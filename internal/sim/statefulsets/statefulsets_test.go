@@ -21,7 +21,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	zeros := 0
 	simtest.Breaks(t, map[fakeapi.Invariant]Sabotage{
 		OneOrdinal: {Plan: func(p *statefulset.Plan) { // each creation gets another name: db-1, db-01, db-001

@@ -24,8 +24,8 @@ func (s *Storage) newBinder(client *fakeapi.Client, caches *fakeapi.Caches) *bin
 	return b
 }
 
-// blind returns volumes without the other claims that they are bound to.
-func blind(c *corev1.PersistentVolumeClaim) func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+// withoutOtherClaims returns volumes without the other claims that they are bound to.
+func withoutOtherClaims(c *corev1.PersistentVolumeClaim) func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 		if v.Spec.ClaimRef == nil || volume.IsFor(v, c) {
 			return v
@@ -81,8 +81,8 @@ func (b *binder) decide(uid types.UID) volume.Step {
 	for _, c := range b.view.Claims() {
 		if c.UID == uid {
 			view := *b.view
-			if b.sabotage.Blind {
-				view.spoil = blind(c)
+			if b.sabotage.IgnoresBindings {
+				view.spoil = withoutOtherClaims(c)
 			}
 			return volume.ForClaim(volume.ClaimInput{Claim: c, View: &view})
 		}

@@ -48,10 +48,10 @@ const (
 
 // Sabotage breaks a part; the zero value breaks nothing.
 type Sabotage struct {
-	Blind       bool // the binder does not see to which claims volumes are bound
-	Unprotected bool // claims are released while pods use them
-	Eager       bool // the provisioner takes volumes for released
-	Anywhere    bool // pods do not wait for their volumes, neither in the scheduler nor on nodes
+	IgnoresBindings bool // the binder does not see to which claims volumes are bound
+	Unprotected     bool // claims are released while pods use them
+	Eager           bool // the provisioner takes volumes for released
+	Anywhere        bool // pods do not wait for their volumes, neither in the scheduler nor on nodes
 }
 
 // directory is the data of a volume on a node.

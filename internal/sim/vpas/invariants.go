@@ -44,7 +44,7 @@ func (w *world) evictable(uid types.UID) bool {
 func (w *world) accepted(p *corev1.Pod) {
 	// A second resize that comes while the first is in flight, which the controller has not seen, is the same to it.
 	f := fate{until: w.Now.Add(time.Second), since: w.resizes[p.UID].since}
-	if !w.Calm {
+	if !w.Faultless {
 		f.kind = w.IntN(fates)
 		f.until = w.Now.Add(time.Duration(w.IntN(90)) * time.Minute)
 	}

@@ -336,7 +336,7 @@ func (w *world) samples() []vpa.Sample {
 			continue
 		}
 		used := w.load
-		if !w.Calm { // as calm as the load
+		if !w.Faultless { // as calm as the load
 			used.milli += int64(w.IntN(10))
 			used.bytes += int64(w.IntN(1 << 20))
 		}
@@ -348,7 +348,7 @@ func (w *world) samples() []vpa.Sample {
 
 // rest ends all faults: the usage of containers stays constant. It checks the result after days.
 func (w *world) rest() {
-	w.Calm, w.replicas, w.budget = true, 2+w.IntN(4), 1
+	w.Faultless, w.replicas, w.budget = true, 2+w.IntN(4), 1
 	w.change(func(s *vpa.Spec) {
 		p := *s.UpdatePolicy
 		p.MinReplicas = new(int32(1 + w.IntN(2))) //nolint:gosec // small

@@ -18,7 +18,7 @@ func TestSeeds(t *testing.T) {
 }
 
 // Each invariant can be broken, and the checks report it.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	policy := func(f func(p *vpa.UpdatePolicy)) func(v *vpa.VerticalPodAutoscaler, _ []*corev1.Pod) {
 		return func(v *vpa.VerticalPodAutoscaler, _ []*corev1.Pod) {
 			p := *v.Spec.UpdatePolicy

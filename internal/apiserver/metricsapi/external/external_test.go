@@ -57,10 +57,10 @@ func serve(t *testing.T) (*Server, groups, func(method, path string) (int, strin
 
 // W8.22, as an autoscaler sees it; values that are not numbers of requests are left out.
 func TestValues(t *testing.T) {
-	s, _, ask := serve(t)
+	s, _, get := serve(t)
 	s.Serve(pools{})
 	const at = "/apis/external.metrics.k8s.io/v1beta1"
-	code, text := ask("GET", at+"/namespaces/a/depth?labelSelector=name%3Dx")
+	code, text := get("GET", at+"/namespaces/a/depth?labelSelector=name%3Dx")
 	var list v1beta1.ExternalMetricValueList
 	if err := json.Unmarshal([]byte(text), &list); err != nil || code != 200 ||
 		list.Kind != "ExternalMetricValueList" || list.APIVersion != "external.metrics.k8s.io/v1beta1" {
@@ -81,11 +81,11 @@ func TestValues(t *testing.T) {
 		"/namespaces/a/depth/more":   http.StatusTeapot,
 		"/../v1beta2/namespaces/a/b": http.StatusTeapot,
 	} {
-		if code, text := ask("GET", at+path); code != want {
+		if code, text := get("GET", at+path); code != want {
 			t.Errorf("%s: %d, want %d: %s", path, code, want, text)
 		}
 	}
-	if code, _ := ask("POST", at+"/namespaces/a/depth"); code != http.StatusMethodNotAllowed {
+	if code, _ := get("POST", at+"/namespaces/a/depth"); code != http.StatusMethodNotAllowed {
 		t.Error(code)
 	}
 }
@@ -93,10 +93,10 @@ func TestValues(t *testing.T) {
 // The group is served only with a source. An installed adapter takes it over; when the adapter is removed, carob
 // serves the group again.
 func TestGiveWay(t *testing.T) {
-	s, listed, ask := serve(t)
+	s, listed, get := serve(t)
 	is := func(what string, want bool) {
 		t.Helper()
-		code, _ := ask("GET", "/apis/external.metrics.k8s.io")
+		code, _ := get("GET", "/apis/external.metrics.k8s.io")
 		if (code == 200) != want || listed[Group] != want {
 			t.Errorf("%s: %d, listed %t", what, code, listed[Group])
 		}

@@ -80,8 +80,8 @@ type snapshot struct {
 // Sampler turns the counters of node agents into rates. It reads them from the agents on request, and keeps what it
 // needs for the next request: nothing runs without requests.
 type Sampler struct {
-	// Ask reads the summary of a node.
-	Ask func(ctx context.Context, node string) (*Summary, error)
+	// Read reads the summary of a node.
+	Read func(ctx context.Context, node string) (*Summary, error)
 
 	mu    sync.Mutex
 	nodes map[string]*sampled
@@ -175,7 +175,7 @@ func (s *Sampler) refresh(ctx context.Context, name string, n *sampled) error {
 // take reads the values from the agent.
 func (s *Sampler) take(ctx context.Context, name string, n *sampled) error {
 	at := time.Now()
-	sum, err := s.Ask(ctx, name)
+	sum, err := s.Read(ctx, name)
 	if err != nil {
 		return err
 	}

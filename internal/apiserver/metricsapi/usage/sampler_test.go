@@ -14,7 +14,7 @@ import (
 // machine is a node with one container, which uses a share of a core.
 type machine struct {
 	mu      sync.Mutex
-	asked   int
+	reads   int
 	began   time.Time // of the container
 	load    uint64    // nanoseconds per second
 	used    uint64
@@ -23,10 +23,10 @@ type machine struct {
 	restart bool
 }
 
-func (m *machine) ask(context.Context, string) (*Summary, error) {
+func (m *machine) read(context.Context, string) (*Summary, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asked++
+	m.reads++
 	if m.fail != nil {
 		return nil, m.fail
 	}
@@ -72,9 +72,9 @@ func (m *machine) ask(context.Context, string) (*Summary, error) {
 func TestSampler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{began: time.Now(), at: time.Now(), load: 500_000_000}
-		s := &Sampler{Ask: m.ask}
+		s := &Sampler{Read: m.read}
 		time.Sleep(time.Hour)
-		expect := func(what string, asked int, cpu uint64, window time.Duration) {
+		expect := func(what string, reads int, cpu uint64, window time.Duration) {
 			t.Helper()
 			r, err := s.Rates(t.Context(), "n")
 			if err != nil {
@@ -84,8 +84,8 @@ func TestSampler(t *testing.T) {
 			if !ok || c.CPU != cpu || c.Window != window || r.Node == nil || r.Node.CPU != 2*cpu || c.Memory != 4096 {
 				t.Errorf("%s: %+v, the node %+v; want %d over %v", what, c, r.Node, cpu, window)
 			}
-			if m.asked != asked {
-				t.Errorf("%s: asked %d times, want %d", what, m.asked, asked)
+			if m.reads != reads {
+				t.Errorf("%s: read %d times, want %d", what, m.reads, reads)
 			}
 		}
 		began := time.Now()
@@ -115,7 +115,7 @@ func TestSampler(t *testing.T) {
 func TestSamplerOfNewContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{began: time.Now(), at: time.Now(), load: 500_000_000}
-		s := &Sampler{Ask: m.ask}
+		s := &Sampler{Read: m.read}
 		if _, err := s.Rates(t.Context(), "n"); err != nil {
 			t.Fatal(err)
 		}
@@ -139,10 +139,10 @@ func TestSamplerOfNewContainers(t *testing.T) {
 }
 
 // Concurrent requests become one; a cancelled one does not affect the others.
-func TestSamplerAsksOnce(t *testing.T) {
+func TestSamplerReadsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{began: time.Now(), at: time.Now()}
-		s := &Sampler{Ask: m.ask}
+		s := &Sampler{Read: m.read}
 		gone, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for i := range 20 {
@@ -159,8 +159,8 @@ func TestSamplerAsksOnce(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		all.Wait()
-		if m.asked > 3 {
-			t.Errorf("asked %d times", m.asked)
+		if m.reads > 3 {
+			t.Errorf("read %d times", m.reads)
 		}
 		m.fail = errors.New("away")
 		time.Sleep(time.Minute)

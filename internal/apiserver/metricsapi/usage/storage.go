@@ -49,7 +49,7 @@ func (f *measurements) rates(ctx context.Context, nodes map[string]bool) map[str
 	var all sync.WaitGroup
 	for node := range nodes {
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, askTime)
+			ctx, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			r, err := f.sampler.Rates(ctx, node)
 			if err != nil {
@@ -66,8 +66,8 @@ func (f *measurements) rates(ctx context.Context, nodes map[string]bool) map[str
 	return out
 }
 
-// askTime is the timeout of the request to one agent.
-const askTime = 10 * time.Second
+// readTimeout is the timeout of the request to one agent.
+const readTimeout = 10 * time.Second
 
 func usageOf(r Rate) corev1.ResourceList {
 	return corev1.ResourceList{

@@ -74,10 +74,10 @@ func running(namespace, name, node string, containers ...string) *corev1.Pod {
 	return p
 }
 
-func serve(t *testing.T, o *objects, ask func(context.Context, string) (*Summary, error)) (*Server,
+func serve(t *testing.T, o *objects, read func(context.Context, string) (*Summary, error)) (*Server,
 	func(path string, accept ...string) (int, string)) {
 	t.Helper()
-	s, err := New(Config{Reader: o, Sampler: &Sampler{Ask: ask}, Groups: &groups{},
+	s, err := New(Config{Reader: o, Sampler: &Sampler{Read: read}, Groups: &groups{},
 		Aggregated: aggregated.NewResourceManager("apis"),
 		Next: http.HandlerFunc(func(w http.ResponseWriter,
 			_ *http.Request) {
@@ -117,7 +117,7 @@ func TestAPI(t *testing.T) {
 			if node != "n" {
 				return nil, errors.New("away")
 			}
-			return m.ask(ctx, node)
+			return m.read(ctx, node)
 		})
 		code, text := get("/apis/metrics.k8s.io/v1beta1/namespaces/a/pods")
 		var list metricsv1beta1.PodMetricsList

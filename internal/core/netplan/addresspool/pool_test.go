@@ -105,11 +105,11 @@ func (w *world) set(name string, change func(*corev1.Service)) string {
 		change(s)
 	}
 	w.services[name] = s
-	notices := w.apply(Input{nameOf(name), s})
+	events := w.apply(Input{nameOf(name), s})
 	if out := w.status(name); out != "" {
 		return out
 	}
-	for _, n := range notices {
+	for _, n := range events {
 		if n.Name.Name == name && n.Type == corev1.EventTypeWarning {
 			return n.Reason + ": " + n.Text
 		}
@@ -117,9 +117,9 @@ func (w *world) set(name string, change func(*corev1.Service)) string {
 	return ""
 }
 
-func (w *world) apply(in ...Input) []Notice {
+func (w *world) apply(in ...Input) []Event {
 	w.Helper()
-	writes, notices := w.state.Update(in, w.node)
+	writes, events := w.state.Update(in, w.node)
 	var written []Input
 	for _, one := range writes {
 		s := w.services[one.Name.Name].DeepCopy()
@@ -130,7 +130,7 @@ func (w *world) apply(in ...Input) []Notice {
 	if again, _ := w.state.Update(written, w.node); len(again) > 0 {
 		w.Fatalf("its own writes changed something: %v", again)
 	}
-	return notices
+	return events
 }
 
 func (w *world) remove(name string) {

@@ -68,8 +68,8 @@ type Write struct {
 	Ingress []corev1.LoadBalancerIngress
 }
 
-// Notice is an event of a Service, with MetalLB's reasons.
-type Notice struct {
+// Event is an event of a Service, with MetalLB's reasons.
+type Event struct {
 	Name               types.NamespacedName
 	Type, Reason, Text string
 }
@@ -95,7 +95,7 @@ func (s *State) Addresses() []netip.Addr {
 // addresses as long as they are valid; otherwise it gets those of its status; otherwise a free one,
 // older Services first. node are addresses of the node itself: a Service gets one of them only if it
 // requests it.
-func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, notices []Notice) {
+func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, events []Event) {
 	changed := map[types.NamespacedName]bool{}
 	released := false
 	for _, i := range in {
@@ -125,7 +125,7 @@ func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, notices [
 		had := h.has
 		h.has = nil
 		if len(had) > 0 && !s.take(name, had) {
-			notices = append(notices, Notice{name, corev1.EventTypeWarning, "ClearAssignment",
+			events = append(events, Event{name, corev1.EventTypeWarning, "ClearAssignment",
 				fmt.Sprintf("it can no longer have %s", text(had))})
 		}
 	}
@@ -137,13 +137,13 @@ func (s *State) Update(in []Input, node []netip.Addr) (writes []Write, notices [
 	for _, name := range order {
 		h := s.known[name]
 		if len(h.has) == 0 {
-			notices = append(notices, s.allocate(name, node)...)
+			events = append(events, s.allocate(name, node)...)
 		}
 		if w, differs := write(name, h); differs {
 			writes = append(writes, w)
 		}
 	}
-	return writes, notices
+	return writes, events
 }
 
 // order returns the Services to process: the changed ones, and those that wait if an address became
@@ -275,7 +275,7 @@ func (s *State) conflict(name types.NamespacedName, a netip.Addr) error {
 }
 
 // allocate gives a Service free addresses, or returns why it cannot.
-func (s *State) allocate(name types.NamespacedName, node []netip.Addr) []Notice {
+func (s *State) allocate(name types.NamespacedName, node []netip.Addr) []Event {
 	h := s.known[name]
 	want, err := s.find(name, node)
 	if err == nil && !s.take(name, want) {
@@ -287,9 +287,9 @@ func (s *State) allocate(name types.NamespacedName, node []netip.Addr) []Notice 
 			return nil
 		}
 		h.failed = why
-		return []Notice{{name, corev1.EventTypeWarning, "AllocationFailed", why}}
+		return []Event{{name, corev1.EventTypeWarning, "AllocationFailed", why}}
 	}
-	return []Notice{{name, corev1.EventTypeNormal, "IPAllocated", "Assigned IP " + text(want)}}
+	return []Event{{name, corev1.EventTypeNormal, "IPAllocated", "Assigned IP " + text(want)}}
 }
 
 func (s *State) find(name types.NamespacedName, node []netip.Addr) (want []netip.Addr, err error) {

@@ -229,7 +229,7 @@ func TestAnswers(t *testing.T) {
 // N4.15, N4.16, N4.18, N4.20, N4.22, N4.23, N4.25: effects of the configuration and the state.
 func TestVariants(t *testing.T) {
 	z := cluster()
-	asked := func(corefile, name, typ string) string {
+	answer := func(corefile, name, typ string) string {
 		t.Helper()
 		k := config(t, corefile).Servers[0].Kubernetes
 		return short(query(t, z, k, name, mdns.StringToType[typ], 4096))
@@ -243,12 +243,12 @@ func TestVariants(t *testing.T) {
 		{"fallthrough", "x.shop.svc.cluster.local.", "A", "next"},
 		{"ttl 0", "9.9.9.9.in-addr.arpa.", "PTR", "next"},
 	} {
-		got := asked("cluster.local {\nkubernetes {\n"+c.options+"\n}\n}", c.name, c.typ)
+		got := answer("cluster.local {\nkubernetes {\n"+c.options+"\n}\n}", c.name, c.typ)
 		if got != c.want {
 			t.Errorf("%s: %s: got %s, want %s", c.options, c.name, got, c.want)
 		}
 	}
-	if got := asked(".:53 {\nkubernetes cluster.local in-addr.arpa\n}", "9.9.96.10.in-addr.arpa.",
+	if got := answer(".:53 {\nkubernetes cluster.local in-addr.arpa\n}", "9.9.96.10.in-addr.arpa.",
 		"PTR"); got != "NXDOMAIN SOA in-addr.arpa." {
 		t.Errorf("a reverse name without fallthrough: %s", got)
 	}

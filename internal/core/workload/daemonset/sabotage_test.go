@@ -49,7 +49,7 @@ func breaksInvariant(t *testing.T, seeds uint64, sabotage func(in *Input)) bool 
 }
 
 // For each promise of the random histories, a sabotage breaks it, and the checks notice.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	rolling := func(f func(r *appsv1.RollingUpdateDaemonSet)) func(in *Input) {
 		return func(in *Input) {
 			if r := in.Set.Spec.UpdateStrategy.RollingUpdate; r != nil {

@@ -57,7 +57,7 @@ func breaksInvariant(t *testing.T, seeds uint64, s *sabotage, run func(tester, p
 }
 
 // For each promise of the random histories, a sabotage breaks it, and the checks notice.
-func TestChecksNoticeSabotage(t *testing.T) {
+func TestChecksFindSabotage(t *testing.T) {
 	for name, s := range map[string]*sabotage{
 		"creation in order (W3.42)": {in: func(in *Input) {
 			in.Set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement

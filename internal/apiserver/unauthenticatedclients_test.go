@@ -27,9 +27,9 @@ import (
 
 // slowIssuer is an OpenID Connect provider that never returns its keys, and the configuration that
 // trusts it. Each request for them sends to asked, each abandoned one to left.
-func slowIssuer(t *testing.T) (url, config string, asked, left, release chan struct{}) {
+func slowIssuer(t *testing.T) (url, config string, fetched, left, release chan struct{}) {
 	t.Helper()
-	asked, left, release = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
+	fetched, left, release = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
 	mux := http.NewServeMux()
 	s := httptest.NewTLSServer(mux)
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
@@ -38,7 +38,7 @@ func slowIssuer(t *testing.T) (url, config string, asked, left, release chan str
 			"id_token_signing_alg_values_supported": []string{"ES256"}})
 	})
 	mux.HandleFunc("/keys", func(_ http.ResponseWriter, r *http.Request) {
-		signal(asked)
+		signal(fetched)
 		select {
 		case <-release:
 		case <-r.Context().Done():
@@ -51,11 +51,11 @@ func slowIssuer(t *testing.T) (url, config string, asked, left, release chan str
 		"\n    audiences: [carob]\n    certificateAuthority: |\n      " +
 		strings.ReplaceAll(strings.TrimSpace(ca), "\n", "\n      ") +
 		"\n  claimMappings:\n    username: {claim: sub, prefix: \"oidc:\"}\n"
-	return s.URL, config, asked, left, release
+	return s.URL, config, fetched, left, release
 }
 
-// dialStranger opens an HTTP/2 connection without a credential, with a window of zero for answers.
-func (r *running) dialStranger(t *testing.T) *streams {
+// dialUnauthenticated opens an HTTP/2 connection without a credential, with a window of zero for answers.
+func (r *running) dialUnauthenticated(t *testing.T) *streams {
 	t.Helper()
 	d := tls.Dialer{Config: &tls.Config{RootCAs: r.pki.Pool, ServerName: "127.0.0.1", NextProtos: []string{"h2"}}}
 	c, err := d.DialContext(t.Context(), "tcp", r.cfg.Listener.Addr().String())
@@ -77,8 +77,8 @@ func (r *running) dialStranger(t *testing.T) *streams {
 // half a handshake, headers and bodies that never end, answers that nobody reads, watches, and
 // tokens of an issuer that does not return its keys, so that each request waits before it is
 // rejected. Administrators and users are served meanwhile, on new connections, too.
-func TestStrangersKeepNobodyWaiting(t *testing.T) {
-	url, text, asked, left, release := slowIssuer(t)
+func TestUnauthenticatedClientsDelayNobody(t *testing.T) {
+	url, text, fetched, left, release := slowIssuer(t)
 	defer close(release)
 	cfg := newConfig(t, t.TempDir())
 	cfg.AuthenticationConfig = filepath.Join(t.TempDir(), "authentication.yaml")
@@ -112,10 +112,10 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 			"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}) + "." +
 		base64.RawURLEncoding.EncodeToString(make([]byte, 64))
 	// The issuer is trusted once its discovery document was read.
-	probe := r.dialStranger(t)
-	testwait.For(t, "the issuer to be asked for its keys", func() bool {
+	probe := r.dialUnauthenticated(t)
+	testwait.For(t, "a request for the keys of the issuer", func() bool {
 		probe.open(t, "GET", "/api/v1/pods", true, "authorization", "Bearer "+forged)
-		return len(asked) > 0
+		return len(fetched) > 0
 	})
 	before := heap()
 	held := func() int {
@@ -128,10 +128,10 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		for _, s := range forgers {
 			s.conn.Close()
 		}
-		testwait.For(t, "earlier strangers to have gone", func() bool { return held() < 1000 })
+		testwait.For(t, "earlier clients to have gone", func() bool { return held() < 1000 })
 		forgers = nil
 		for range 3 {
-			s := r.dialStranger(t)
+			s := r.dialUnauthenticated(t)
 			forgers = append(forgers, s)
 			for range 800 { // more than one user may have
 				s.open(t, "GET", "/api/v1/pods", true, "authorization", "Bearer "+forged)
@@ -140,7 +140,7 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		testwait.For(t, "the forged tokens to be looked at", func() bool { return held() >= 2400 })
 	}
 	for range 3 {
-		s := r.dialStranger(t)
+		s := r.dialUnauthenticated(t)
 		for range 50 {
 			s.open(t, "GET", "/version", true)
 			s.open(t, "GET", "/openapi/v2", true)
@@ -213,10 +213,10 @@ func TestStrangersKeepNobodyWaiting(t *testing.T) {
 		}
 	}
 	if good == 0 {
-		t.Error("the others were served when the strangers had let go")
+		t.Error("the others were served when the unauthenticated clients had let go")
 	}
 	if n := held(); n > maxUnauthenticatedRequests {
-		t.Errorf("%d requests of strangers are held", n)
+		t.Errorf("%d unauthenticated requests are held", n)
 	}
 	if grown := heap() - before; grown > 300<<20 {
 		t.Errorf("%d MB more memory", grown>>20)
