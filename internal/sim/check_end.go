@@ -45,15 +45,15 @@ func (w *world) checkRecovered() {
 
 // checkOver checks the pods that should have ended long ago.
 func (w *world) checkOver(o *object, own *owner) {
-	if o.deletionRequested.IsZero() || w.loop.now.Sub(o.deletionRequested) < longest {
+	if o.requested.IsZero() || w.loop.now.Sub(o.requested) < longest {
 		return
 	}
 	if o.exists && o.pod.DeletionTimestamp != nil && !o.finalizer && !o.static {
-		w.broken(deletedEnds, o.pod.Name, "was deleted at +%v and is still there, phase %s", o.deletionRequested.Sub(epoch),
+		w.broken(deletedEnds, o.pod.Name, "was deleted at +%v and is still there, phase %s", o.requested.Sub(epoch),
 			o.pod.Status.Phase)
 	}
 	if own != nil && (own.stopped || own.rejected != nil) && !ended(own.published.Phase) {
-		w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is still %s", o.deletionRequested.Sub(epoch), own.published.Phase)
+		w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is still %s", o.requested.Sub(epoch), own.published.Phase)
 	}
 	if d := o.pod.Spec.ActiveDeadlineSeconds; own != nil && d != nil && o.exists && own.published.StartTime != nil &&
 		!ended(own.published.Phase) && w.skew == 0 && w.slept == 0 {

@@ -107,7 +107,7 @@ func (w *world) checkWaits(own *owner, in podlife.Input, out *podlife.Output) {
 			w.broken(neverSilent, name, "a wait lacks its subject or its start: %+v", x)
 		}
 	}
-	if out.Life == podlife.Syncing && flying == 0 && len(out.Waits) == 0 && !out.Wake.IsZero() && !dependsOnTime(own.pod) {
+	if out.Life == podlife.Syncing && flying == 0 && len(out.Waits) == 0 && !out.Wake.IsZero() && !timed(own.pod) {
 		w.broken(idleIsQuiet, name, "wakes at %v for nothing", out.Wake)
 	}
 	if len(out.Waits) == 0 && acts+len(out.Begin) == 0 {
@@ -177,7 +177,7 @@ func order(l podlife.Life) int {
 	}
 }
 
-func dependsOnTime(p *corev1.Pod) bool {
+func timed(p *corev1.Pod) bool {
 	if p.Spec.ActiveDeadlineSeconds != nil {
 		return true
 	}

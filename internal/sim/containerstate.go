@@ -69,7 +69,7 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 	if p := c.LivenessProbe; p != nil && w.clean && c.StartupProbe == nil && c.Lifecycle == nil && !o.updated {
 		period, delay := time.Duration(p.PeriodSeconds)*time.Second, time.Duration(p.InitialDelaySeconds)*time.Second
 		w.after(delay+time.Minute, func() {
-			if t.running == id && t.stopping.IsZero() && o.deletionRequested.IsZero() && !o.updated &&
+			if t.running == id && t.stopping.IsZero() && o.requested.IsZero() && !o.updated &&
 				t.runs < int(time.Minute/period)-2 {
 				w.broken(probedInTime, o.pod.Name, "%s was probed %d times in a minute", id, t.runs)
 			}
@@ -149,7 +149,7 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 		return
 	}
 	w.after(5*time.Second, func() {
-		if t.running == a.ContainerID && t.stopping.IsZero() && o.deletionRequested.IsZero() {
+		if t.running == a.ContainerID && t.stopping.IsZero() && o.requested.IsZero() {
 			w.broken(livenessKills, o.pod.Name, "%s failed %d times and continues", a.ContainerID, t.fails)
 		}
 	})
@@ -157,17 +157,17 @@ func (w *world) probed(o *object, t *truth, a podlife.RunProbe, v podlife.ProbeV
 
 // checkKilledInTime starts to check a pod that must end.
 func (w *world) checkKilledInTime(o *object) {
-	if !w.clean || o.deletionRequested.IsZero() {
+	if !w.clean || o.requested.IsZero() {
 		return
 	}
-	left := max(o.deletionRequested.Add(max(o.grace, 2*time.Second)+10*time.Second).Sub(w.loop.now), 10*time.Second)
+	left := max(o.requested.Add(max(o.grace, 2*time.Second)+10*time.Second).Sub(w.loop.now), 10*time.Second)
 	w.after(left, func() { w.checkNothing(o, "", killedInTime, "its grace is over") })
 	w.after(left+30*time.Second, func() {
 		if o.exists && o.pod.DeletionTimestamp != nil && !o.finalizer && !o.static {
-			w.broken(deletedEnds, o.pod.Name, "was deleted at +%v with %v", o.deletionRequested.Sub(epoch), o.grace)
+			w.broken(deletedEnds, o.pod.Name, "was deleted at +%v with %v", o.requested.Sub(epoch), o.grace)
 		}
 		if own := w.agent.find(o); own != nil && own.stopped && !ended(own.published.Phase) {
-			w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is %s", o.deletionRequested.Sub(epoch), own.published.Phase)
+			w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is %s", o.requested.Sub(epoch), own.published.Phase)
 		}
 	})
 }

@@ -141,7 +141,7 @@ func (own *owner) step() {
 	}
 	if own.ending.IsZero() && out.Life != podlife.Syncing {
 		own.ending = w.loop.now
-		if own.object.deletionRequested.IsZero() {
+		if own.object.requested.IsZero() {
 			own.object.requestDeletion(w.loop.now, tgps(own.pod))
 		}
 	}

@@ -60,24 +60,24 @@ type world struct {
 
 // object is a pod in the API server and its actual state.
 type object struct {
-	pod               *corev1.Pod // newest version; replaced, never changed
-	number            int         // of that version
-	exists            bool
-	static            bool // from a file: only the agent has its status
-	finalizer         bool
-	refused           *podlife.Rejection // the next agent rejects it
-	held              *podlife.Hold      // it waits for room
-	served            bool               // Services select it
-	routes            bool               // the data plane should open new connections to it
-	routed            bool               // the data plane opens new connections to it
-	granted           []*corev1.Pod      // versions whose resources the node has allocated
-	stored            corev1.PodStatus   // last one
-	truth             map[string]*truth  // by container name; used for lookups, never ranged over
-	updated           bool               // the spec was changed, or has restart rules
-	upset             bool               // an accident damaged its sandbox or a container
-	collected         bool               // another writer set its phase to Failed
-	deletionRequested time.Time          // when its end was first requested
-	grace             time.Duration
+	pod       *corev1.Pod // newest version; replaced, never changed
+	number    int         // of that version
+	exists    bool
+	static    bool // from a file: only the agent has its status
+	finalizer bool
+	refused   *podlife.Rejection // the next agent rejects it
+	held      *podlife.Hold      // it waits for room
+	served    bool               // Services select it
+	routes    bool               // the data plane should open new connections to it
+	routed    bool               // the data plane opens new connections to it
+	granted   []*corev1.Pod      // versions whose resources the node has allocated
+	stored    corev1.PodStatus   // last one
+	truth     map[string]*truth  // by container name; used for lookups, never ranged over
+	updated   bool               // the spec was changed, or has restart rules
+	upset     bool               // an accident damaged its sandbox or a container
+	collected bool               // another writer set its phase to Failed
+	requested time.Time          // when its end was first requested
+	grace     time.Duration
 }
 
 func (w *world) chance(p float64) bool { return p > 0 && w.rand.Float64() < p }
@@ -193,8 +193,8 @@ func (w *world) sometime(do func()) {
 
 // requestDeletion records that the end of a pod was requested.
 func (o *object) requestDeletion(at time.Time, grace time.Duration) {
-	if o.deletionRequested.IsZero() {
-		o.deletionRequested, o.grace = at, grace
+	if o.requested.IsZero() {
+		o.requested, o.grace = at, grace
 	}
 	o.grace = min(o.grace, grace)
 }

@@ -28,7 +28,8 @@ type verbs struct {
 }
 
 func (v *verbs) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	v.requests = append(v.requests, fmt.Sprintf("%s %s/%s %s", a.GetVerb(), a.GetResource(), a.GetSubresource(), a.GetName()))
+	v.requests = append(v.requests, fmt.Sprintf("%s %s/%s %s", a.GetVerb(),
+		a.GetResource(), a.GetSubresource(), a.GetName()))
 	if v.allowed[a.GetVerb()] {
 		return authorizer.DecisionAllow, "", nil
 	}

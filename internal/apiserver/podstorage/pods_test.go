@@ -165,8 +165,9 @@ func TestProxyPorts(t *testing.T) {
 	p := podWith(func(p *corev1.Pod) {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080}, {Name: "web", ContainerPort: 80}}
 	})
-	for requested, want := range map[string]string{"": "8080", "web": "80", "9": "9", "65535": "65535", "x": "", "65536": "",
-		"-1": "", "80%00": "", "80/x": "", "@h": ""} {
+	for requested, want := range map[string]string{"": "8080", "web": "80", "9": "9", "65535": "65535", "x": "",
+		"65536": "",
+		"-1":    "", "80%00": "", "80/x": "", "@h": ""} {
 		got, err := portOf(p, requested)
 		if got != want || (err != nil) != (want == "") || err != nil && !apierrors.IsBadRequest(err) {
 			t.Errorf("%q: %q, %v; want %q", requested, got, err, want)

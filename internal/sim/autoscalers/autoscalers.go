@@ -31,7 +31,7 @@ import (
 // The invariants.
 const (
 	Bounds   fakeapi.Invariant = "a size is between minReplicas and maxReplicas (W7.22, W7.23, W7.76, W7.82)"
-	Rates    fakeapi.Invariant = "no policy is exceeded: what was added or removed within its period counts (W7.76, W7.81)"
+	Rates    fakeapi.Invariant = "no policy is exceeded: changes within its period count (W7.76, W7.81)"
 	NoMetric fakeapi.Invariant = "without any metric the size stays (W7.26)"
 	Careful  fakeapi.Invariant = "pods without a metric count as idle for growth, as busy for shrinking (W7.39, W7.40)"
 	Steady   fakeapi.Invariant = "no change is undone within the stabilization window of its direction (W7.80)"
