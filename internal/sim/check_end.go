@@ -53,7 +53,7 @@ func (w *world) checkOver(o *object, own *owner) {
 			o.pod.Status.Phase)
 	}
 	if own != nil && (own.stopped || own.rejected != nil) && !ended(own.published.Phase) {
-		w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is still %s", o.requested.Sub(epoch), own.published.Phase)
+		w.broken(stoppedEnds, o.pod.Name, "stopped at +%v, is still %s", o.requested.Sub(epoch), own.published.Phase)
 	}
 	if d := o.pod.Spec.ActiveDeadlineSeconds; own != nil && d != nil && o.exists && own.published.StartTime != nil &&
 		!ended(own.published.Phase) && w.skew == 0 && w.slept == 0 {

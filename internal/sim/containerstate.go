@@ -167,7 +167,7 @@ func (w *world) checkKilledInTime(o *object) {
 			w.broken(deletedEnds, o.pod.Name, "was deleted at +%v with %v", o.requested.Sub(epoch), o.grace)
 		}
 		if own := w.agent.find(o); own != nil && own.stopped && !ended(own.published.Phase) {
-			w.broken(stoppedEnds, o.pod.Name, "was stopped at +%v and is %s", o.requested.Sub(epoch), own.published.Phase)
+			w.broken(stoppedEnds, o.pod.Name, "stopped at +%v, is %s", o.requested.Sub(epoch), own.published.Phase)
 		}
 	})
 }
