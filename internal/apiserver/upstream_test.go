@@ -172,7 +172,8 @@ func (d *differences) report(t *testing.T) {
 	t.Helper()
 	t.Logf(
 		"%d requests; %d refused only here, %d accepted only here, %d refused in other words, "+
-			"%d with other warnings, %d stored otherwise", d.requests, len(d.refused), len(d.accepted), len(d.worded), len(d.warned), len(d.completed))
+			"%d with other warnings, %d stored otherwise", d.requests, len(d.refused), len(d.accepted),
+		len(d.worded), len(d.warned), len(d.completed))
 	if *writeKnown {
 		var b strings.Builder
 		b.WriteString(
