@@ -48,8 +48,8 @@ func (w *world) stop(o *object) {
 		s.Grace, grace = nil, tgps(o.pod)
 	}
 	own.stop = s
-	// The first reason to end the pod stays.
-	own.stopped = own.stage == podlife.Syncing && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
+	// The first reason to end the pod stays. A pod without a stage waits for the runtime's first answer.
+	own.stopped = order(own.stage) == 0 && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
 		!ended(own.pod.Status.Phase) && !ended(own.published.Phase)
 	w.logf("%s stop %s grace=%v", o.pod.Name, s.Reason, grace)
 	o.requestDeletion(w.loop.now, min(grace, tgps(o.pod)))
