@@ -10,8 +10,8 @@ import (
 // required is a line of a go.mod file that names a module and its version.
 var required = regexp.MustCompile(`(?m)^(?:require )?\t?([a-z0-9.-]+\.[a-z]+/\S+) (v\S+)`)
 
-// TestModulesShareVersions checks that the modules that CI builds beside carob use its versions: with another version of
-// golang.org/x/net, for example, the compiler builds client-go and all above it a second time.
+// TestModulesShareVersions checks that the modules that CI builds beside carob use its versions. With another version
+// of golang.org/x/net, for example, client-go and all above it are compiled a second time.
 func TestModulesShareVersions(t *testing.T) {
 	own := versions(t, "go.mod")
 	if own["k8s.io/client-go"] == "" {

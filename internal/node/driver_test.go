@@ -23,7 +23,7 @@ import (
 func TestCriticalPodPreempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.runtime.stubborn["web"] = true
+		w.runtime.ignoresStop["web"] = true
 		w.start()
 		defer w.stop()
 		w.api.put(webPod("low-1"))
@@ -68,7 +68,7 @@ func TestWaitingPodIsDeleted(t *testing.T) {
 		w := newWorld(t)
 		w.start()
 		defer w.stop()
-		w.runtime.stubborn["web"] = true
+		w.runtime.ignoresStop["web"] = true
 		w.api.put(webPod("low"))
 		settle(time.Second)
 		critical := webPod("critical")
@@ -223,7 +223,7 @@ func TestSharedPull(t *testing.T) {
 func TestShorterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.runtime.stubborn["web"] = true
+		w.runtime.ignoresStop["web"] = true
 		w.start()
 		defer w.stop()
 		w.api.put(webPod("a"))
@@ -487,7 +487,7 @@ func TestStopInTheMiddle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.runtime.slowPull["docker.io/library/big:latest"] = time.Hour
-		w.runtime.stubborn["web"] = true
+		w.runtime.ignoresStop["web"] = true
 		w.start()
 		big := webPod("big")
 		big.Spec.Containers[0].Image = "big"

@@ -31,7 +31,7 @@ const (
 type facts struct {
 	base    spec.Node // what does not change
 	hostIPs func() []netip.Addr
-	tell    func(message string) // reports a changed resolver file that exceeds the limits
+	report  func(message string) // reports a changed resolver file that exceeds the limits
 	log     klog.Logger
 
 	mu             sync.Mutex
@@ -41,7 +41,7 @@ type facts struct {
 	ipTexts        []string
 	now            *spec.Node // made from the last values that were read; never modified
 	resolverFile   string     // the file that resolver was read from
-	told           string
+	reported       string
 }
 
 func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, tell func(message string)) *facts {
@@ -52,7 +52,7 @@ func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, t
 			Allocatable: m.Allocatable(), CgroupV2: v2,
 			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw, ThermalEvents: thermalEvents(cpuDir),
 		},
-		hostIPs: cfg.HostIPs, tell: tell, log: klog.FromContext(ctx),
+		hostIPs: cfg.HostIPs, report: tell, log: klog.FromContext(ctx),
 		resolv: followed{name: resolvConf}, behind: followed{name: resolvedConf}, hosts: followed{name: hostsFile},
 	}
 	if cfg.ResolvConf != "" {
@@ -114,9 +114,9 @@ func (f *facts) node() *spec.Node {
 		!behind.OnLoopback() {
 		n.Resolver, name = behind, f.behind.name
 	}
-	if problem := spec.CheckResolver(name, n.Resolver, n.ClusterDomain); problem != f.told {
-		if f.told = problem; problem != "" && f.now != nil {
-			f.tell(problem)
+	if problem := spec.CheckResolver(name, n.Resolver, n.ClusterDomain); problem != f.reported {
+		if f.reported = problem; problem != "" && f.now != nil {
+			f.report(problem)
 		}
 	}
 	f.now, f.resolverFile = &n, name

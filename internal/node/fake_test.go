@@ -27,15 +27,15 @@ import (
 type fakeRuntime struct {
 	runtime.Runtime // calls that no test makes panic
 
-	noEvents bool
-	images   map[string]bool // by normalized name
-	slowPull map[string]time.Duration
-	stubborn map[string]bool // by container name
-	refuses  error           // a start
-	starting time.Duration   // what a start takes; cancelled in that time it ends the container
-	down     bool
-	gap      bool // lists have no containers
-	away     bool // the registry
+	noEvents    bool
+	images      map[string]bool // by normalized name
+	slowPull    map[string]time.Duration
+	ignoresStop map[string]bool // by container name
+	refuses     error           // a start
+	starting    time.Duration   // what a start takes; cancelled in that time it ends the container
+	down        bool
+	gap         bool // lists have no containers
+	away        bool // the registry
 
 	mu         sync.Mutex
 	n          int
@@ -53,7 +53,7 @@ type fakeContainer struct {
 
 func newFakeRuntime() *fakeRuntime {
 	return &fakeRuntime{
-		images: map[string]bool{}, slowPull: map[string]time.Duration{}, stubborn: map[string]bool{},
+		images: map[string]bool{}, slowPull: map[string]time.Duration{}, ignoresStop: map[string]bool{},
 		sandboxes: map[string]*cri.PodSandbox{}, containers: map[string]*fakeContainer{},
 		emit: map[int]func(*cri.ContainerEventResponse){}, calls: map[string]int{},
 	}
@@ -277,7 +277,7 @@ func (r *fakeRuntime) StopContainer(ctx context.Context, req *cri.StopContainerR
 		r.mu.Unlock()
 		return nil, notFound(req.ContainerId)
 	}
-	if !r.stubborn[c.Metadata.Name] {
+	if !r.ignoresStop[c.Metadata.Name] {
 		r.end(c, 0)
 	}
 	r.mu.Unlock()

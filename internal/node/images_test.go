@@ -44,7 +44,7 @@ func TestImageArrivesLater(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
-					w.deaf, w.runtime.away = deaf, true
+					w.ignoresSignals, w.runtime.away = deaf, true
 					w.runtime.images[webImage] = false
 					w.start()
 					defer w.stop()

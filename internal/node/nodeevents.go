@@ -66,8 +66,8 @@ func startEvents(h host) []nodeEvent {
 	return list
 }
 
-// tellStart records the events about the node when the agent starts.
-func (p *parts) tellStart(machine nodeobject.Machine, facts *spec.Node) {
+// recordStart records the events about the node when the agent starts.
+func (p *parts) recordStart(machine nodeobject.Machine, facts *spec.Node) {
 	h := host{
 		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
 		domain: p.cfg.ClusterDomain,

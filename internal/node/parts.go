@@ -63,7 +63,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 			return nil, err
 		}
 	}
-	p.tellStart(p.hardware, p.facts.node())
+	p.recordStart(p.hardware, p.facts.node())
 	return p, nil
 }
 

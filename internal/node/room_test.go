@@ -42,7 +42,7 @@ func (w *world) journalHas(uid types.UID, kind journal.Kind, key string) bool {
 func TestRecreatedPodWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.runtime.stubborn["web"] = true // ends when its grace of 30 s is over
+		w.runtime.ignoresStop["web"] = true // ends when its grace of 30 s is over
 		w.start()
 		defer w.stop()
 		w.api.put(webPod("a"))
@@ -77,7 +77,7 @@ func TestRecreatedPodWaits(t *testing.T) {
 func TestRecreatedPodWaitsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.runtime.stubborn["web"] = true
+		w.runtime.ignoresStop["web"] = true
 		w.start()
 		defer w.stop()
 		endless := webPod("a")
@@ -116,7 +116,7 @@ func TestRecreatedPodWaitsForEver(t *testing.T) {
 func TestRoomInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.runtime.stubborn["web"] = true
+		w.runtime.ignoresStop["web"] = true
 		w.start()
 		defer w.stop()
 		w.api.put(webPod("old"))

@@ -10,11 +10,11 @@ import (
 
 // part is a part of the data plane with results that the test sets.
 type part struct {
-	routed map[types.UID]bool
-	asked  int
+	routed   map[types.UID]bool
+	requests int
 }
 
-func (p *part) Routed(pod types.UID) bool { p.asked++; return p.routed[pod] }
+func (p *part) Routed(pod types.UID) bool { p.requests++; return p.routed[pod] }
 
 func (p *part) Follow(context.Context, func(types.UID)) {}
 
@@ -23,8 +23,8 @@ func TestRouted(t *testing.T) {
 	a, b, queues := &part{routed: map[types.UID]bool{}}, &part{routed: map[types.UID]bool{}},
 		&part{routed: map[types.UID]bool{"served": true, "other": true}}
 	ask := routed([]Traffic{a, b}, queues)
-	if ask("other") || queues.asked > 0 {
-		t.Errorf("a pod of no Service waits, %d looks", queues.asked)
+	if ask("other") || queues.requests > 0 {
+		t.Errorf("a pod of no Service waits, %d looks", queues.requests)
 	}
 	for _, step := range []struct {
 		name        string
@@ -41,9 +41,9 @@ func TestRouted(t *testing.T) {
 		{"asked again", false, false, true, false, 0},
 	} {
 		a.routed["served"], b.routed["served"], queues.routed["served"] = step.a, step.b, step.queue
-		queues.asked = 0
-		if got := ask("served"); got != step.want || queues.asked != step.looks {
-			t.Errorf("%s: %v after %d looks", step.name, got, queues.asked)
+		queues.requests = 0
+		if got := ask("served"); got != step.want || queues.requests != step.looks {
+			t.Errorf("%s: %v after %d looks", step.name, got, queues.requests)
 		}
 	}
 	if ask := routed([]Traffic{a}, nil); ask("served") {

@@ -43,9 +43,9 @@ type world struct {
 	entries []journal.Entry
 	held    <-chan struct{} // decisions wait for it; nil: for nothing
 
-	pods *pods.Manager
-	deaf bool   // ImagesChanged is not called
-	stop func() // ends this agent and waits for it
+	pods           *pods.Manager
+	ignoresSignals bool   // ImagesChanged is not called
+	stop           func() // ends this agent and waits for it
 }
 
 func newWorld(t *testing.T) *world {
@@ -221,7 +221,7 @@ func (w *world) hold(release <-chan struct{}) {
 }
 
 func (w *world) imagesChanged() {
-	if !w.deaf {
+	if !w.ignoresSignals {
 		w.pods.ImagesChanged()
 	}
 }

@@ -34,8 +34,8 @@ func (w *world) runs() int {
 	return strings.Count(string(text), "\n")
 }
 
-// asked is the last request of the plugin.
-func (w *world) asked() string {
+// requests is the last request of the plugin.
+func (w *world) requests() string {
 	text, _ := os.ReadFile(filepath.Join(w.dir, "asked"))
 	return string(text)
 }
@@ -87,8 +87,8 @@ func TestPlugin(t *testing.T) {
 		}
 		want := `{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1",` +
 			`"image":"r.example.com/team/a"`
-		if !strings.HasPrefix(w.asked(), want) {
-			t.Errorf("asked %s, want %s…", w.asked(), want)
+		if !strings.HasPrefix(w.requests(), want) {
+			t.Errorf("asked %s, want %s…", w.requests(), want)
 		}
 		for _, image := range []string{"r.example.com/b", "r.example.com/c", "s.example.com/d", "r.example.com/team/a"} {
 			if got := w.plugins.For(t.Context(), pod, image); len(got) == 0 {
@@ -197,8 +197,8 @@ func TestServiceAccounts(t *testing.T) {
 	}
 	for _, want := range []string{`"serviceAccountToken":"token-1 for registry"`,
 		`"serviceAccountAnnotations":{"role":"reader"}`} {
-		if !strings.Contains(w.asked(), want) {
-			t.Errorf("%s lacks %s", w.asked(), want)
+		if !strings.Contains(w.requests(), want) {
+			t.Errorf("%s lacks %s", w.requests(), want)
 		}
 	}
 	a.token = "token-2" // the cache is for the account, not the token

@@ -80,7 +80,7 @@ func (p *Plugins) For(ctx context.Context, pod *corev1.Pod, repository string) [
 		who, ok, err := p.identity(ctx, one, pod)
 		if err == nil && ok {
 			var auth map[string]api.AuthConfig
-			if auth, err = one.ask(ctx, repository, who, p.Observed); err == nil {
+			if auth, err = one.credentials(ctx, repository, who, p.Observed); err == nil {
 				found = append(found, pullcredentials.Credentials(auth, repository, who)...)
 				continue
 			}
@@ -116,9 +116,9 @@ func (p *Plugins) identity(ctx context.Context, one *plugin, pod *corev1.Pod) (
 	return who.WithToken(t, token), true, nil
 }
 
-// ask returns the plugin's response for a repository, from the cache if that is still valid. Equal requests at one time
-// cause one run of the program.
-func (p *plugin) ask(ctx context.Context, repository string, who pullcredentials.Identity,
+// credentials returns the plugin's response for a repository, from the cache if that is still valid. Equal requests at
+// one time cause one run of the program.
+func (p *plugin) credentials(ctx context.Context, repository string, who pullcredentials.Identity,
 	observed func(plugin string, took time.Duration, failed bool)) (map[string]api.AuthConfig, error) {
 	p.mu.Lock()
 	auth, ok := p.cache.Find(repository, who, time.Now())

@@ -24,9 +24,9 @@ func (m *Manager) mapDevice(t *target) (string, error) {
 	return path, nil
 }
 
-// tellMapped records that a pod has its block device (S4.82). There is no global map, so the
+// reportMapped records that a pod has its block device (S4.82). There is no global map, so the
 // event names no path.
-func (m *Manager) tellMapped(u *use, t *target) {
+func (m *Manager) reportMapped(u *use, t *target) {
 	m.cfg.Event(u.Pod, corev1.EventTypeNormal, "SuccessfulMountVolume", fmt.Sprintf(
 		"MapVolume.MapPodDevice succeeded for volume %q volumeMapPath %q", u.name(), m.targetDir(t)))
 }

@@ -510,8 +510,8 @@ func TestBlock(t *testing.T) {
 	// Recorded once, also if it is set up repeatedly.
 	if want := []string{fmt.Sprintf("SuccessfulMountVolume: MapVolume.MapPodDevice succeeded for volume \"raw\" "+
 		"volumeMapPath %q", filepath.Join(w.root, "pods/u1/volumeDevices/kubernetes.io~csi"))}; !slices.Equal(
-		w.told(), want) {
-		t.Errorf("events %q, want %q", w.told(), want)
+		w.reported(), want) {
+		t.Errorf("events %q, want %q", w.reported(), want)
 	}
 	if err := w.Release(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
@@ -527,8 +527,8 @@ func TestBlock(t *testing.T) {
 	if _, err := w.SetUp(t.Context(), w.request("u2", "raw", true)); err == nil {
 		t.Fatal("a file was taken for a block device")
 	}
-	if n := len(w.told()); n != 1 {
-		t.Errorf("a failure is told as success: %q", w.told())
+	if n := len(w.reported()); n != 1 {
+		t.Errorf("a failure is told as success: %q", w.reported())
 	}
 }
 

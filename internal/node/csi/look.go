@@ -180,7 +180,7 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 	}
 	if err != nil {
 		if c != nil && final(err) {
-			m.tellRefused(ctx, t, c, e, err)
+			m.reportRefused(ctx, t, c, e, err)
 		}
 		return err
 	}
@@ -195,9 +195,9 @@ func (m *Manager) expandNow(ctx context.Context, u *use, t *target, pv *corev1.P
 	return nil
 }
 
-// tellRefused records in a claim that a driver has refused to enlarge its volume on the node.
-func (m *Manager) tellRefused(ctx context.Context, t *target, c *corev1.PersistentVolumeClaim, e *volume.NodeExpansion,
-	why error) {
+// reportRefused records in a claim that a driver has refused to enlarge its volume on the node.
+func (m *Manager) reportRefused(ctx context.Context, t *target, c *corev1.PersistentVolumeClaim,
+	e *volume.NodeExpansion, why error) {
 	m.mu.Lock()
 	forGood := e.GivesUp(infeasible(why), t.size.failed)
 	t.size.failed = true
@@ -253,20 +253,20 @@ type targetPod struct {
 
 // figures are the statistics of volumes that drivers last reported; guarded by Manager.mu.
 type figures struct {
-	known   map[targetKey]Stats
-	asked   time.Time
-	running chan struct{} // closed when the calls of drivers have ended; nil: none is in progress
+	known       map[targetKey]Stats
+	requestedAt time.Time
+	running     chan struct{} // closed when the calls of drivers have ended; nil: none is in progress
 }
 
 // VolumeStats are the figures of the claims that pods use, one for each pod and claim. Drivers are called at most once
 // in a minute, in the background; a reader waits briefly for them, then gets the known values.
 func (m *Manager) VolumeStats() []Stats {
 	m.mu.Lock()
-	if m.stats.running == nil && len(m.targets) > 0 && time.Since(m.stats.asked) >= statsPeriod && !m.closed &&
+	if m.stats.running == nil && len(m.targets) > 0 && time.Since(m.stats.requestedAt) >= statsPeriod && !m.closed &&
 		m.ctx != nil {
 		done := make(chan struct{})
-		m.stats.running, m.stats.asked = done, time.Now()
-		m.background(func(ctx context.Context) { m.askStats(ctx, done) })
+		m.stats.running, m.stats.requestedAt = done, time.Now()
+		m.background(func(ctx context.Context) { m.requestStats(ctx, done) })
 	}
 	running := m.stats.running
 	m.mu.Unlock()
@@ -291,8 +291,8 @@ func (m *Manager) VolumeStats() []Stats {
 	return list
 }
 
-// askStats calls all drivers in parallel. Statistics that arrive too late are omitted.
-func (m *Manager) askStats(ctx context.Context, done chan struct{}) {
+// requestStats calls all drivers in parallel. Statistics that arrive too late are omitted.
+func (m *Manager) requestStats(ctx context.Context, done chan struct{}) {
 	m.mu.Lock()
 	uses := map[*use]*target{}
 	for _, t := range m.targets { // any order: each by itself

@@ -152,7 +152,7 @@ func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 			return Ready{}, &StepError{"MapVolume.MapPodDevice", err}
 		}
 		if !again {
-			m.tellMapped(u, t)
+			m.reportMapped(u, t)
 		}
 	} else {
 		ready.Path = m.targetPath(t)

@@ -130,8 +130,8 @@ func (w *world) begin() {
 	w.registered()
 }
 
-// told are the recorded events.
-func (w *world) told() []string {
+// reported returns the recorded events.
+func (w *world) reported() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.events)

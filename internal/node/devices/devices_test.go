@@ -118,13 +118,13 @@ func (a *agent) allocatable(n int64) {
 type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	registration.UnimplementedRegistrationServer
-	mu       sync.Mutex
-	lists    chan []*pluginapi.Device
-	reply    func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
-	asked    [][]string
-	preStart int
-	server   *grpc.Server
-	told     chan *registration.RegistrationStatus
+	mu        sync.Mutex
+	lists     chan []*pluginapi.Device
+	reply     func(ids []string) (*pluginapi.ContainerAllocateResponse, error)
+	requested [][]string
+	preStart  int
+	server    *grpc.Server
+	reported  chan *registration.RegistrationStatus
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
@@ -155,7 +155,7 @@ func (p *plugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*plu
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ids := r.ContainerRequests[0].DevicesIds
-	p.asked = append(p.asked, ids)
+	p.requested = append(p.requested, ids)
 	one := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPU": strings.Join(ids, ",")}}
 	if p.reply != nil {
 		var err error
@@ -181,7 +181,7 @@ func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registrat
 
 func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
 	*registration.RegistrationStatusResponse, error) {
-	p.told <- s
+	p.reported <- s
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
@@ -203,7 +203,7 @@ func (p *plugin) serveOn(t *testing.T, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.lists, p.told = make(chan []*pluginapi.Device, 10), make(chan *registration.RegistrationStatus, 10)
+	p.lists, p.reported = make(chan []*pluginapi.Device, 10), make(chan *registration.RegistrationStatus, 10)
 	p.server = grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(p.server, p)
 	registration.RegisterRegistrationServer(p.server, p)
@@ -245,7 +245,7 @@ func (a *agent) plug(p *plugin, name string, list []*pluginapi.Device) {
 	p.lists <- list
 }
 
-func wants(uid string, n int64) *corev1.Pod {
+func podWith(uid string, n int64) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Name: uid, Namespace: "default"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
 			Limits: corev1.ResourceList{"example.com/gpu": *resource.NewQuantity(n, resource.DecimalSI)}}}}}}
@@ -258,7 +258,7 @@ func TestDevicePlugin(t *testing.T) {
 	p := &plugin{}
 	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0", "d1"))
 	a.allocatable(2)
-	pod := wants("a", 1)
+	pod := podWith("a", 1)
 	if err := a.Allocate(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func TestDevicePlugin(t *testing.T) {
 	if p.preStart != 1 {
 		t.Errorf("PreStartContainer was called %d times", p.preStart)
 	}
-	if err := a.Allocate(context.Background(), wants("b", 2)); err == nil ||
+	if err := a.Allocate(context.Background(), podWith("b", 2)); err == nil ||
 		!strings.Contains(err.Error(), "Requested: 2, Available: 1") {
 		t.Errorf("too many: %v", err)
 	}
@@ -288,10 +288,10 @@ func TestDevicePlugin(t *testing.T) {
 	if all, _ := a.Amounts(); all.Name("example.com/gpu", resource.DecimalSI).Value() != 2 {
 		t.Errorf("capacity: %v", all)
 	}
-	if !a.Waits(wants("c", 1), "example.com/gpu") {
+	if !a.Waits(podWith("c", 1), "example.com/gpu") {
 		t.Error("a pod would be refused though it only has to wait")
 	}
-	if err := a.Allocate(context.Background(), wants("c", 1)); err == nil ||
+	if err := a.Allocate(context.Background(), podWith("c", 1)); err == nil ||
 		err.Error() != "cannot allocate unregistered device example.com/gpu" {
 		t.Errorf("while the plugin is away: %v", err)
 	}
@@ -305,12 +305,12 @@ func TestDevicePlugin(t *testing.T) {
 	p2 := &plugin{}
 	a.plug(p2, "again.sock", dev(pluginapi.Healthy, "d0", "d1"))
 	a.allocatable(2)
-	if err := a.Allocate(context.Background(), pod); err != nil || len(p2.asked) != 0 {
-		t.Errorf("it was allocated again: %v, %v", p2.asked, err)
+	if err := a.Allocate(context.Background(), pod); err != nil || len(p2.requested) != 0 {
+		t.Errorf("it was allocated again: %v, %v", p2.requested, err)
 	}
-	if err := a.Allocate(context.Background(), wants("c", 1)); err != nil ||
-		!slices.Equal(p2.asked[0], []string{"d0"}) {
-		t.Errorf("the other pod: %v, %v", p2.asked, err)
+	if err := a.Allocate(context.Background(), podWith("c", 1)); err != nil ||
+		!slices.Equal(p2.requested[0], []string{"d0"}) {
+		t.Errorf("the other pod: %v, %v", p2.requested, err)
 	}
 	if !a.Held("a") || len(a.Pods()) != 2 {
 		t.Error("nobody has devices")
@@ -318,7 +318,7 @@ func TestDevicePlugin(t *testing.T) {
 	if err := a.Release(context.Background(), "a"); err != nil || a.Held("a") {
 		t.Errorf("released: %v", err)
 	}
-	if err := a.Allocate(context.Background(), wants("d", 1)); err != nil {
+	if err := a.Allocate(context.Background(), podWith("d", 1)); err != nil {
 		t.Errorf("a device that was given back: %v", err)
 	}
 }
@@ -329,13 +329,13 @@ func TestPluginWatcher(t *testing.T) {
 	a := start(t, root, fake.NewClientset())
 	old, next := &plugin{}, &plugin{}
 	old.serveOn(t, filepath.Join(root, "plugins_registry", "sub", "old.sock"))
-	if s := <-old.told; !s.PluginRegistered {
+	if s := <-old.reported; !s.PluginRegistered {
 		t.Fatalf("told %+v", s)
 	}
 	old.lists <- dev(pluginapi.Healthy, "d0")
 	a.allocatable(1)
 	next.serveOn(t, filepath.Join(root, "plugins_registry", "next.sock"))
-	<-next.told
+	<-next.reported
 	next.lists <- dev(pluginapi.Healthy, "d0", "d1", "d2")
 	a.allocatable(3)
 	old.lists <- dev(pluginapi.Healthy, "d0", "d1") // nothing reads it now, but it counts later
@@ -428,7 +428,7 @@ func TestHostileAnswers(t *testing.T) {
 		"annotation":               {Annotations: map[string]string{"a b": "c"}},
 	} {
 		p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return r, nil }
-		if err := a.Allocate(context.Background(), wants("a", 1)); err == nil {
+		if err := a.Allocate(context.Background(), podWith("a", 1)); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 		if a.Held("a") {
@@ -436,7 +436,7 @@ func TestHostileAnswers(t *testing.T) {
 		}
 	}
 	p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return nil, errors.New("out of order") }
-	if err := a.Allocate(context.Background(), wants("a", 1)); err == nil || err.Error() != "out of order" {
+	if err := a.Allocate(context.Background(), podWith("a", 1)); err == nil || err.Error() != "out of order" {
 		t.Errorf("its own error: %v", err)
 	}
 	for name, list := range map[string][]*pluginapi.Device{"an id with a line": dev(pluginapi.Healthy, "a\nb"),
@@ -486,13 +486,13 @@ func TestDamagedState(t *testing.T) {
 func TestPodResources(t *testing.T) { // S12.90 to S12.92
 	root, client := short(t), fake.NewClientset(claimFor("one", "a"))
 	pod := using("a", "one")
-	pod.Spec.Containers[0].Resources.Limits = wants("a", 1).Spec.Containers[0].Resources.Limits
+	pod.Spec.Containers[0].Resources.Limits = podWith("a", 1).Spec.Containers[0].Resources.Limits
 	a := start(t, root, client, pod)
 	p, d := &plugin{}, &draDriver{}
 	a.plug(p, "p.sock", []*pluginapi.Device{{ID: "d0", Health: pluginapi.Healthy,
 		Topology: &pluginapi.TopologyInfo{Nodes: []*pluginapi.NUMANode{{ID: 1}}}}})
 	d.serveOn(t, root, "driver-reg.sock")
-	<-d.told
+	<-d.reported
 	a.allocatable(1)
 	ctx := context.Background()
 	if err := errors.Join(a.PrepareClaims(ctx, pod), a.Allocate(ctx, pod)); err != nil {

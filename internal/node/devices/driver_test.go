@@ -35,7 +35,7 @@ type draDriver struct {
 	fail     map[string]string // error by method
 	cdi      string
 	versions []string
-	told     chan *registration.RegistrationStatus
+	reported chan *registration.RegistrationStatus
 	server   *grpc.Server
 	health   chan *drahealthv1.NodeWatchResourcesResponse
 }
@@ -46,7 +46,7 @@ func (d *draDriver) GetInfo(context.Context, *registration.InfoRequest) (*regist
 
 func (d *draDriver) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
 	*registration.RegistrationStatusResponse, error) {
-	d.told <- s
+	d.reported <- s
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
@@ -112,7 +112,7 @@ func (d *draDriver) serveOn(t *testing.T, root, name string) {
 	if d.versions == nil {
 		d.versions = []string{drav1.DRAPluginService, drahealthv1.DRAResourceHealthService}
 	}
-	d.told, d.health = make(chan *registration.RegistrationStatus, 10),
+	d.reported, d.health = make(chan *registration.RegistrationStatus, 10),
 		make(chan *drahealthv1.NodeWatchResourcesResponse, 10)
 	l, err := net.Listen("unix", filepath.Join(dir, name))
 	if err != nil {
@@ -165,7 +165,7 @@ func TestDriver(t *testing.T) {
 	}
 	d := &draDriver{fail: map[string]string{"prepare": "no power"}}
 	d.serveOn(t, root, "driver-reg.sock")
-	if s := <-d.told; !s.PluginRegistered {
+	if s := <-d.reported; !s.PluginRegistered {
 		t.Fatalf("told %+v", s)
 	}
 	fails("NodePrepareResources failed for ResourceClaim one: no power")
@@ -189,7 +189,7 @@ func TestDriver(t *testing.T) {
 
 	a.stop()
 	a = start(t, root, client) // the driver is found on the disk
-	<-d.told
+	<-d.reported
 	if o, err := a.Options(ctx, pod, &pod.Spec.Containers[0]); err != nil || len(o.CDI) != 1 {
 		t.Errorf("after a restart: %+v, %v", o, err)
 	}
@@ -218,7 +218,7 @@ func TestDriverRefused(t *testing.T) { // S9.41
 	a := start(t, root, fake.NewClientset())
 	d := &draDriver{versions: []string{"v7.DRAPlugin"}}
 	d.serveOn(t, root, "driver-reg.sock")
-	if s := <-d.told; s.PluginRegistered || !strings.Contains(s.Error, "none of services supported by the plugin") {
+	if s := <-d.reported; s.PluginRegistered || !strings.Contains(s.Error, "none of services supported by the plugin") {
 		t.Errorf("told %+v", s)
 	}
 	if a.lost("driver.example.com") {
@@ -241,7 +241,7 @@ func TestSlicesOfLostDrivers(t *testing.T) {
 	}
 	d := &draDriver{}
 	d.serveOn(t, root, "driver-reg.sock")
-	<-d.told
+	<-d.reported
 	a.until("it is connected", func() bool { return !a.lost("driver.example.com") })
 	d.server.Stop()
 	a.until("it is gone", func() bool { return a.lost("driver.example.com") })
@@ -256,7 +256,7 @@ func TestSlicesOfLostDrivers(t *testing.T) {
 	}
 	again := &draDriver{}
 	again.serveOn(t, root, "driver-reg.sock")
-	<-again.told
+	<-again.reported
 	a.until("it is back", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -274,7 +274,7 @@ func TestDriverHealth(t *testing.T) {
 	a := start(t, root, client)
 	d := &draDriver{}
 	d.serveOn(t, root, "driver-reg.sock")
-	<-d.told
+	<-d.reported
 	pod := using("a", "one")
 	if err := a.PrepareClaims(context.Background(), pod); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func TestKilledDuringAllocation(t *testing.T) {
 	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0"))
 	a.allocatable(1)
 	done := make(chan error, 1)
-	go func() { done <- a.Allocate(context.Background(), wants("a", 1)) }()
+	go func() { done <- a.Allocate(context.Background(), podWith("a", 1)) }()
 	<-asked
 	p.server.Stop()
 	if err := <-done; err == nil {
@@ -35,7 +35,7 @@ func TestKilledDuringAllocation(t *testing.T) {
 	a.plug(next, "next.sock", dev(pluginapi.Healthy, "d0"))
 	a.allocatable(1)
 	close(late)
-	if err := a.Allocate(context.Background(), wants("a", 1)); err != nil {
+	if err := a.Allocate(context.Background(), podWith("a", 1)); err != nil {
 		t.Fatal(err)
 	}
 	if !a.Held("a") {
@@ -43,7 +43,7 @@ func TestKilledDuringAllocation(t *testing.T) {
 	}
 	next.mu.Lock()
 	defer next.mu.Unlock()
-	if len(next.asked) != 1 {
-		t.Errorf("the next plugin was asked %d times", len(next.asked))
+	if len(next.requested) != 1 {
+		t.Errorf("the next plugin was asked %d times", len(next.requested))
 	}
 }

@@ -151,8 +151,8 @@ func (m *Manager) Run(ctx context.Context, hooks Hooks) error {
 	return err
 }
 
-// remembered is the state file.
-type remembered struct {
+// savedState is the state file.
+type savedState struct {
 	Version     int
 	Assignments []devices.Assignment
 	// Resources are the ids of the devices of each resource: until their plugin is back they count as unhealthy.
@@ -172,7 +172,7 @@ func (m *Manager) load() error {
 	if err != nil {
 		return fmt.Errorf("read which devices pods have: %w", err)
 	}
-	var r remembered
+	var r savedState
 	if err := json.Unmarshal(text, &r); err != nil || r.Version != stateVersion {
 		m.cfg.Logger.Error(err, "The file about the devices of pods is damaged or of another version; it is put aside",
 			"file", m.cfg.State, "version", r.Version)
@@ -201,7 +201,7 @@ func (m *Manager) load() error {
 // save writes the state file; m.mu is held. Devices that are reserved while their plugin is being called are not
 // written.
 func (m *Manager) save() error {
-	r := remembered{Version: stateVersion, Claims: m.claims, Resources: map[string][]string{}}
+	r := savedState{Version: stateVersion, Claims: m.claims, Resources: map[string][]string{}}
 	for _, a := range m.plugins.Assignments {
 		if a.Response != nil {
 			r.Assignments = append(r.Assignments, a)

@@ -20,17 +20,17 @@ import (
 
 // tally is a Meter that records its calls.
 type tally struct {
-	mu   sync.Mutex
-	told map[string]int
+	mu       sync.Mutex
+	reported map[string]int
 }
 
 func (c *tally) note(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.told == nil {
-		c.told = map[string]int{}
+	if c.reported == nil {
+		c.reported = map[string]int{}
 	}
-	c.told[fmt.Sprintf(format, args...)]++
+	c.reported[fmt.Sprintf(format, args...)]++
 }
 
 func (c *tally) Registered(resource string)                 { c.note("registered %s", resource) }
@@ -50,8 +50,8 @@ func (c *tally) has(a *agent, want map[string]int) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		var list []string
-		for _, k := range slices.Sorted(maps.Keys(c.told)) {
-			list = append(list, fmt.Sprintf("%s: %d", k, c.told[k]))
+		for _, k := range slices.Sorted(maps.Keys(c.reported)) {
+			list = append(list, fmt.Sprintf("%s: %d", k, c.reported[k]))
 		}
 		return strings.Join(list, "\n")
 	}
@@ -62,13 +62,13 @@ func (c *tally) has(a *agent, want map[string]int) {
 		for _, one := range want {
 			n += one
 		}
-		for _, one := range c.told {
+		for _, one := range c.reported {
 			n -= one
 		}
 		return n <= 0
 	})
 	c.mu.Lock()
-	same := maps.Equal(c.told, want)
+	same := maps.Equal(c.reported, want)
 	c.mu.Unlock()
 	if !same {
 		a.Errorf("told:\n%s", all())
@@ -81,7 +81,7 @@ func TestMeter(t *testing.T) {
 	ctx, count := context.Background(), &tally{}
 	root, client := short(t), fake.NewClientset(claimFor("one", "a"))
 	pod := using("a", "one")
-	pod.Spec.Containers[0].Resources.Limits = wants("a", 1).Spec.Containers[0].Resources.Limits
+	pod.Spec.Containers[0].Resources.Limits = podWith("a", 1).Spec.Containers[0].Resources.Limits
 	a := startWith(t, Config{Root: root, Client: client, Meter: count}, pod)
 	p, d := &plugin{}, &draDriver{fail: map[string]string{"prepare": "no power"}}
 	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0"))
@@ -94,7 +94,7 @@ func TestMeter(t *testing.T) {
 		t.Error("a name that is none was taken")
 	}
 	d.serveOn(t, root, "driver-reg.sock")
-	<-d.told
+	<-d.reported
 	a.allocatable(1)
 	if err := a.PrepareClaims(ctx, pod); err == nil {
 		t.Error("prepared although the driver says no")
@@ -105,7 +105,7 @@ func TestMeter(t *testing.T) {
 	d.mu.Lock()
 	d.fail = nil
 	d.mu.Unlock()
-	if err := errors.Join(a.PrepareClaims(ctx, pod), a.Allocate(ctx, pod), a.PrepareClaims(ctx, wants("b", 1)),
+	if err := errors.Join(a.PrepareClaims(ctx, pod), a.Allocate(ctx, pod), a.PrepareClaims(ctx, podWith("b", 1)),
 		a.Release(ctx, "b")); err != nil {
 		t.Fatal(err)
 	}

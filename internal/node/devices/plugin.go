@@ -204,7 +204,7 @@ func (m *Manager) update(e *endpoint, list map[string]devices.Device) {
 	}
 	changed := m.use(e)
 	m.mu.Unlock()
-	m.tell(changed)
+	m.notifyOwners(changed)
 }
 
 // use makes a plugin's last list that of its resource; m.mu is held.
@@ -225,7 +225,7 @@ func (m *Manager) saved() {
 	}
 }
 
-func (m *Manager) tell(pods []types.UID) {
+func (m *Manager) notifyOwners(pods []types.UID) {
 	for _, uid := range pods {
 		m.hooks.PodChanged(uid)
 	}
@@ -253,7 +253,7 @@ func (m *Manager) disconnect(e *endpoint) {
 		m.expire(e.resource)
 	}
 	m.mu.Unlock()
-	m.tell(changed)
+	m.notifyOwners(changed)
 }
 
 func (m *Manager) disconnectAll() {
@@ -278,7 +278,7 @@ func (m *Manager) expire(resource string) {
 		m.plugins.Expire(resource)
 		m.saved()
 		m.mu.Unlock()
-		m.tell(nil)
+		m.notifyOwners(nil)
 	})
 }
 

@@ -29,18 +29,18 @@ type world struct {
 	*Manager
 	root string
 
-	mu      sync.Mutex
-	memory  int64 // MiB left of 1000
-	disk    int64 // left of size
-	size    int64
-	pods    map[types.UID]*pods.View
-	memOf   map[types.UID]int64
-	ends    time.Duration // what the end of a pod takes
-	images  []*cri.Image
-	usedBy  []*cri.Container
-	log     []string
-	asked   map[string]int // calls of the runtime
-	changed chan struct{}
+	mu        sync.Mutex
+	memory    int64 // MiB left of 1000
+	disk      int64 // left of size
+	size      int64
+	pods      map[types.UID]*pods.View
+	memOf     map[types.UID]int64
+	ends      time.Duration // what the end of a pod takes
+	images    []*cri.Image
+	usedBy    []*cri.Container
+	log       []string
+	requested map[string]int // calls of the runtime
+	changed   chan struct{}
 }
 
 func (w *world) note(format string, args ...any) {
@@ -52,7 +52,7 @@ func (w *world) note(format string, args ...any) {
 func (w *world) count(call string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked[call]++
+	w.requested[call]++
 }
 
 func (w *world) List() []pods.View {
@@ -167,7 +167,7 @@ func newWorld(t *testing.T, disk int64, settings eviction.Settings) *world {
 	w := &world{
 		root: t.TempDir(), memory: 500, disk: disk, size: 100, pods: map[types.UID]*pods.View{},
 		memOf: map[types.UID]int64{}, ends: time.Second,
-		asked: map[string]int{}, changed: make(chan struct{}),
+		requested: map[string]int{}, changed: make(chan struct{}),
 	}
 	w.Manager = New(Config{
 		Rules: eviction.Config{Thresholds: thresholds, MaxGrace: 20 * time.Second,
@@ -238,7 +238,7 @@ func TestOnePodIsEvictedPerRound(t *testing.T) {
 		w.add("big", 300)
 		w.add("small", 100)
 		w.look(t, "")
-		if w.asked["stats"] > 0 {
+		if w.requested["stats"] > 0 {
 			t.Error("pods are measured while the node has enough")
 		}
 		w.mu.Lock()
@@ -290,8 +290,8 @@ func TestImagesAreRemovedBeforePods(t *testing.T) {
 		w.look(t, "")
 		time.Sleep(imageDelay)
 		w.look(t, "")
-		if w.asked["images"] != 1 {
-			t.Errorf("images were listed %d times", w.asked["images"])
+		if w.requested["images"] != 1 {
+			t.Errorf("images were listed %d times", w.requested["images"])
 		}
 		time.Sleep(3 * time.Minute)
 		w.mu.Lock()
@@ -406,8 +406,8 @@ func TestPodOverItsLocalLimitIsEvicted(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.look(t, "")
-		if w.asked["stats"] != 1 {
-			t.Errorf("%d calls for one pod", w.asked["stats"])
+		if w.requested["stats"] != 1 {
+			t.Errorf("%d calls for one pod", w.requested["stats"])
 		}
 		if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 100<<10), 0o600); err != nil {
 			t.Fatal(err)

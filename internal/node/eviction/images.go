@@ -19,9 +19,9 @@ import (
 
 // imageUse is when images were found and used.
 type imageUse struct {
-	known map[string]eviction.Image // by id
-	told  time.Time                 // when an event last reported that too little could be freed
-	fails int                       // consecutive
+	known      map[string]eviction.Image // by id
+	reportedAt time.Time                 // when an event last reported that too little could be freed
+	fails      int                       // consecutive
 }
 
 // collectImages records the images and removes those that were unused for too long, and then unused ones until their
@@ -44,15 +44,15 @@ func (m *Manager) collectImages(ctx context.Context, disk *eviction.Observation)
 		m.cfg.NodeEvent(corev1.EventTypeWarning, "InvalidDiskCapacity", err.Error())
 	case need > 0:
 		freed := m.remove(ctx, eviction.UnusedImages(all, m.cfg.Images.MinAge, time.Now()), need, bySpace)
-		if freed >= need || !m.images.told.IsZero() && time.Since(m.images.told) < imagePeriod {
+		if freed >= need || !m.images.reportedAt.IsZero() && time.Since(m.images.reportedAt) < imagePeriod {
 			return
 		}
-		m.images.told = time.Now()
+		m.images.reportedAt = time.Now()
 		err = errors.New(eviction.StillFull(*disk, freed))
 		m.cfg.NodeEvent(corev1.EventTypeWarning, "FreeDiskSpaceFailed", err.Error())
 	}
 	if err == nil {
-		m.images.fails, m.images.told = 0, time.Time{}
+		m.images.fails, m.images.reportedAt = 0, time.Time{}
 		return
 	}
 	if m.images.fails++; m.images.fails > 1 { // the first failure is not reported

@@ -20,8 +20,8 @@ import (
 	"carob/internal/core/eviction"
 )
 
-// noticed returns Notices of memory.available<100 on a machine with so much available, and what they cause.
-func noticed(available func() int64) (*Notices, chan struct{}) {
+// startNotices returns Notices of memory.available<100 on a machine with so much available, and what they cause.
+func startNotices(available func() int64) (*Notices, chan struct{}) {
 	looks := make(chan struct{}, 1000)
 	rules := eviction.Config{Thresholds: []eviction.Threshold{{Signal: eviction.MemoryAvailable,
 		Min: eviction.Amount{Quantity: new(resource.MustParse("100"))}}}}
@@ -92,7 +92,7 @@ func run(t *testing.T, f func(context.Context) error) {
 
 // When a cgroup's usage passes the threshold, the kernel notifies: long before the next time that it is set.
 func TestUsageIsNoticed(t *testing.T) {
-	n, looks := noticed(func() int64 { return 100 + 30<<20 })
+	n, looks := startNotices(func() int64 { return 100 + 30<<20 })
 	dir, remove := group(t, memoryHierarchy(t))
 	defer remove()
 	n.group, n.every = dir, time.Hour
@@ -105,7 +105,7 @@ func TestUsageIsNoticed(t *testing.T) {
 // What passes the threshold while the kernel is being set up is noticed, too; if nothing happens, it is set again.
 func TestUsagePassedBefore(t *testing.T) {
 	calls := 0
-	n, looks := noticed(func() int64 {
+	n, looks := startNotices(func() int64 {
 		if calls++; calls < 6 {
 			return 1 << 30
 		}
@@ -121,7 +121,7 @@ func TestUsagePassedBefore(t *testing.T) {
 // Without a threshold ahead, it waits, and neither looks nor sets the kernel up; it ends with its context.
 func TestNoThresholdAhead(t *testing.T) {
 	readings := make(chan struct{}, 1000)
-	n, looks := noticed(func() int64 { readings <- struct{}{}; return 0 })
+	n, looks := startNotices(func() int64 { readings <- struct{}{}; return 0 })
 	dir, remove := group(t, memoryHierarchy(t))
 	defer remove()
 	n.group, n.every = dir, time.Hour
@@ -147,7 +147,7 @@ func TestPressureIsNoticed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(memory, "memory.limit_in_bytes"), []byte("8M"), 0); err != nil {
 		t.Skip(err)
 	}
-	n, looks := noticed(func() int64 { return 0 })
+	n, looks := startNotices(func() int64 { return 0 })
 	n.pressure, n.stalls = filepath.Join(unified, "memory.pressure"), []string{"some 10000 1000000", "some 10000 2000000"}
 	if _, err := os.Stat(n.pressure); err != nil {
 		t.Skip(err)
@@ -169,7 +169,7 @@ func TestPressureIsNoticed(t *testing.T) {
 
 // A watch of the machine's pressure ends with its context.
 func TestPressureEnds(t *testing.T) {
-	n, _ := noticed(func() int64 { return 0 })
+	n, _ := startNotices(func() int64 { return 0 })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.followPressure(ctx) }()
@@ -181,7 +181,7 @@ func TestPressureEnds(t *testing.T) {
 
 // A kernel without pressure stall information, or one that refuses the trigger: an error, and nothing else.
 func TestNoPressure(t *testing.T) {
-	n, looks := noticed(func() int64 { return 0 })
+	n, looks := startNotices(func() int64 { return 0 })
 	for _, at := range []string{filepath.Join(t.TempDir(), "missing"), "/proc/pressure/memory"} {
 		n.pressure, n.stalls = at, []string{"nonsense"}
 		if err := n.followPressure(t.Context()); err == nil || len(looks) > 0 {

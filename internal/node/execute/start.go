@@ -54,7 +54,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		PodSandboxId: a.SandboxID, Config: cfg, SandboxConfig: sandbox,
 	})
 	if err != nil {
-		return failure("CreateContainerError", said(err))
+		return failure("CreateContainerError", statusMessage(err))
 	}
 	e.cfg.Observer.Made(pod.UID, a.SandboxID, created.ContainerId)
 	if _, err := e.cfg.Runtime.StartContainer(ctx,
@@ -62,7 +62,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		if ctx.Err() != nil {
 			e.undo(ctx, created.ContainerId)
 		}
-		f := failure("RunContainerError", said(err))
+		f := failure("RunContainerError", statusMessage(err))
 		f.Created = true
 		return f
 	}
@@ -74,9 +74,9 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	return nil
 }
 
-// said is the message of a runtime's error without the gRPC code: users read it in the container's state and event
-// (L10.50).
-func said(err error) error { return errors.New(status.Convert(err).Message()) }
+// statusMessage is the message of a runtime's error without the gRPC code: users read it in the container's state and
+// in events (L10.50).
+func statusMessage(err error) error { return errors.New(status.Convert(err).Message()) }
 
 // undo removes a container whose start was cancelled, so that nothing is left incomplete.
 func (e *Executor) undo(ctx context.Context, id string) {

@@ -143,7 +143,7 @@ func (r *Reporter) Node() *corev1.Node {
 // Seen gets a newer version of the object, from a watch.
 func (r *Reporter) Seen(node *corev1.Node) {
 	r.cfg.Known.node.Store(node)
-	r.tellCordoned(node)
+	r.recordCordoned(node)
 }
 
 // Wake causes a check of the status now.
@@ -231,7 +231,7 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 			r.images.Store(true)
 			return false, fmt.Errorf("write the status of node %s: %w", r.cfg.Name, err)
 		}
-		r.tell(old, stored)
+		r.recordConditions(old, stored)
 		r.cfg.Known.node.Store(stored)
 		r.reported = now
 		return ready, r.untaint(ctx, ready)
@@ -252,7 +252,7 @@ func (r *Reporter) look(ctx context.Context, now time.Time) bool {
 	for _, c := range r.conditions(ctx, problems, now) {
 		setCondition(node, c, now)
 	}
-	r.tell(old, node)
+	r.recordConditions(old, node)
 	r.cfg.Known.node.Store(node)
 	r.storedOnce.Do(func() { close(r.stored) })
 	return len(problems) == 0
@@ -268,7 +268,7 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	r.fill(ctx, node, r.conditions(ctx, r.sources.Problems(ctx), now), now)
 	stored, err := nodes.Create(ctx, node, metav1.CreateOptions{})
 	if err == nil {
-		r.tell(&corev1.Node{}, stored)
+		r.recordConditions(&corev1.Node{}, stored)
 		r.reported = now
 		r.cfg.Known.node.Store(stored)
 		return stored, nil
@@ -291,7 +291,7 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	if wanted.Spec.PodCIDR == "" && len(r.cfg.PodCIDRs) > 0 {
 		wanted.Spec.PodCIDR, wanted.Spec.PodCIDRs = r.cfg.PodCIDRs[0], r.cfg.PodCIDRs
 	}
-	r.tellCordoned(stored)
+	r.recordCordoned(stored)
 	if !equality.Semantic.DeepEqual(stored, wanted) {
 		if stored, err = nodes.Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
 			return nil, fmt.Errorf("update the labels of node %s: %w", r.cfg.Name, err)
@@ -458,8 +458,8 @@ func setCondition(node *corev1.Node, c corev1.NodeCondition, now time.Time) {
 	*old = c
 }
 
-// tellCordoned records that the node became schedulable or unschedulable (L10.71).
-func (r *Reporter) tellCordoned(node *corev1.Node) {
+// recordCordoned records that the node became schedulable or unschedulable (L10.71).
+func (r *Reporter) recordCordoned(node *corev1.Node) {
 	if r.cordoned.Swap(node.Spec.Unschedulable) == node.Spec.Unschedulable {
 		return
 	}
@@ -467,15 +467,15 @@ func (r *Reporter) tellCordoned(node *corev1.Node) {
 	if node.Spec.Unschedulable {
 		reason = "NodeNotSchedulable"
 	}
-	r.tellStatus(reason)
+	r.recordStatus(reason)
 }
 
-func (r *Reporter) tellStatus(reason string) {
+func (r *Reporter) recordStatus(reason string) {
 	r.cfg.Event(corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", r.cfg.Name, reason))
 }
 
-// tell records events for conditions that changed (L10.71).
-func (r *Reporter) tell(old, stored *corev1.Node) {
+// recordConditions records events for conditions that changed (L10.71).
+func (r *Reporter) recordConditions(old, stored *corev1.Node) {
 	names := map[corev1.NodeConditionType]map[corev1.ConditionStatus]string{
 		corev1.NodeReady: {corev1.ConditionTrue: "NodeReady", corev1.ConditionFalse: "NodeNotReady"},
 		corev1.NodeMemoryPressure: {corev1.ConditionTrue: "NodeHasInsufficientMemory",
@@ -491,7 +491,7 @@ func (r *Reporter) tell(old, stored *corev1.Node) {
 		if was := condition(old, c.Type); reason == "" || (was != nil && was.Status == c.Status) {
 			continue
 		}
-		r.tellStatus(reason)
+		r.recordStatus(reason)
 	}
 }
 

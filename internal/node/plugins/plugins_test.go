@@ -21,8 +21,8 @@ import (
 // plugin is a plugin that registers at a socket.
 type plugin struct {
 	registration.UnimplementedRegistrationServer
-	info *registration.PluginInfo
-	told chan *registration.RegistrationStatus
+	info     *registration.PluginInfo
+	reported chan *registration.RegistrationStatus
 }
 
 func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
@@ -31,7 +31,7 @@ func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registrat
 
 func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
 	*registration.RegistrationStatusResponse, error) {
-	p.told <- s
+	p.reported <- s
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
@@ -51,7 +51,7 @@ func (p *plugin) serve(t *testing.T, socket string) (stop func()) {
 
 func newPlugin(kind, name string, versions ...string) *plugin {
 	return &plugin{info: &registration.PluginInfo{Type: kind, Name: name, SupportedVersions: versions},
-		told: make(chan *registration.RegistrationStatus, 10)}
+		reported: make(chan *registration.RegistrationStatus, 10)}
 }
 
 // handler records its calls: "+name" and, when a plugin is gone, "-name" with the cause.
@@ -133,7 +133,7 @@ func TestRegistration(t *testing.T) {
 	if got, want := next(t, "early", w.handler.calls), "+early "+w.dir+"/early.sock 1.0.0"; got != want {
 		t.Errorf("registered %q, want %q", got, want)
 	}
-	if s := next(t, "early's status", early.told); !s.PluginRegistered || s.Error != "" {
+	if s := next(t, "early's status", early.reported); !s.PluginRegistered || s.Error != "" {
 		t.Errorf("told %v", s)
 	}
 	below := filepath.Join(w.dir, "late")
@@ -146,7 +146,7 @@ func TestRegistration(t *testing.T) {
 	if got := next(t, "late", w.handler.calls); got != "+late /run/late.sock " {
 		t.Errorf("registered %q", got)
 	}
-	next(t, "late's status", late.told)
+	next(t, "late's status", late.reported)
 	stop() // removes the socket
 	if got := next(t, "the end of late", w.handler.calls); got != "-late gone" {
 		t.Errorf("after its socket went: %q", got)
@@ -155,7 +155,7 @@ func TestRegistration(t *testing.T) {
 	if got := next(t, "late again", w.handler.calls); got != "+late /run/late.sock " {
 		t.Errorf("after its restart: %q", got)
 	}
-	next(t, "late's second status", late.told)
+	next(t, "late's second status", late.reported)
 	w.stop()
 	ends := []string{next(t, "the end", w.handler.calls), next(t, "the end", w.handler.calls)}
 	if slices.Sort(ends); !slices.Equal(ends, []string{"-early", "-late"}) {
@@ -174,7 +174,7 @@ func TestRefused(t *testing.T) {
 		p := newPlugin(c.kind, c.name)
 		p.serve(t, filepath.Join(w.dir, c.kind+".sock"))
 		for range 2 { // the second time after a pause
-			if s := next(t, c.name, p.told); s.PluginRegistered || !strings.HasPrefix(s.Error, c.want) {
+			if s := next(t, c.name, p.reported); s.PluginRegistered || !strings.HasPrefix(s.Error, c.want) {
 				t.Errorf("%q was told %v", c.name, s)
 			}
 		}

@@ -72,8 +72,8 @@ type watched struct {
 	forget  *time.Timer
 	changed map[types.UID]func(types.UID)
 
-	asked   bool    // tried is closed: a reader may have seen an older state
-	objects objects // empty: none exists
+	mayBeOutdated bool    // tried is closed: a reader may have seen an older state
+	objects       objects // empty: none exists
 }
 
 // objects are what a watch shows.
@@ -307,7 +307,7 @@ func (s *Store) watch(k key) *watched {
 func (s *Store) answer(o *watched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o.asked = true
+	o.mayBeOutdated = true
 	close(o.tried)
 }
 
@@ -319,7 +319,7 @@ func (s *Store) store(o *watched, now objects) (final bool) {
 	o.objects = now
 	var tell []func()
 	for uid, changed := range o.changed {
-		if o.asked && concerns(uid, old, now) {
+		if o.mayBeOutdated && concerns(uid, old, now) {
 			tell = append(tell, func() { changed(uid) })
 		}
 	}

@@ -28,9 +28,9 @@ import (
 // world is a Manager with a logind and pods that take a time each to end.
 type world struct {
 	*Manager
-	begin time.Time
-	says  chan bool
-	fail  error
+	begin        time.Time
+	shuttingDown chan bool
+	fail         error
 
 	mu      sync.Mutex
 	delay   time.Duration
@@ -59,7 +59,7 @@ func (w *world) Inhibit(context.Context) (func() error, error) {
 
 func (w *world) Next(ctx context.Context) (bool, error) {
 	select {
-	case down := <-w.says:
+	case down := <-w.shuttingDown:
 		return down, nil
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -119,7 +119,7 @@ func (w *world) add(name string, priority int32, ends time.Duration) {
 
 func start(t *testing.T, edit func(*world)) *world {
 	w := &world{
-		begin: time.Now(), says: make(chan bool), delay: time.Hour, pods: map[types.UID]*pods.View{},
+		begin: time.Now(), shuttingDown: make(chan bool), delay: time.Hour, pods: map[types.UID]*pods.View{},
 		ends: map[types.UID]time.Duration{}, changed: make(chan struct{}),
 	}
 	edit(w)
@@ -164,13 +164,13 @@ func TestPodsEndInOrder(t *testing.T) {
 			w.add("stubborn", 0, time.Hour)
 		})
 		w.expect(t, "0s extend to 1m0s", "0s lock")
-		w.says <- true
+		w.shuttingDown <- true
 		time.Sleep(50 * time.Second)
 		w.expect(t, "0s report, down true", "0s event Normal Shutdown: Shutdown manager detected shutdown event",
 			"0s stop plain Terminated grace 30s TerminationByKubelet",
 			"0s stop stubborn Terminated grace 30s TerminationByKubelet",
 			"40s stop critical Terminated grace 20s TerminationByKubelet", "41s release")
-		w.says <- false
+		w.shuttingDown <- false
 		w.expect(t, "50s report, down false",
 			"50s event Normal Shutdown: Shutdown manager detected shutdown cancellation", "50s lock")
 	})

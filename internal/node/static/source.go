@@ -40,10 +40,10 @@ type SourceConfig struct {
 // Source turns manifest files into pods. The kernel announces changes; Wake has all files
 // checked, in case an announcement was lost.
 type Source struct {
-	cfg   SourceConfig
-	poke  chan struct{} // capacity 1
-	files map[string]*file
-	told  bool // Wanted was called
+	cfg          SourceConfig
+	poke         chan struct{} // capacity 1
+	files        map[string]*file
+	wantedCalled bool // Wanted was called
 }
 
 // file is one manifest as it was last read.
@@ -134,7 +134,7 @@ func (s *Source) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	news := !s.told
+	news := !s.wantedCalled
 	for path := range s.files {
 		if !slices.Contains(paths, path) {
 			news = news || s.files[path].pod != nil
@@ -148,7 +148,7 @@ func (s *Source) look(ctx context.Context) error {
 		if err := s.forget(paths); err != nil {
 			log.Error(err, "Forgetting pod manifests that are gone")
 		}
-		s.told = true
+		s.wantedCalled = true
 		s.cfg.Wanted(s.wanted(log, paths))
 	}
 	return nil
@@ -209,13 +209,13 @@ func (s *Source) read(log klog.Logger, path string) bool {
 			log.Error(err, "A pod manifest can't be used; its pod stays as it was", "file", path)
 		}
 		if f.pod == nil {
-			f.pod = s.remembered(path)
+			f.pod = s.saved(path)
 			return f.pod != nil
 		}
 		return false
 	}
 	f.problem = ""
-	if err := s.remember(path, text); err != nil {
+	if err := s.save(path, text); err != nil {
 		log.Error(err, "If this pod manifest can't be used when carob starts again, its pod will end", "file", path)
 	}
 	if f.pod != nil && f.pod.UID == pod.UID {
@@ -240,8 +240,8 @@ func (s *Source) cached(path string) string {
 	return filepath.Join(s.cfg.Cache, hex.EncodeToString(sum[:]))
 }
 
-// remember keeps the text of a manifest.
-func (s *Source) remember(path string, text []byte) error {
+// save keeps the text of a manifest.
+func (s *Source) save(path string, text []byte) error {
 	if s.cfg.Cache == "" {
 		return nil
 	}
@@ -254,8 +254,8 @@ func (s *Source) remember(path string, text []byte) error {
 	return atomicfile.Write(s.cached(path), text, 0o600)
 }
 
-// remembered is the pod of a manifest as it could last be used; nil if it never could.
-func (s *Source) remembered(path string) *corev1.Pod {
+// saved is the pod of a manifest as it could last be used; nil if it never could.
+func (s *Source) saved(path string) *corev1.Pod {
 	if s.cfg.Cache == "" {
 		return nil
 	}

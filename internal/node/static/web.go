@@ -33,9 +33,9 @@ type WebConfig struct {
 }
 
 const (
-	webPeriod  = 20 * time.Second
-	webTimeout = 10 * time.Second
-	webTold    = 3 // consecutive failures that are logged
+	webPeriod         = 20 * time.Second
+	webTimeout        = 10 * time.Second
+	webFailuresLogged = 3 // consecutive failures that are logged
 )
 
 // WebSource reads static pods from a URL, a Pod or a PodList. An invalid response changes nothing.
@@ -57,8 +57,8 @@ func NewWebSource(cfg WebConfig) *WebSource {
 // Run requests the URL periodically until ctx ends.
 func (s *WebSource) Run(ctx context.Context) error {
 	if err := s.look(ctx); err != nil {
-		s.tell(ctx, err)
-		if err := s.remember(); err != nil {
+		s.logFailure(ctx, err)
+		if err := s.passOn(); err != nil {
 			return err // continuing without them would end running pods
 		}
 	}
@@ -71,7 +71,7 @@ func (s *WebSource) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		if err := s.look(ctx); err != nil && ctx.Err() == nil {
-			s.tell(ctx, err)
+			s.logFailure(ctx, err)
 		} else if err == nil && s.failed > 0 {
 			s.failed = 0
 			klog.FromContext(ctx).Info("Successfully read pods from URL", "url", s.cfg.URL)
@@ -79,13 +79,13 @@ func (s *WebSource) Run(ctx context.Context) error {
 	}
 }
 
-// tell logs the first consecutive failures (S14.12).
-func (s *WebSource) tell(ctx context.Context, err error) {
+// logFailure logs the first consecutive failures (S14.12).
+func (s *WebSource) logFailure(ctx context.Context, err error) {
 	log := klog.FromContext(ctx)
 	switch s.failed++; {
-	case s.failed <= webTold:
+	case s.failed <= webFailuresLogged:
 		log.Error(err, "Static pods cannot be read from their URL; they stay as they are")
-	case s.failed == webTold+1:
+	case s.failed == webFailuresLogged+1:
 		log.Error(err, "Static pods cannot be read from their URL. Dropping verbosity of this message to V(4)")
 	default:
 		log.V(4).Info("Static pods cannot be read from their URL", "err", err)
@@ -115,8 +115,8 @@ func (s *WebSource) look(ctx context.Context) error {
 	return nil
 }
 
-// remember passes on the pods of the last valid response; none if there is none.
-func (s *WebSource) remember() error {
+// passOn passes on the pods of the last valid response; none if there is none.
+func (s *WebSource) passOn() error {
 	if s.cfg.Cache == "" {
 		s.cfg.Wanted(nil)
 		return nil

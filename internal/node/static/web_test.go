@@ -36,7 +36,7 @@ func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader(w.text))}, nil
 }
 
-func (w *web) say(status int, text string, err error) {
+func (w *web) respond(status int, text string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status, w.text, w.err = status, text, err
@@ -51,7 +51,7 @@ const podList = `{"kind":"PodList","apiVersion":"v1","items":[
 func TestWebSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &web{}
-		w.say(200, manifest, nil)
+		w.respond(200, manifest, nil)
 		var log []string
 		cache := filepath.Join(t.TempDir(), "cache")
 		begin := func() (end func()) {
@@ -94,27 +94,27 @@ func TestWebSource(t *testing.T) {
 		expect()
 		for _, bad := range []string{"{", "kind: Service\napiVersion: v1\n",
 			strings.Replace(podList, `"name":"a"`, `"x":1`, 1), strings.Repeat(" ", maxManifest+1)} {
-			w.say(200, bad, nil)
+			w.respond(200, bad, nil)
 			time.Sleep(webPeriod)
 			expect()
 		}
-		w.say(500, podList, nil)
+		w.respond(500, podList, nil)
 		time.Sleep(webPeriod)
 		expect()
-		w.say(200, podList, nil)
+		w.respond(200, podList, nil)
 		time.Sleep(webPeriod)
 		expect("default/a-n1 n/b-n1")
 		end()
 
-		w.say(0, "", errors.New("nobody is there"))
+		w.respond(0, "", errors.New("nobody is there"))
 		end = begin()
 		expect("default/a-n1 n/b-n1")
 		time.Sleep(webPeriod)
 		expect()
-		w.say(200, podList, nil) // late, and nothing new
+		w.respond(200, podList, nil) // late, and nothing new
 		time.Sleep(webPeriod)
 		expect()
-		w.say(200, "", nil)
+		w.respond(200, "", nil)
 		time.Sleep(webPeriod)
 		expect("")
 		end()
@@ -122,7 +122,7 @@ func TestWebSource(t *testing.T) {
 		if err := os.WriteFile(cache, []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		w.say(0, "", errors.New("nobody is there"))
+		w.respond(0, "", errors.New("nobody is there"))
 		end = begin()
 		expect("error") // rather than to end the pods that run
 		end()

@@ -37,10 +37,10 @@ func TestSubresources(t *testing.T) {
 
 // rbac serves reviews: it authenticates tokens and authorizes users.
 type rbac struct {
-	mu     sync.Mutex
-	asked  []string
-	tokens map[string]string
-	may    map[string]bool // "user verb subresource"
+	mu        sync.Mutex
+	requested []string
+	tokens    map[string]string
+	may       map[string]bool // "user verb subresource"
 }
 
 // client is a client of an API that serves only reviews.
@@ -71,7 +71,7 @@ func (r *rbac) client(t *testing.T) kubernetes.Interface {
 				what := fmt.Sprintf("%s %s %s", review.Spec.User, at.Verb, at.Subresource)
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				r.asked = append(r.asked, what+" "+at.Resource+"/"+at.Name)
+				r.requested = append(r.requested, what+" "+at.Resource+"/"+at.Name)
 				review.Status.Allowed = r.may[what]
 			})
 		})
@@ -163,7 +163,7 @@ func TestAccess(t *testing.T) {
 	}
 	rules.mu.Lock()
 	defer rules.mu.Unlock()
-	for _, a := range rules.asked {
+	for _, a := range rules.requested {
 		if !strings.HasSuffix(a, " nodes/n1") {
 			t.Errorf("asked for %q", a)
 		}

@@ -44,7 +44,7 @@ func logDir(t *testing.T) (dir, journal string) {
 	return dir, journal
 }
 
-func asked(s *Server, target string) (int, string) {
+func requested(s *Server, target string) (int, string) {
 	rec := httptest.NewRecorder()
 	s.routes().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, target, nil))
 	body, _ := io.ReadAll(rec.Result().Body)
@@ -55,11 +55,11 @@ func asked(s *Server, target string) (int, string) {
 func TestNodeLogFiles(t *testing.T) {
 	dir, _ := logDir(t)
 	s := &Server{cfg: Config{Logs: &NodeLogs{Dir: dir}}}
-	if code, body := asked(s, "/logs/"); code != http.StatusOK || !strings.Contains(body, "syslog") {
+	if code, body := requested(s, "/logs/"); code != http.StatusOK || !strings.Contains(body, "syslog") {
 		t.Errorf("the list: %d, %s", code, body)
 	}
 	for _, path := range []string{"/logs/syslog", "/logs/app/app.log"} {
-		if code, body := asked(s, path); code != http.StatusOK || !strings.HasSuffix(body, "\n") {
+		if code, body := requested(s, path); code != http.StatusOK || !strings.HasSuffix(body, "\n") {
 			t.Errorf("%s: %d, %s", path, code, body)
 		}
 	}
@@ -68,7 +68,7 @@ func TestNodeLogFiles(t *testing.T) {
 		"/logs/?query=/../secret", "/logs/?query=/out"} {
 		for _, query := range []bool{false, true} {
 			s.cfg.Logs.Query = query
-			if code, body := asked(s, path); strings.Contains(body, "the secret") ||
+			if code, body := requested(s, path); strings.Contains(body, "the secret") ||
 				code == http.StatusOK && !strings.Contains(path, "?") {
 				t.Errorf("%s, with queries %v: %d, %s", path, query, code, body)
 			}
@@ -81,7 +81,7 @@ func TestNodeLogFiles(t *testing.T) {
 		t.Errorf("a browser would run a log: %v", h)
 	}
 	s.cfg.Logs = nil
-	code, body := asked(s, "/logs/syslog")
+	code, body := requested(s, "/logs/syslog")
 	if code != http.StatusMethodNotAllowed || !strings.Contains(body, "disabled") {
 		t.Errorf("switched off: %d, %s", code, body)
 	}
@@ -106,7 +106,7 @@ func TestNodeLogQuery(t *testing.T) {
 		"query=web&sinceTime=2026-01-02T03:04:06Z&untilTime=2026-01-02T04:04:05%2B01:00": "must be after `sinceTime`",
 		"query=web&tailLines=5&sinceTime=2026-01-02T03:04:05Z":                           "--since=2026-1-2 03:4:5 --lines=5",
 	} {
-		if _, body := asked(s, "/logs/?"+query); !strings.Contains(body, want) {
+		if _, body := requested(s, "/logs/?"+query); !strings.Contains(body, want) {
 			t.Errorf("%s: %s, want %s", query, body, want)
 		}
 	}
@@ -128,15 +128,15 @@ func TestNodeLogQuery(t *testing.T) {
 		"query=/../secret":                        "escapes",
 		"query=/abs":                              "escapes",
 	} {
-		if code, body := asked(s, "/logs/?"+query); code != http.StatusBadRequest || !strings.Contains(body, want) {
+		if code, body := requested(s, "/logs/?"+query); code != http.StatusBadRequest || !strings.Contains(body, want) {
 			t.Errorf("%.60s: %d, %s, want %s", query, code, body, want)
 		}
 	}
-	if code, _ := asked(s, "/logs/app?query=app"); code != http.StatusNotAcceptable {
+	if code, _ := requested(s, "/logs/app?query=app"); code != http.StatusNotAcceptable {
 		t.Errorf("a path with a query: %d", code)
 	}
 	s.cfg.Logs.Journal = "no-such-journalctl"
-	if _, body := asked(s, "/logs/?query=web"); !strings.Contains(body, "the node has no no-such-journalctl") {
+	if _, body := requested(s, "/logs/?query=web"); !strings.Contains(body, "the node has no no-such-journalctl") {
 		t.Errorf("without journalctl: %s", body)
 	}
 }

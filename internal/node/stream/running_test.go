@@ -40,7 +40,7 @@ func TestRunningPods(t *testing.T) {
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ended", UID: "u3"},
 			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{status("c", false)}}},
 	}}
-	code, body := asked(&Server{cfg: Config{Pods: pods}}, "/runningpods/")
+	code, body := requested(&Server{cfg: Config{Pods: pods}}, "/runningpods/")
 	var list corev1.PodList
 	if err := json.Unmarshal([]byte(body), &list); err != nil || code != http.StatusOK || len(list.Items) != 1 {
 		t.Fatalf("%d %v %s", code, err, body)
@@ -56,7 +56,8 @@ func TestRunningPods(t *testing.T) {
 	if strings.Contains(body, "SECRET") || strings.Contains(body, `"labels"`) {
 		t.Errorf("more than names and images: %s", body)
 	}
-	if _, body := asked(&Server{cfg: Config{Pods: some{}}}, "/runningpods/"); !strings.Contains(body, `"items":[]`) {
+	_, body = requested(&Server{cfg: Config{Pods: some{}}}, "/runningpods/")
+	if !strings.Contains(body, `"items":[]`) {
 		t.Errorf("none: %s", body)
 	}
 }
@@ -66,7 +67,7 @@ func TestStatusz(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Server{cfg: Config{Version: "v1.37.2"}, started: time.Now()}
 		time.Sleep(90*time.Minute + 300*time.Millisecond)
-		code, body := asked(s, "/statusz")
+		code, body := requested(s, "/statusz")
 		for _, want := range []string{"kubelet statusz\n", "Up: 1h30m0s\n", "Binary version: v1.37.2\n",
 			"Started: Sat, 01 Jan 2000 00:00:00 UTC\n"} {
 			if code != http.StatusOK || !strings.Contains(body, want) {

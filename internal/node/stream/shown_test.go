@@ -120,10 +120,10 @@ func TestLogShownFails(t *testing.T) {
 // attacher attaches without a streaming server, and reports whether the container runs.
 type attacher struct {
 	*world
-	attach func(out io.Writer) error
-	state  atomic.Int32 // a cri.ContainerState
-	later  bool         // it is known only after a request
-	asked  atomic.Bool
+	attach    func(out io.Writer) error
+	state     atomic.Int32 // a cri.ContainerState
+	later     bool         // it is known only after a request
+	requested atomic.Bool
 }
 
 func (a *attacher) AttachContainer(
@@ -139,7 +139,7 @@ func (a *attacher) ContainerStatus(ctx context.Context, req *cri.ContainerStatus
 		return res, err
 	}
 	res.Status.State = cri.ContainerState(a.state.Load())
-	if a.later && !a.asked.Swap(true) {
+	if a.later && !a.requested.Swap(true) {
 		res.Status.State = cri.ContainerState_CONTAINER_RUNNING
 		a.change(func() {})
 	}
@@ -198,7 +198,7 @@ func TestAttachAfterTheLog(t *testing.T) {
 					t.Fatal(err)
 				}
 				a.state.Store(int32(tc.state))
-				a.asked.Store(false) // the log has notified
+				a.requested.Store(false) // the log has notified
 				a.later = tc.later
 				if tc.ended {
 					w.change(func() { delete(w.running, "c") })
