@@ -242,13 +242,13 @@ func (c *conn) next(wait time.Duration) bool {
 	return false
 }
 
-// head reads the rest of a head, and returns its length; 0: it does not fit into the buffer, or is not plain. An empty
-// line before it is left out (RFC 9112, 2.2).
+// head reads the rest of a head, and returns its length; 0: it does not fit into the buffer, or is not plain. One
+// empty line before it is left out (RFC 9112, 2.2), however its bytes arrive.
 func (c *conn) head() (end int, ok bool) {
-	for searched, waits := 0, false; ; {
-		if searched <= 1 && bytes.HasPrefix((*c.buf)[c.from:c.to], []byte("\r\n")) {
+	for searched, waits, empty := 0, false, false; ; {
+		if !empty && searched <= 1 && bytes.HasPrefix((*c.buf)[c.from:c.to], []byte("\r\n")) {
 			c.from += 2
-			searched = 0
+			searched, empty = 0, true
 		}
 		begun := (*c.buf)[c.from:c.to]
 		if end = headEnd(begun, searched); end > 0 || odd(begun, searched) || len(begun) == len(*c.buf) {
