@@ -41,6 +41,7 @@ func (s *Server) serve(ctx context.Context) error {
 		ConnState:         s.unauthenticated.changed,
 		ErrorLog:          log.New(logWriter{klog.FromContext(ctx)}, "", 0),
 	}
+	//nolint:staticcheck // net/http's own HTTP/2 is another implementation until Go 1.27, which was not measured
 	if err := http2.ConfigureServer(server,
 		&http2.Server{IdleTimeout: server.IdleTimeout, MaxConcurrentStreams: maxStreams,
 			MaxUploadBufferPerStream: streamBuffer, MaxReadFrameSize: streamBuffer,
