@@ -37,6 +37,9 @@ var settings = regexp.MustCompile(`(?m)^(iface\.[a-z0-9_.]+) = ([A-Za-z0-9._:/-]
 // iscsiadm runs the program. Arguments do not appear in errors.
 func (m *Manager) iscsiadm(ctx context.Context, what string, args ...string) (string, error) {
 	out, err := m.cfg.Run(ctx, "iscsiadm", args...)
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", fmt.Errorf("iscsi: the node has no iscsiadm (package open-iscsi): %w", err)
+	}
 	if err != nil {
 		return out, fmt.Errorf("iscsi: %s: %w: %.512s", what, err, strings.TrimSpace(out))
 	}

@@ -326,6 +326,10 @@ func TestProgramFails(t *testing.T) {
 	if err := m.Detach(t.Context(), w.pod("a")); err != nil {
 		t.Error(err)
 	}
+	_, err := m.Attach(t.Context(), w.pod("a"), "v", lun(0, "10.0.0.1"), Secrets{})
+	if err == nil || !strings.Contains(err.Error(), "the node has no iscsiadm (package open-iscsi)") {
+		t.Errorf("the error does not name the package: %v", err)
+	}
 }
 
 // A session that exists already is one.
