@@ -104,7 +104,7 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 // reservations are the existing cgroups that are limited to what is reserved for them (S11.E).
 func reservations(k *kubeletconfig.Configuration) (list []podcgroups.Reservation) {
 	for _, r := range kubeletconfig.EnforcedReservations(k) {
-		list = append(list, podcgroups.Reservation{For: r.For, Cgroup: r.Cgroup, Limits: r.Limits, CPUOnly: r.CPUOnly})
+		list = append(list, podcgroups.Reservation(r))
 	}
 	return list
 }

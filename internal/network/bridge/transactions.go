@@ -11,9 +11,8 @@ import (
 // kernel first frees what earlier transactions removed, with the lock of all nftables: that takes an RCU grace period
 // of several milliseconds, for which the end of each pod waited.
 type transactions struct {
-	mu     sync.Mutex
-	conn   *nftables.Conn // nil: none is open
-	opened int
+	mu   sync.Mutex
+	conn *nftables.Conn // nil: none is open
 }
 
 // run sends what fill adds as one transaction; what describes it in errors.
@@ -26,7 +25,6 @@ func (t *transactions) run(what string, fill func(*nftables.Conn) error) error {
 			return fmt.Errorf("open nftables: %w", err)
 		}
 		t.conn = conn
-		t.opened++
 	}
 	err := fill(t.conn)
 	if err == nil {

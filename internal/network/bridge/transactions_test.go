@@ -25,15 +25,17 @@ func TestOneSocketForAllPods(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, id := range []string{"a", "b", "c"} {
+	cycle("a")
+	first := n.rules.elements.conn
+	for _, id := range []string{"b", "c"} {
 		cycle(id)
 	}
 	sock := n.flows.sock
 	if sock == nil {
 		t.Error("connection tracking has no socket that stays open")
 	}
-	if n.rules.elements.opened != 1 {
-		t.Errorf("%d sockets were opened for three pods", n.rules.elements.opened)
+	if first == nil || n.rules.elements.conn != first {
+		t.Error("more than one socket was opened for three pods")
 	}
 	if _, err := n.Attach(t.Context(), pod("gone")); err != nil {
 		t.Fatal(err)
@@ -47,11 +49,14 @@ func TestOneSocketForAllPods(t *testing.T) {
 	if err := n.rules.unpublish(nil, gone); err != nil { // nothing of it exists
 		t.Error(err)
 	}
-	opened := n.rules.elements.opened
+	if n.rules.elements.conn != nil {
+		t.Error("the socket stays open after a failure")
+	}
 	cycle("d")
+	second := n.rules.elements.conn
 	cycle("e")
-	if n.rules.elements.opened != opened+1 {
-		t.Errorf("%d sockets were opened for two pods after a failure", n.rules.elements.opened-opened)
+	if second == nil || n.rules.elements.conn != second {
+		t.Error("more than one socket was opened for two pods after a failure")
 	}
 	if n.flows.sock != sock {
 		t.Error("another socket of connection tracking was opened")

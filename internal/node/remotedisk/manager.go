@@ -8,12 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/atomicfile"
+	"carob/internal/base/keylock"
 )
 
 // Config is what a Manager works with.
@@ -31,9 +31,7 @@ type Config struct {
 type Manager struct {
 	cfg     Config
 	machine machine
-
-	mu   sync.Mutex
-	keys map[string]chan struct{} // of Disk.key: full while it is locked
+	locks   keylock.Locks // by Disk.key
 }
 
 // New returns a Manager.
@@ -41,24 +39,7 @@ func New(cfg Config) *Manager {
 	if cfg.Root == "" {
 		cfg.Root = "/"
 	}
-	return &Manager{cfg: cfg, machine: machine{cfg.Root}, keys: map[string]chan struct{}{}}
-}
-
-// lock locks a key until unlock is called, unless ctx ends before.
-func (m *Manager) lock(ctx context.Context, key string) (unlock func(), err error) {
-	m.mu.Lock()
-	c := m.keys[key]
-	if c == nil {
-		c = make(chan struct{}, 1)
-		m.keys[key] = c
-	}
-	m.mu.Unlock()
-	select {
-	case c <- struct{}{}:
-		return func() { <-c }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return &Manager{cfg: cfg, machine: machine{cfg.Root}}
 }
 
 // Attach makes a disk a block device, and returns its path. The record of the disk is stored first, as name in the
@@ -67,7 +48,7 @@ func (m *Manager) Attach(ctx context.Context, dir, name string, d Disk, s Secret
 	if err := errors.Join(d.Check(), s.check()); err != nil {
 		return "", err
 	}
-	unlock, err := m.lock(ctx, d.key())
+	unlock, err := m.locks.Acquire(ctx, d.key())
 	if err != nil {
 		return "", err
 	}
@@ -133,7 +114,7 @@ func (m *Manager) detach(ctx context.Context, dir, name string) error {
 		m.cfg.Logger.Error(err, "A record of a disk cannot be used, and the disk stays attached", "record", path)
 		return os.Remove(path)
 	}
-	unlock, err := m.lock(ctx, d.key())
+	unlock, err := m.locks.Acquire(ctx, d.key())
 	if err != nil {
 		return err
 	}
