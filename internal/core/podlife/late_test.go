@@ -224,6 +224,40 @@ func TestInitStartsOverInRemainingSandbox(t *testing.T) {
 	}
 }
 
+// The sandbox of a pod that never restarts has died, and a late call has created a second one: no container starts in
+// it, neither an init container that has succeeded nor a regular one that never ran; the pod ends (L3.63, L4.34).
+func TestSecondSandboxOfPodThatNeverRestarts(t *testing.T) {
+	_, in := steady()
+	in.Pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	in.Pod.Spec.InitContainers = []corev1.Container{{Name: "init", Image: "nginx"}}
+	in.Observed.Containers = []Container{{ID: "init-0", Name: "init", SandboxID: "sb0", State: ContainerExited,
+		Reason: reasonCompleted, FinishedAt: in.Now}}
+	in.Observed.Sandboxes = []Sandbox{{ID: "sb1", Attempt: 1, Ready: true, IPs: []string{"10.0.0.6"}}, {ID: "sb0"}}
+	in.Observed.Images = []ImageState{{Image: "nginx", Ref: "sha256:nginx"}}
+	var s State
+	var out Output
+	for range 20 {
+		s, out = Step(s, in)
+		in.Now, in.Done = in.Now.Add(time.Second), nil
+		for _, b := range out.Begin {
+			switch a := b.Action.(type) {
+			case StartContainer:
+				t.Fatalf("%s starts in the second sandbox", a.Container)
+			case StopSandbox:
+				for i := range in.Observed.Sandboxes {
+					if in.Observed.Sandboxes[i].ID == a.SandboxID {
+						in.Observed.Sandboxes[i].Ready = false
+					}
+				}
+			}
+			in.Done = append(in.Done, Outcome{Key: b.Action.Key(), At: in.Now})
+		}
+	}
+	if out.Status.Phase != corev1.PodFailed {
+		t.Errorf("the pod is %s and waits for %v", out.Status.Phase, out.Waits)
+	}
+}
+
 // A postStart hook is aborted when its container ends, even while the aborted hook of the instance
 // before has not been reported yet (L6.2).
 func TestSecondPostStartIsAborted(t *testing.T) {

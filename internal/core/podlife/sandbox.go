@@ -38,9 +38,19 @@ func (m *machine) findSandbox() {
 		m.sandboxProblem = "network namespace mode changed and sandbox needs to be recreated"
 	case !newest.HostNetwork && len(newest.IPs) == 0:
 		m.sandboxProblem = "pod sandbox has no IP address"
+	case m.hasRunElsewhere(newest.ID):
+		m.sandboxProblem = "the sandbox in which the pod's containers have run was replaced"
 	default:
 		m.sandbox = newest
 	}
+}
+
+// hasRunElsewhere reports whether containers of a pod that never restarts exist in another sandbox than the given one,
+// which a late call has created. Such a pod has one sandbox: in a second one, its init containers would run again, and
+// leave their terminated state (L3.63, L4.34).
+func (m *machine) hasRunElsewhere(id string) bool {
+	return m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever &&
+		slices.ContainsFunc(m.containers, func(c podContainer) bool { return c.newest != nil && c.newest.SandboxID != id })
 }
 
 // leaveStopping abandons a sandbox that is being stopped, because a container started in it would
