@@ -12,7 +12,8 @@ func storedOnly(in instance.Instance) map[schema.GroupResource]string {
 	const where = " (see docs/differences.md)"
 	kinds := map[schema.GroupResource]string{
 		{Group: "networking.k8s.io",
-			Resource: "ingresses"}: "carob was started without --gateway-http: it is stored until a controller serves it",
+			Resource: "ingresses"}: "carob was started without --gateway-http: " +
+			"this Ingress is stored, and served only by an Ingress controller that you install",
 	}
 	if in.CNIConfDir != "" || in.RuntimeEndpoint != "" {
 		kinds[schema.GroupResource{Group: "networking.k8s.io", Resource: "networkpolicies"}] = "carob enforces network " +

@@ -123,7 +123,8 @@ func (x *explainer) pod(ctx context.Context) (explain.Lines, error) {
 		return nil, err
 	}
 	return explain.Pod(p, explain.Beside{Events: x.events(ctx, p.UID), Claims: claims,
-		ResourceClaims: x.missingResourceClaims(ctx, p), Handler: x.missingHandler(ctx, p), Log: x.failedLog(ctx, p)},
+		ResourceClaims: x.missingResourceClaims(ctx, p), Handler: x.missingHandler(ctx, p), Room: x.room(ctx, p),
+		Log: x.failedLog(ctx, p)},
 		time.Now()), nil
 }
 
@@ -151,6 +152,25 @@ func (x *explainer) missingResourceClaims(ctx context.Context, p *corev1.Pod) (o
 				out = append(out, "resource claim template "+*of)
 			}
 		}
+	}
+	return out
+}
+
+// room reads what a pod that is not scheduled is compared with. What the user may not read is left out: to read pods is
+// enough to have them explained.
+func (x *explainer) room(ctx context.Context, p *corev1.Pod) (out explain.Room) {
+	nodes, pods := explain.NeedsRoom(p)
+	if !nodes {
+		return out
+	}
+	if list, err := x.c.CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err == nil {
+		out.Nodes = list.Items
+	}
+	if !pods {
+		return out
+	}
+	if list, err := x.c.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{}); err == nil {
+		out.Pods = list.Items
 	}
 	return out
 }
@@ -224,7 +244,7 @@ func (x *explainer) query(ctx context.Context, path string, into any) (unknown s
 	body, err := agentPath(x.c, "GET", node, path).Param("namespace", x.namespace).DoRaw(ctx)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "carob was started without a gateway (--gateway-http, --gateway-https, --gateway-addresses)", nil
+		return explain.NoGateway, nil
 	case apierrors.IsForbidden(err):
 		return plain(err).Error(), nil
 	case err != nil:

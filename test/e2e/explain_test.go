@@ -46,7 +46,7 @@ func TestExplain(t *testing.T) {
 	node := strings.TrimSpace(c.kubectl(t, "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"))
 	for object, want := range map[string]string{
 		"deploy/web":        `: container web waits: Container image "localhost/none:1" is not present`,
-		"service/web":       "! no pod has its labels: app=wbe\n! no endpoint is ready: connections are refused",
+		"service/web":       "! no pod matches its selector app=wbe\n! no endpoint is ready: connections are refused",
 		"pvc data":          `! its StorageClass "fast" does not exist`,
 		"job/later":         "! Suspended is true: ",
 		"namespace/default": "  is active",

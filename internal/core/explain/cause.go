@@ -67,8 +67,8 @@ var pullAdvice = []struct{ part, advice string }{
 	{"no space left on device", "free disk space on the node"},
 }
 
-const unreachable = "the node does not reach the registry: `carob image import` needs none, --registry-config names " +
-	"a mirror"
+const unreachable = "the node cannot reach the registry: import the image with `carob image import`, or name " +
+	"a mirror with `carob up --registry-config`"
 
 // pullProblem says why an image is not there, and what helps; ok: a container's state is about a pull.
 func pullProblem(image, reason, message string) (text string, ok bool) {

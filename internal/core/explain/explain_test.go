@@ -160,12 +160,12 @@ func TestPod(t *testing.T) {
 		{"deadline", func(p *corev1.Pod) {
 			p.Spec.ActiveDeadlineSeconds, p.Status.StartTime = new(int64(60)), new(before(90*time.Second))
 		}, `
-! its activeDeadlineSeconds were over 30s ago: its containers are being ended
+! its activeDeadlineSeconds ended 30s ago: its containers are being stopped
 `},
 		{"deleted", func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.Finalizers = new(before(5*time.Minute)), []string{"x/y"}
 		}, `
-! is being deleted: its time to end was over 5m ago
+! is being deleted: its grace period ended 5m ago
 ! stays until its finalizers are removed: x/y
 ! container c still runs
 ! event 2m ago: it did not work (Failed)
@@ -234,7 +234,7 @@ func TestInferencePool(t *testing.T) {
 `},
 		{"no pod", Pool{Selector: map[string]string{"b": "2", "a": "1"}, State: &PoolState{Saturation: 1}}, `
 ! no ready server: requests get 503 (rejected-no-endpoints)
-! no pod has its labels: a=1,b=2
+! no pod matches its selector a=1,b=2
 `},
 		{"starting", Pool{State: &PoolState{Starting: true, Held: 3}, Pods: []*corev1.Pod{pod(func(p *corev1.Pod) {
 			p.Status.ContainerStatuses[0].State = waiting("ContainerCreating", "")

@@ -73,7 +73,7 @@ func TestHandlerOfPod(t *testing.T) {
 	expectLines(t, "no runtime", Pod(pod, Beside{Handler: "kata", Events: []corev1.Event{
 		{Type: "Warning", Reason: "FailedSync", Message: "no answer", LastTimestamp: metav1.NewTime(now)}}}, now), `
   runs on node n, and has been ready for 60m; 0 restarts
-! its container runtime, that of handler kata, cannot be used on node n now: its containers keep running as they are, and no other is started or ended
+! its container runtime, that of handler kata, cannot be used on node n now: no container is started or stopped
 ! event 0s ago: no answer (FailedSync)
 `)
 	pod.Status.Phase = corev1.PodSucceeded

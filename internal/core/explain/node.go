@@ -26,16 +26,17 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 	if !ready {
 		out.warn("its agent has not reported anything about it")
 	}
+	sick := out.Problems()
 	if n.Spec.Unschedulable {
 		out.warn("is cordoned: it gets no new pods until `kubectl uncordon %s`", n.Name)
 	}
 	for _, t := range n.Spec.Taints {
 		if !strings.HasPrefix(t.Key, "node.kubernetes.io/") { // these repeat conditions
-			out.warn("keeps off pods that do not tolerate its taint %s", t.ToString())
+			out.warn("accepts only pods that tolerate its taint %s", t.ToString())
 		}
 	}
 	out.handlers(events)
-	if out.Problems() {
+	if sick {
 		out.events(events, now)
 	}
 	return out

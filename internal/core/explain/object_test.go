@@ -24,7 +24,8 @@ func TestService(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.2"}},
 		{Addresses: []string{"10.1.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(false)}}}}
 	ported := pod(func(p *corev1.Pod) {
-		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", Protocol: "TCP"}}}}
+		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", Protocol: "TCP",
+			ContainerPort: 8080}}}}
 	})
 	for _, c := range []struct {
 		what   string
@@ -38,13 +39,26 @@ func TestService(t *testing.T) {
 ! 1 endpoint not ready: 10.1.0.1
 `},
 		{"no pod", func(*corev1.Service) {}, nil, nil, `
-! no pod has its labels: a=1,b=2
+! no pod matches its selector a=1,b=2
 ! no endpoint is ready: connections are refused
 `},
 		{"no port", func(*corev1.Service) {}, nil, []*corev1.Pod{pulling("p")}, `
-! no container of its pods has a port named "http" (protocol TCP): port 80 leads nowhere
+! no container of its pods has a port named "http" (protocol TCP): port 80 has no endpoint
 ! no endpoint is ready: connections are refused
 ! pod p: container c waits: no such image (ErrImagePull)
+`},
+		{"other number", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(81) },
+			[]*discoveryv1.EndpointSlice{{Endpoints: slice.Endpoints[:1]}}, []*corev1.Pod{ported}, `
+  port 80 goes to port 81 of its pods, whose containers declare 8080: check targetPort
+  1 ready endpoint: 10.1.0.2
+`},
+		{"its number", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(8080) },
+			[]*discoveryv1.EndpointSlice{{Endpoints: slice.Endpoints[:1]}}, []*corev1.Pod{ported}, `
+  1 ready endpoint: 10.1.0.2
+`},
+		{"no number is declared", func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.IntOrString{} },
+			[]*discoveryv1.EndpointSlice{{Endpoints: slice.Endpoints[:1]}}, []*corev1.Pod{pod(func(*corev1.Pod) {})}, `
+  1 ready endpoint: 10.1.0.2
 `},
 		{"headless", func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.Selector = "None", nil }, nil, nil, `
   has no selector: its endpoints are not made by carob
@@ -173,7 +187,7 @@ func TestNode(t *testing.T) {
 			{Type: corev1.NodeDiskPressure, Status: "True", Message: "low on disk"}}}}, nil, now), "\n"+
 		"! has not been ready for 60m: its agent stopped reporting (NodeStatusUnknown)\n! DiskPressure: low on disk\n"+
 		"! is cordoned: it gets no new pods until `kubectl uncordon n`\n"+
-		"! keeps off pods that do not tolerate its taint gpu=a:NoSchedule\n")
+		"! accepts only pods that tolerate its taint gpu=a:NoSchedule\n")
 }
 
 func TestNamespace(t *testing.T) {

@@ -23,6 +23,7 @@ type Beside struct {
 	ResourceClaims []string
 	// Handler is the pod's RuntimeClass handler if no container runtime of its node serves it now; empty otherwise.
 	Handler string
+	Room    Room // of the cluster, if NeedsRoom
 	Log     *Log // of FailedLog; nil if there is none, or if it could not be read
 }
 
@@ -36,7 +37,7 @@ func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 	case p.Status.Phase == corev1.PodFailed:
 		out.warn("has failed%s", after(": ", because(p.Status.Reason, p.Status.Message)))
 		out.containers(p, now)
-	case !out.scheduled(p, b.ResourceClaims):
+	case !out.scheduled(p, &b):
 	default:
 		out.deadline(p, now)
 		out.containers(p, now)
@@ -47,8 +48,8 @@ func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 	}
 	out.claims(b.Claims)
 	if ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed; b.Handler != "" && !ended {
-		out.warn("its container runtime, that of handler %s, cannot be used on node %s now: its containers keep running as "+
-			"they are, and no other is started or ended", b.Handler, p.Spec.NodeName)
+		out.warn("its container runtime, that of handler %s, cannot be used on node %s now: no container is "+
+			"started or stopped", b.Handler, p.Spec.NodeName)
 	}
 	if out.Problems() {
 		out.events(b.Events, now)
@@ -73,9 +74,9 @@ func (l *Lines) claims(all map[string]Lines) {
 
 func (l *Lines) deletion(p *corev1.Pod, now time.Time) {
 	if at := p.DeletionTimestamp.Time; at.After(now) {
-		l.warn("is being deleted: its containers have %s more to end", ago(at, now))
+		l.warn("is being deleted: its grace period ends in %s", ago(at, now))
 	} else {
-		l.warn("is being deleted: its time to end was over %s ago", ago(now, at))
+		l.warn("is being deleted: its grace period ended %s ago", ago(now, at))
 	}
 	if len(p.Finalizers) > 0 {
 		l.warn("stays until its finalizers are removed: %s", strings.Join(p.Finalizers, ", "))
@@ -94,12 +95,12 @@ func (l *Lines) deadline(p *corev1.Pod, now time.Time) {
 	}
 	end := p.Status.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
 	if now.After(end) {
-		l.warn("its activeDeadlineSeconds were over %s ago: its containers are being ended", ago(now, end))
+		l.warn("its activeDeadlineSeconds ended %s ago: its containers are being stopped", ago(now, end))
 	}
 }
 
 // scheduled reports whether the pod has a node, and explains why it has none.
-func (l *Lines) scheduled(p *corev1.Pod, missing []string) bool {
+func (l *Lines) scheduled(p *corev1.Pod, b *Beside) bool {
 	if p.Spec.NodeName != "" {
 		return true
 	}
@@ -112,13 +113,13 @@ func (l *Lines) scheduled(p *corev1.Pod, missing []string) bool {
 		return false
 	}
 	if c := condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
-		l.warn("is not scheduled: %s", because(c.Reason, brief(c.Message)))
+		l.warn("is not scheduled: %s%s", because(c.Reason, brief(c.Message)), unfit(p, c.Message, b.Room))
 		return false
 	}
-	for _, m := range missing {
+	for _, m := range b.ResourceClaims {
 		l.warn("is not scheduled: %s does not exist", m)
 	}
-	if len(missing) > 0 {
+	if len(b.ResourceClaims) > 0 {
 		return false
 	}
 	if s := p.Spec.SchedulerName; s != "" && s != corev1.DefaultSchedulerName {

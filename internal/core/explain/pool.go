@@ -156,7 +156,7 @@ func verb(n int, one, several string) string {
 // pods explains why no pod is ready.
 func (l *Lines) pods(p *Pool, now time.Time) {
 	if len(p.Pods) == 0 {
-		l.warn("no pod has its labels: %s", labelsText(p.Selector))
+		l.warn("no pod matches its selector %s", labelsText(p.Selector))
 		return
 	}
 	for i, pod := range p.Pods {

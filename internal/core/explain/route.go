@@ -25,12 +25,19 @@ type Served struct {
 	Unknown  string   // why the gateway's state could not be read; empty: it was
 }
 
+// NoGateway is why the state of a gateway cannot be read if there is none.
+const NoGateway = "it was started without --gateway-http, --gateway-https, and --gateway-addresses"
+
 // NothingServed is the line for an object for which a gateway serves nothing.
 const NothingServed = "nothing is served for it"
 
 // Route explains an Ingress, a Gateway, or a route of the Gateway API.
 func Route(s *Served) (out Lines) {
-	if s.Unknown != "" {
+	switch s.Unknown {
+	case "":
+	case NoGateway:
+		out.warn("carob does not serve it: %s", s.Unknown)
+	default:
 		out.warn("cannot read what the gateway serves: %s", s.Unknown)
 	}
 	for _, p := range s.Parents {

@@ -46,17 +46,46 @@ func Service(s *corev1.Service, all []*discoveryv1.EndpointSlice, r Related, now
 // selected explains what is wrong with the pods that a Service selects.
 func (l *Lines) selected(s *corev1.Service, pods []*corev1.Pod) {
 	if len(pods) == 0 {
-		l.warn("no pod has its labels: %s", labelsText(s.Spec.Selector))
+		l.warn("no pod matches its selector %s", labelsText(s.Spec.Selector))
 		return
 	}
 	for _, p := range s.Spec.Ports {
 		if p.TargetPort.Type != intstr.String {
+			l.number(p, pods)
 			continue
 		}
 		if !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return hasPort(pod, p) }) {
-			l.warn("no container of its pods has a port named %q (protocol %s): port %d leads nowhere",
+			l.warn("no container of its pods has a port named %q (protocol %s): port %d has no endpoint",
 				p.TargetPort.StrVal, p.Protocol, p.Port)
 		}
+	}
+}
+
+// number adds a line if the pods declare ports, and none of them has the number of a target port. Containers need not
+// declare the ports that they listen on, so that it is no problem by itself.
+func (l *Lines) number(want corev1.ServicePort, pods []*corev1.Pod) {
+	target := want.TargetPort.IntVal
+	if target == 0 {
+		target = want.Port
+	}
+	var declared []string
+	for _, pod := range pods {
+		for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+			for i := range list {
+				for _, p := range list[i].Ports {
+					if p.ContainerPort == target {
+						return
+					}
+					if n := fmt.Sprint(p.ContainerPort); !slices.Contains(declared, n) {
+						declared = append(declared, n)
+					}
+				}
+			}
+		}
+	}
+	if len(declared) > 0 {
+		l.info("port %d goes to port %d of its pods, whose containers declare %s: check targetPort", want.Port, target,
+			some(declared))
 	}
 }
 

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -29,7 +30,7 @@ func Deployment(d *appsv1.Deployment, r Related, now time.Time) (out Lines) {
 	s := &d.Status
 	out.object(d, s.ObservedGeneration, now)
 	if d.Spec.Paused {
-		out.warn("is paused: a changed template makes no new pods until `kubectl rollout resume`")
+		out.warn("is paused: a changed template is not rolled out until `kubectl rollout resume`")
 	}
 	out.counts(counts{replicas(d.Spec.Replicas), int(s.Replicas), int(s.UpdatedReplicas), int(s.ReadyReplicas),
 		int(s.AvailableReplicas)})
@@ -70,7 +71,7 @@ func StatefulSet(set *appsv1.StatefulSet, r Related, now time.Time) (out Lines) 
 	}
 	out.counts(n)
 	if n.pods < wanted && n.available < n.pods && set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement {
-		out.warn("makes its pods one after the other: the next one waits until all before it are available")
+		out.warn("creates its pods in order: the next one is created when all before it are available")
 	}
 	return out.related(r, now)
 }
@@ -99,12 +100,15 @@ func DaemonSet(d *appsv1.DaemonSet, r Related, now time.Time) (out Lines) {
 func Job(j *batchv1.Job, r Related, now time.Time) (out Lines) {
 	out.object(j, unrecorded, now)
 	s := &j.Status
-	wanted := "any number of completions"
+	done := counted(int(s.Succeeded), "pod") + " succeeded" // until the first one does, the pods of a work queue go on
 	if j.Spec.Completions != nil {
-		wanted = counted(int(*j.Spec.Completions), "completion")
+		done = fmt.Sprintf("%d of %s", s.Succeeded, counted(int(*j.Spec.Completions), "completion"))
 	}
+	failed := slices.ContainsFunc(s.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Type == batchv1.JobFailed && c.Status == corev1.ConditionTrue
+	})
 	for _, c := range s.Conditions {
-		if c.Status != corev1.ConditionTrue {
+		if c.Status != corev1.ConditionTrue || failed && c.Type == batchv1.JobFailureTarget { // which repeats it
 			continue
 		}
 		switch c.Type {
@@ -117,14 +121,13 @@ func Job(j *batchv1.Job, r Related, now time.Time) (out Lines) {
 		}
 	}
 	if j.Spec.Suspend != nil && *j.Spec.Suspend && !out.Problems() {
-		out.warn("is suspended: it makes no pods until .spec.suspend is false")
+		out.warn("is suspended: it creates no pods until .spec.suspend is false")
 	}
 	ready := 0
 	if s.Ready != nil {
 		ready = int(*s.Ready)
 	}
-	out.info("%d of %s; %s active, %d of them ready, %d failed", s.Succeeded, wanted, counted(int(s.Active), "pod"),
-		ready, s.Failed)
+	out.info("%s; %s active, %d of them ready, %d failed", done, counted(int(s.Active), "pod"), ready, s.Failed)
 	if s.Failed > 0 && j.Spec.BackoffLimit != nil && j.Spec.BackoffLimitPerIndex == nil && !out.Problems() {
 		out.warn("%s of %d allowed (its backoffLimit)", counted(int(s.Failed), "failure"), *j.Spec.BackoffLimit)
 	}
@@ -135,20 +138,20 @@ func Job(j *batchv1.Job, r Related, now time.Time) (out Lines) {
 func CronJob(c *batchv1.CronJob, r Related, now time.Time) (out Lines) {
 	out.object(c, unrecorded, now)
 	if c.Spec.Suspend != nil && *c.Spec.Suspend {
-		out.warn("is suspended: it makes no Jobs until .spec.suspend is false")
+		out.warn("is suspended: it creates no Jobs until .spec.suspend is false")
 	}
 	zone := "the time zone of carob"
 	if c.Spec.TimeZone != nil {
 		zone = *c.Spec.TimeZone
 	}
-	out.info("runs at %q (%s)", c.Spec.Schedule, zone)
+	out.info("has the schedule %q (%s)", c.Spec.Schedule, zone)
 	if at := c.Status.LastScheduleTime; at != nil {
-		out.info("made its last Job %s ago; %s active", ago(now, at.Time), counted(len(c.Status.Active), "Job"))
+		out.info("was last scheduled %s ago; %s active", ago(now, at.Time), counted(len(c.Status.Active), "Job"))
 	} else {
-		out.info("has not made a Job yet")
+		out.info("has not created a Job yet")
 	}
 	if len(c.Status.Active) > 0 && c.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent {
-		out.info("makes no Job while one is active (its concurrencyPolicy)")
+		out.info("creates no Job while one is active (its concurrencyPolicy is Forbid)")
 	}
 	return out.related(r, now)
 }
@@ -166,15 +169,20 @@ func Autoscaler(h *autoscalingv2.HorizontalPodAutoscaler, r Related, now time.Ti
 	for _, c := range s.Conditions {
 		out.condition(string(c.Type), c.Status, c.Reason, c.Message, bad)
 		if c.Type == bounds && c.Status == corev1.ConditionTrue {
-			out.info("is at a bound: %s", because(c.Reason, c.Message))
+			out.info("its size is limited: %s", because(c.Reason, c.Message))
 		}
 	}
 	target := h.Spec.ScaleTargetRef
-	if out.Problems() && s.CurrentReplicas == 0 && s.DesiredReplicas == 0 { // unknown: its scale was never read
+	known := s.DesiredReplicas > 0 || !out.Problems() // 0 with a problem: it was never computed
+	if !known && s.CurrentReplicas == 0 {             // its scale was never read
 		return out.related(r, now)
 	}
-	out.info("%s/%s has %s, and should have %d", strings.ToLower(target.Kind), target.Name,
-		counted(int(s.CurrentReplicas), "replica"), s.DesiredReplicas)
+	wanted := ""
+	if known {
+		wanted = fmt.Sprintf(", and should have %d", s.DesiredReplicas)
+	}
+	out.info("%s/%s has %s%s", strings.ToLower(target.Kind), target.Name, counted(int(s.CurrentReplicas), "replica"),
+		wanted)
 	return out.related(r, now)
 }
 
@@ -209,7 +217,7 @@ func (l *Lines) counts(n counts) {
 	case n.available >= n.wanted && n.pods == n.wanted && n.updated == n.wanted:
 		l.info("%d of %s available", n.available, counted(n.wanted, "pod"))
 	default:
-		l.warn("%d of %s available: %d exist, %d of them of the newest template, %d ready", n.available,
+		l.warn("%d of %s available: %d exist, %d of them up to date, %d ready", n.available,
 			counted(n.wanted, "pod"), n.pods, n.updated, n.ready)
 	}
 }

@@ -38,7 +38,7 @@ func TestDeployment(t *testing.T) {
 			d.Status.AvailableReplicas, d.Status.ReadyReplicas = 1, 2
 			r.Pods = []*corev1.Pod{pulling("b"), pod(func(*corev1.Pod) {}), pulling("a")}
 		}, `
-! 1 of 3 pods available: 3 exist, 3 of them of the newest template, 2 ready
+! 1 of 3 pods available: 3 exist, 3 of them up to date, 2 ready
 ! pods a, b: container c waits: no such image (ErrImagePull)
 `},
 		{"many wait", func(d *appsv1.Deployment, r *Related) {
@@ -47,7 +47,7 @@ func TestDeployment(t *testing.T) {
 				r.Pods = append(r.Pods, pulling(fmt.Sprint("p", i)))
 			}
 		}, `
-! 0 of 3 pods available: 3 exist, 3 of them of the newest template, 3 ready
+! 0 of 3 pods available: 3 exist, 3 of them up to date, 3 ready
 ! pods p0, p1, p2 and 2 others: container c waits: no such image (ErrImagePull)
 `},
 		{"no pod can be made", func(d *appsv1.Deployment, r *Related) {
@@ -56,7 +56,7 @@ func TestDeployment(t *testing.T) {
 				{Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate", Message: "exceeded quota"}}}
 			*r = quota
 		}, `
-! 0 of 3 pods available: 0 exist, 0 of them of the newest template, 0 ready
+! 0 of 3 pods available: 0 exist, 0 of them up to date, 0 ready
 ! ReplicaFailure is true: exceeded quota (FailedCreate)
 `},
 		{"too slow", func(d *appsv1.Deployment, _ *Related) {
@@ -64,11 +64,11 @@ func TestDeployment(t *testing.T) {
 			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: "Progressing", Status: "False",
 				Reason: "ProgressDeadlineExceeded"}}
 		}, `
-! 3 of 3 pods available: 3 exist, 1 of them of the newest template, 3 ready
+! 3 of 3 pods available: 3 exist, 1 of them up to date, 3 ready
 ! Progressing is false: ProgressDeadlineExceeded
 `},
 		{"paused", func(d *appsv1.Deployment, _ *Related) { d.Spec.Paused = true }, "\n" +
-			"! is paused: a changed template makes no new pods until `kubectl rollout resume`\n" + `  3 of 3 pods available
+			"! is paused: a changed template is not rolled out until `kubectl rollout resume`\n" + `  3 of 3 pods available
 `},
 		{"not seen", func(d *appsv1.Deployment, _ *Related) { d.Generation = 3 }, `
 ! its controller has not acted on its last change yet
@@ -101,15 +101,15 @@ func TestDeployment(t *testing.T) {
 func TestWorkloads(t *testing.T) {
 	expectLines(t, "ReplicaSet", ReplicaSet(&appsv1.ReplicaSet{Status: appsv1.ReplicaSetStatus{
 		Conditions: []appsv1.ReplicaSetCondition{{Type: "ReplicaFailure", Status: "True", Message: "no"}}}}, quota, now), `
-! 0 of 1 pod available: 0 exist, 0 of them of the newest template, 0 ready
+! 0 of 1 pod available: 0 exist, 0 of them up to date, 0 ready
 ! ReplicaFailure is true: no
 ! event 60s ago: exceeded quota (FailedCreate)
 `)
 	set := &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{Replicas: new(int32(3))},
 		Status: appsv1.StatefulSetStatus{Replicas: 1, UpdatedReplicas: 1}}
 	expectLines(t, "ordered", StatefulSet(set, Related{Pods: []*corev1.Pod{pulling("db-0")}}, now), `
-! 0 of 3 pods available: 1 exist, 1 of them of the newest template, 0 ready
-! makes its pods one after the other: the next one waits until all before it are available
+! 0 of 3 pods available: 1 exist, 1 of them up to date, 0 ready
+! creates its pods in order: the next one is created when all before it are available
 ! pod db-0: container c waits: no such image (ErrImagePull)
 `)
 	set.Status = appsv1.StatefulSetStatus{Replicas: 3, UpdatedReplicas: 1, ReadyReplicas: 3, AvailableReplicas: 3}
@@ -143,28 +143,35 @@ func TestJobs(t *testing.T) {
 ! Failed is true: BackoffLimitExceeded
   2 of 2 completions; 0 pods active, 0 of them ready, 1 failed
 `)
+	both := finished(batchv1.JobFailed, "BackoffLimitExceeded")
+	both.Status.Conditions = append(both.Status.Conditions, finished(batchv1.JobFailureTarget,
+		"BackoffLimitExceeded").Status.Conditions...)
+	expectLines(t, "failed, with its reason twice", Job(both, Related{}, now), `
+! Failed is true: BackoffLimitExceeded
+  2 of 2 completions; 0 pods active, 0 of them ready, 1 failed
+`)
 	expectLines(t, "working", Job(&batchv1.Job{Spec: batchv1.JobSpec{BackoffLimit: new(int32(6))},
 		Status: batchv1.JobStatus{Active: 1, Failed: 2}}, Related{Pods: []*corev1.Pod{pulling("a")}}, now), `
-  0 of any number of completions; 1 pod active, 0 of them ready, 2 failed
+  0 pods succeeded; 1 pod active, 0 of them ready, 2 failed
 ! 2 failures of 6 allowed (its backoffLimit)
 ! pod a: container c waits: no such image (ErrImagePull)
 `)
 	expectLines(t, "suspended", Job(&batchv1.Job{Spec: batchv1.JobSpec{Suspend: new(true)}}, Related{}, now), `
-! is suspended: it makes no pods until .spec.suspend is false
-  0 of any number of completions; 0 pods active, 0 of them ready, 0 failed
+! is suspended: it creates no pods until .spec.suspend is false
+  0 pods succeeded; 0 pods active, 0 of them ready, 0 failed
 `)
 	cron := &batchv1.CronJob{Spec: batchv1.CronJobSpec{Schedule: "0 3 * * *", TimeZone: new("Europe/Berlin")}}
 	expectLines(t, "CronJob", CronJob(cron, Related{}, now), `
-  runs at "0 3 * * *" (Europe/Berlin)
-  has not made a Job yet
+  has the schedule "0 3 * * *" (Europe/Berlin)
+  has not created a Job yet
 `)
 	cron.Spec.Suspend, cron.Spec.TimeZone, cron.Spec.ConcurrencyPolicy = new(true), nil, batchv1.ForbidConcurrent
 	cron.Status.LastScheduleTime, cron.Status.Active = new(before(time.Hour)), []corev1.ObjectReference{{Name: "j"}}
 	expectLines(t, "CronJob", CronJob(cron, quota, now), `
-! is suspended: it makes no Jobs until .spec.suspend is false
-  runs at "0 3 * * *" (the time zone of carob)
-  made its last Job 60m ago; 1 Job active
-  makes no Job while one is active (its concurrencyPolicy)
+! is suspended: it creates no Jobs until .spec.suspend is false
+  has the schedule "0 3 * * *" (the time zone of carob)
+  was last scheduled 60m ago; 1 Job active
+  creates no Job while one is active (its concurrencyPolicy is Forbid)
 ! event 60s ago: exceeded quota (FailedCreate)
 `)
 }
@@ -181,7 +188,13 @@ func TestAutoscaler(t *testing.T) {
 			{Type: "ScalingLimited", Status: "True", Reason: "TooManyReplicas", Message: "more is wanted"}}}
 	expectLines(t, "no metrics", Autoscaler(h, Related{}, now), `
 ! ScalingActive is false: no metrics (FailedGetResourceMetric)
-  is at a bound: more is wanted (TooManyReplicas)
+  its size is limited: more is wanted (TooManyReplicas)
   deployment/web has 1 replica, and should have 2
+`)
+	h.Status.DesiredReplicas = 0
+	h.Status.Conditions = h.Status.Conditions[:2]
+	expectLines(t, "no metrics since it exists", Autoscaler(h, Related{}, now), `
+! ScalingActive is false: no metrics (FailedGetResourceMetric)
+  deployment/web has 1 replica
 `)
 }
