@@ -66,12 +66,23 @@ func (r reads) Txn(ctx context.Context, req *pb.TxnRequest, opts ...grpc.CallOpt
 	if r.in.closed {
 		return nil, rpctypes.ErrGRPCStopped
 	}
-	defer r.up.wrote()
+	defer r.up.wrote(putSize(req))
 	resp, err := r.KVClient.Txn(ctx, req, opts...)
 	if noRoom(err) {
 		r.up.refused()
 	}
 	return resp, err
+}
+
+// putSize returns how many bytes a transaction writes, at most.
+func putSize(req *pb.TxnRequest) int {
+	n := 0
+	for _, ops := range [...][]*pb.RequestOp{req.Success, req.Failure} {
+		for _, op := range ops {
+			n += len(op.GetRequestPut().GetValue())
+		}
+	}
+	return n
 }
 
 // watchClient and watchServer are the two ends of a stream: the first counts it before the

@@ -13,13 +13,22 @@ import (
 const (
 	// How often the housekeeping runs while something happens, as etcd itself would.
 	housekeepingPeriod = 100 * time.Millisecond
-	commitEvery        = 500 * time.Millisecond // of the database; the log is synced with every write
 	// After so many runs without a reason it stops. Watchers that fell behind in a burst have
 	// caught up by then.
 	housekeepingLooks = 10
 	// What etcd still does by the clock, for changes that housekeeping does not notice: expired
 	// leases.
 	byItself = 10 * time.Second
+)
+
+// When the database is written to its file. No write depends on it: the log is synced with every write, and a start
+// repeats what the file does not have. But it syncs the file twice, which delays the log's next sync: few small writes
+// wait for more of them.
+const (
+	commitSoon   = 500 * time.Millisecond // after the last time, if there is much to write
+	commitLate   = 5 * time.Second        // after a write, however little there is
+	commitWrites = 256                    // this many writes are much: a read copies those that are not in the file
+	commitBytes  = 1 << 20                // and so are so many bytes: they count for the quota only in the file
 )
 
 // etcd checks ten times a second for watchers that need old events, and has no option for that: a
@@ -44,16 +53,19 @@ const storeType = "*mvcc.watchableStore"
 // file, when there is a reason to: a new watch or a write.
 //
 //	asleep ──write, new watch──▶ awake: a run each housekeepingPeriod ──housekeepingLooks without reason──▶ asleep
+//
+// Asleep, it still runs once when the database has to be written.
 type housekeeping struct {
-	store  unsafe.Pointer
+	resync func() int // sends watchers what they have missed, and returns how many are still behind
 	commit func()
 	room   func() // makes room in a full database
 	timer  *time.Timer
 
 	awake   atomic.Bool
-	touched atomic.Bool // since the last run
-	full    atomic.Bool // a write failed for lack of space since the last run
-	written atomic.Bool // since the last commit
+	touched atomic.Bool  // since the last run
+	full    atomic.Bool  // a write failed for lack of space since the last run
+	writes  atomic.Int64 // since the last commit
+	bytes   atomic.Int64 // of them
 
 	file sync.Mutex // held while the database may be written anew, and mapped at another address
 
@@ -61,6 +73,7 @@ type housekeeping struct {
 	closed    bool
 	idle      int // runs without a reason
 	committed time.Time
+	dirty     time.Time // the first run that saw a write since then
 }
 
 func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
@@ -69,7 +82,8 @@ func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
 		panic(fmt.Sprintf("storage: etcd's store is a %s, not a %s", t, storeType))
 	}
 	// An interface that holds a pointer is its type and that pointer.
-	u := &housekeeping{store: (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1],
+	store := (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1]
+	u := &housekeeping{resync: func() int { return syncWatchers(store) },
 		commit: func() { s.Backend().ForceCommit() }}
 	u.room = func() {
 		u.file.Lock()
@@ -80,11 +94,10 @@ func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
 	return u
 }
 
-// wrote is called after each write.
-func (u *housekeeping) wrote() {
-	if !u.written.Load() {
-		u.written.Store(true)
-	}
+// wrote is called after each write, with its size.
+func (u *housekeeping) wrote(size int) {
+	u.writes.Add(1)
+	u.bytes.Add(int64(size))
 	if !u.touched.Load() {
 		u.touched.Store(true)
 		u.wake(housekeepingPeriod)
@@ -120,14 +133,21 @@ func (u *housekeeping) look() {
 	if u.closed {
 		return
 	}
-	touched := u.touched.Swap(false)
-	if syncWatchers(u.store) > 0 || touched || u.written.Load() {
+	if touched := u.touched.Swap(false); u.resync() > 0 || touched {
 		u.idle = 0
 	} else {
 		u.idle++
 	}
-	if now := time.Now(); now.Sub(u.committed) >= commitEvery && u.written.Swap(false) {
-		u.committed = now
+	now := time.Now()
+	writes := u.writes.Load()
+	if u.dirty.IsZero() && writes > 0 {
+		u.dirty = now
+	}
+	due := commitDue(u.committed, u.dirty, writes, u.bytes.Load())
+	if !due.IsZero() && !now.Before(due) {
+		u.writes.Store(0)
+		u.bytes.Store(0)
+		u.committed, u.dirty, due = now, time.Time{}, time.Time{}
 		u.commit()
 	}
 	if u.full.Swap(false) {
@@ -137,10 +157,25 @@ func (u *housekeeping) look() {
 		u.timer.Reset(housekeepingPeriod)
 		return
 	}
+	if !due.IsZero() { // asleep until then; who wakes it sets the timer anew
+		u.timer.Reset(due.Sub(now))
+	}
 	u.awake.Store(false)
-	if u.touched.Load() {
+	if u.touched.Load() || u.full.Load() {
 		u.wake(housekeepingPeriod)
 	}
+}
+
+// commitDue returns when the database must be written to its file: committed is when that was done, dirty when the
+// first write since then was seen. It is zero if nothing was written.
+func commitDue(committed, dirty time.Time, writes, bytes int64) time.Time {
+	switch {
+	case writes == 0:
+		return time.Time{}
+	case writes >= commitWrites || bytes >= commitBytes:
+		return committed.Add(commitSoon)
+	}
+	return dirty.Add(commitLate)
 }
 
 // close returns when the housekeeping has ended.
