@@ -50,7 +50,9 @@ func (m *machine) findSandbox() {
 // leave their terminated state (L3.63, L4.34).
 func (m *machine) hasRunElsewhere(id string) bool {
 	return m.pod.Spec.RestartPolicy == corev1.RestartPolicyNever &&
-		slices.ContainsFunc(m.containers, func(c podContainer) bool { return c.newest != nil && c.newest.SandboxID != id })
+		slices.ContainsFunc(m.containers, func(c podContainer) bool {
+			return c.newest != nil && c.newest.SandboxID != id
+		})
 }
 
 // leaveStopping abandons a sandbox that is being stopped, because a container started in it would
