@@ -26,7 +26,7 @@ NATIVE    := internal/runtime/native/csrc
 # client-go then notices who modifies an object that it shares with others.
 test unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
 
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
+.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt static vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,14 +58,16 @@ test: build images ## everything: vet, unit tests, simulator, end to end on real
 	@hack/deps $(TESTING)
 	$(GO) vet $(PKGS)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
-	hack/gotest "$(TESTED)" -timeout 25m
-	$(MAKE) --no-print-directory e2e helm operator
+	hack/gotest "$(TESTED)" -timeout 25m -vet=off # all of vet ran above
+	$(if $(BESIDE),hack/beside '$(BESIDE)') $(MAKE) --no-print-directory e2e helm operator
 
 unit: native ## unit tests only
 	@hack/deps $(TESTING)
 	hack/gotest "$(TESTED)" -timeout 25m
 
-check: native fmt vet lint generate-check cross third-party-check ## format, vet, linters, architecture, generated files, arm64, dependencies
+check: native fmt generate-check static ## format, vet, linters, architecture, generated files, arm64, dependencies
+
+static: vet lint cross third-party-check # the part of `make check` that changes no file of the tree
 	$(GO) test ./internal/archtest
 
 fmt:
