@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"carob/internal/cli"
@@ -36,6 +37,9 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 			}
 		}
 		return true, nil
+	}
+	if s.Break != "" && !slices.ContainsFunc(sim.Invariants, func(i sim.Invariant) bool { return i.Name == s.Break }) {
+		return false, unknownInvariant(s)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(simGC))
 	if s.Seeds == 1 {

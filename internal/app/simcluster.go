@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"carob/internal/base/instance"
 	"carob/internal/cli"
 	"carob/internal/sim"
 	"carob/internal/sim/autoscalers"
@@ -110,12 +111,17 @@ func printInvariant(out io.Writer, name string, p fakeapi.Invariant) error {
 	return err
 }
 
+func unknownInvariant(s cli.Simulation) error {
+	return fmt.Errorf("%w --break: there is no invariant %q; `carob sim --of %s --invariants` lists them",
+		instance.ErrFlag, s.Break, s.Of)
+}
+
 // simulateSeeds runs seeds on all processors until one breaks an invariant, and reports the lowest one that did. run
 // calls add with functions that change totals; they run one at a time.
 func simulateSeeds(ctx context.Context, s cli.Simulation, names []string, out, progress io.Writer,
 	run func(seed uint64, add func(func())) error) (bool, error) {
 	if s.Break != "" && !slices.Contains(names, s.Break) {
-		return false, fmt.Errorf("there is no invariant %q; carob sim --of %s --invariants lists them", s.Break, s.Of)
+		return false, unknownInvariant(s)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(simGC))
 	var (

@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -141,7 +140,7 @@ func addonState(ctx context.Context, c dynamic.Interface, a addons.Addon) (strin
 }
 
 func (r *root) addonListCommand() *cobra.Command {
-	var output string
+	var t table
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
@@ -154,16 +153,16 @@ func (r *root) addonListCommand() *cobra.Command {
 				return err
 			}
 			var list []addonStatus
+			var names []string
 			for _, a := range addons.All() {
 				state, err := addonState(cmd.Context(), c, a)
 				if err != nil {
 					return err
 				}
-				list = append(list, addonStatus{a.Name, state, a.Description})
+				list, names = append(list, addonStatus{a.Name, state, a.Description}), append(names, a.Name)
 			}
-			return printObject(r.out, output, list, func(w io.Writer) error {
-				tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-				fmt.Fprintln(tw, "NAME\tSTATE\tDESCRIPTION")
+			return t.print(r.out, list, names, func(w io.Writer) error {
+				tw := t.rows(w, "NAME", "STATE", "DESCRIPTION")
 				for _, a := range list {
 					fmt.Fprintf(tw, "%s\t%s\t%s\n", a.Name, a.State, a.Description)
 				}
@@ -171,7 +170,7 @@ func (r *root) addonListCommand() *cobra.Command {
 			})
 		},
 	}
-	addOutputFlag(cmd, &output)
+	addTableFlags(cmd, &t)
 	return cmd
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,8 +76,35 @@ func (r *root) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return connecting{next, cfg.Host} })
 	return cfg, nil
 }
+
+// connecting marks errors of connections to a server, so that message can print them alone.
+type connecting struct {
+	http.RoundTripper
+	server string
+}
+
+func (c connecting) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := c.RoundTripper.RoundTrip(req)
+	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
+		err = unreachable{c.server, failed.Err}
+	}
+	return res, err
+}
+
+// unreachable is the error of a server to which no connection can be made.
+type unreachable struct {
+	server string
+	error
+}
+
+func (u unreachable) Error() string {
+	return fmt.Sprintf("cannot connect to the API server %s: %v", u.server, u.error)
+}
+
+func (u unreachable) Unwrap() error { return u.error }
 
 func (r *root) client() (*kubernetes.Clientset, error) {
 	cfg, err := r.restConfig()

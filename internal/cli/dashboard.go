@@ -64,10 +64,7 @@ is a secret, and whoever has it can read what you can read.`,
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "show only this namespace (default: all)")
 	cmd.Flags().Uint16Var(&port, "port", 0, "port on 127.0.0.1 (default: a free one)")
-	_ = cmd.RegisterFlagCompletionFunc("namespace",
-		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return r.namesOf(cmd.Context(), "namespace", "", ""), cobra.ShellCompDirectiveNoFileComp
-		})
+	_ = cmd.RegisterFlagCompletionFunc("namespace", r.completeNamespaces)
 	_ = cmd.RegisterFlagCompletionFunc("port", cobra.NoFileCompletions)
 	return cmd
 }

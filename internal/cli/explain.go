@@ -86,6 +86,7 @@ Lines about problems begin with "!". The exit code is 0 only if there is none.`,
 	cmd.Flags().StringVar(&x.node, "node", "", "node whose gateway is queried (default: the only one)")
 	cmd.Flags().StringVar(&x.model, "model", "", "of an InferencePool: the model that requests name")
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", r.completeNamespaces)
 	return cmd
 }
 

@@ -110,6 +110,10 @@ func (r *root) completeExplained(namespace *string) cobra.CompletionFunc {
 	}
 }
 
+func (r *root) completeNamespaces(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return r.namesOf(cmd.Context(), "namespace", "", ""), cobra.ShellCompDirectiveNoFileComp
+}
+
 // namesOf returns the names of at most 500 objects of a kind behind a prefix; none if the cluster does not answer.
 func (r *root) namesOf(ctx context.Context, kind, namespace, prefix string) (out []string) {
 	k, ok := kindNamed(kind)

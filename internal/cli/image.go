@@ -9,7 +9,6 @@ import (
 	"math"
 	"os"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,9 +38,11 @@ func (r *root) imageCommand() *cobra.Command {
 
 func (r *root) imageImport(node *string) *cobra.Command {
 	return &cobra.Command{
-		Use:     "import FILE…",
-		Short:   "Import OCI or Docker archives; - reads standard input",
-		Long:    "Import OCI or Docker archives; - reads standard input. An imported image stays until \"carob image rm\" removes it, even if the disk is almost full, because no registry could provide it again.",
+		Use:   "import FILE…",
+		Short: "Import OCI or Docker archives; - reads standard input",
+		Long: `Import OCI or Docker archives; - reads standard input. An imported image stays
+until "carob image rm" removes it, even if the disk is almost full, because no
+registry could provide it again.`,
 		Example: "  carob image import busybox.tar nginx.tar\n  docker save my-app:1 | carob image import -",
 		Args:    someArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -60,7 +61,7 @@ func (r *root) importFile(ctx context.Context, node, name string) error {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return fmt.Errorf("open archive: %w", err)
+			return fmt.Errorf("import: %w", err)
 		}
 		defer f.Close()
 		in = f
@@ -193,23 +194,26 @@ func (r *root) imageRm(node *string) *cobra.Command {
 }
 
 func (r *root) imageLs(node *string) *cobra.Command {
-	var output string
+	var t table
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List images",
-		Example: "  carob image ls\n  carob image ls -o wide",
+		Example: "  carob image ls\n  carob image ls -o wide\n  carob image ls -o name | grep ^localhost/",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := r.listImages(cmd.Context(), *node)
 			if err != nil {
 				return err
 			}
-			return printObject(r.out, output, list,
-				func(w io.Writer) error { return printImages(w, list, output == "wide") })
+			var names []string
+			for _, im := range list.Images {
+				names = append(names, imageNames(im)...)
+			}
+			return t.print(r.out, list, names, func(w io.Writer) error { return printImages(w, &t, list) })
 		},
 	}
-	addOutputFlag(cmd, &output)
+	addTableFlags(cmd, &t)
 	return cmd
 }
 
@@ -233,13 +237,20 @@ func (r *root) listImages(ctx context.Context, node string) (imageapi.List, erro
 	return list, nil
 }
 
-func printImages(w io.Writer, list imageapi.List, wide bool) error {
-	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	header := "IMAGE\tID\tSIZE"
-	if wide {
-		header += "\tPINNED\tDIGEST"
+// imageNames are the names of an image; its ID if it has none.
+func imageNames(im imageapi.Image) []string {
+	if len(im.Tags) == 0 {
+		return []string{im.ID}
 	}
-	fmt.Fprintln(tw, header)
+	return im.Tags
+}
+
+func printImages(w io.Writer, t *table, list imageapi.List) error {
+	headers, wide := []string{"IMAGE", "ID", "SIZE"}, t.wide()
+	if wide {
+		headers = append(headers, "PINNED", "DIGEST")
+	}
+	tw := t.rows(w, headers...)
 	for _, im := range list.Images {
 		names := im.Tags
 		if len(names) == 0 {

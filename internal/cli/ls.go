@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +26,7 @@ type machineCluster struct {
 }
 
 func (r *root) lsCommand() *cobra.Command {
-	var output string
+	var t table
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
@@ -43,11 +42,8 @@ first start until its data directory is removed.`,
 			if err != nil {
 				return err
 			}
-			if output == "name" {
-				for _, d := range dirs {
-					fmt.Fprintln(r.out, d)
-				}
-				return nil
+			if t.output == "name" {
+				return t.print(r.out, nil, dirs, nil)
 			}
 			all := make([]machineCluster, len(dirs))
 			var pending sync.WaitGroup
@@ -55,19 +51,19 @@ first start until its data directory is removed.`,
 				pending.Go(func() { all[i] = r.clusterState(cmd.Context(), d) })
 			}
 			pending.Wait()
-			if err := printObject(r.out, output, all,
-				func(w io.Writer) error { return printClusters(w, all) }); err != nil {
+			human := func(w io.Writer) error { return printClusters(w, &t, all) }
+			if err := t.print(r.out, all, dirs, human); err != nil {
 				return err
 			}
 			for _, c := range all {
-				if c.Problem != "" && (output == "" || output == "wide") {
+				if c.Problem != "" && (t.output == "" || t.wide()) {
 					fmt.Fprintf(r.errOut, "%s: %s\n", c.DataDir, c.Problem)
 				}
 			}
 			return nil
 		},
 	}
-	addOutputFlag(cmd, &output, "name")
+	addTableFlags(cmd, &t)
 	return cmd
 }
 
@@ -107,13 +103,12 @@ func (r *root) clusterState(ctx context.Context, dataDir string) machineCluster 
 	return c
 }
 
-func printClusters(w io.Writer, all []machineCluster) error {
+func printClusters(w io.Writer, t *table, all []machineCluster) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "no cluster on this machine: start one with `carob up`")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	fmt.Fprintln(tw, "NAME\tSTATE\tPODS\tVERSION\tADDRESS\tDATA")
+	tw := t.rows(w, "NAME", "STATE", "PODS", "VERSION", "ADDRESS", "DATA")
 	for _, c := range all {
 		pods := "-"
 		if c.Pods != nil {

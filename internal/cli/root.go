@@ -169,9 +169,22 @@ func completionExamples(cmd *cobra.Command) {
 	if err != nil {
 		return
 	}
+	completion.Long = `Print the script that completes carob's commands, flags, and arguments in a shell.`
+	completion.Short = "Print the completion script of a shell"
 	completion.Example = "  source <(carob completion bash)\n  carob completion bash > /etc/bash_completion.d/carob"
 	for _, c := range completion.Commands() {
 		c.Args = noArgs
+		c.Short = "Print the completion script of " + c.Name()
+		c.Long = c.Short + map[string]string{
+			"bash": `. It needs the package bash-completion.
+
+The first example completes in the current shell; to complete in every new one,
+write the script to /etc/bash_completion.d/carob.`,
+			"zsh": `. If completion is not enabled in your shell, add
+"autoload -U compinit; compinit" to ~/.zshrc. New shells complete.`,
+			"fish":       ". New shells complete.",
+			"powershell": ". Add the command to your profile to complete in every new shell.",
+		}[c.Name()]
 		c.Example = map[string]string{
 			"bash":       "  source <(carob completion bash)",
 			"zsh":        `  carob completion zsh > "${fpath[1]}/_carob"`,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,8 +16,9 @@ import (
 )
 
 func (r *root) routesCommand() *cobra.Command {
-	var namespace, node, output string
+	var namespace, node string
 	var all bool
+	var t table
 	cmd := &cobra.Command{
 		Use:     "routes",
 		Aliases: []string{"route"},
@@ -43,8 +43,8 @@ are written are listed after that.`,
 			}
 			body, err := agentPath(c, "GET", node, routeapi.Path).Param("namespace", namespace).DoRaw(cmd.Context())
 			if apierrors.IsNotFound(err) {
-				return errors.New("nothing is served: carob was started without --gateway-http, --gateway-https, " +
-					"and --gateway-addresses")
+				return errors.New("nothing is served: carob was started without a gateway; start it with --gateway-http, " +
+					"--gateway-https, or --gateway-addresses")
 			}
 			if err != nil {
 				return fmt.Errorf("get the routes of node %s: %w", node, plain(err))
@@ -53,58 +53,61 @@ are written are listed after that.`,
 			if err := json.Unmarshal(body, &list); err != nil {
 				return fmt.Errorf("read the routes of node %s: %w", node, err)
 			}
-			return printObject(r.out, output, &list, func(w io.Writer) error {
-				return printRoutes(w, &list, all, output == "wide")
-			})
+			human := func(w io.Writer) error { return printRoutes(w, &t, &list, all) }
+			return printObject(r.out, t.output, &list, human)
 		},
 	}
-	addOutputFlag(cmd, &output)
+	addOutputFlag(cmd, &t.output)
+	addNoHeaders(cmd, &t)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the routes")
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "routes of all namespaces")
 	cmd.Flags().StringVar(&node, "node", "", "node to query (default: the only one)")
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", r.completeNamespaces)
 	return cmd
 }
 
-func printRoutes(w io.Writer, list *routeapi.List, namespaces, wide bool) error {
+func printRoutes(w io.Writer, t *table, list *routeapi.List, namespaces bool) error {
 	if len(list.Routes) == 0 && len(list.Problems) == 0 {
 		_, err := fmt.Fprintln(w, "no route is served in this namespace (-A: all namespaces)")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	var namespace []string // the first column of lists of all namespaces
+	if namespaces {
+		namespace = []string{"NAMESPACE"}
+	}
 	if len(list.Routes) > 0 {
-		header := "ADDRESS\tPROTOCOL\tHOST\tPATH\tROUTE\tBACKENDS\tREADY"
-		if wide {
-			header += "\tMATCH\tFILTERS\tENDPOINTS"
+		headers := append(namespace, "ADDRESS", "PROTOCOL", "HOST", "PATH", "ROUTE", "BACKENDS", "READY")
+		if t.wide() {
+			headers = append(headers, "MATCH", "FILTERS", "ENDPOINTS")
 		}
-		fmt.Fprintln(tw, header)
+		tw := t.rows(w, headers...)
+		for i := range list.Routes {
+			fmt.Fprintln(tw, routeLine(&list.Routes[i], namespaces, t.wide()))
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+		if len(list.Problems) > 0 {
+			fmt.Fprintln(w)
+		}
 	}
-	for i := range list.Routes {
-		fmt.Fprintln(tw, routeLine(&list.Routes[i], namespaces, wide))
+	if len(list.Problems) == 0 {
+		return nil
 	}
-	if err := tw.Flush(); err != nil || len(list.Problems) == 0 {
-		return err
-	}
-	if len(list.Routes) > 0 {
-		fmt.Fprintln(w)
-	}
-	fmt.Fprintln(tw, "PROBLEM OF\tREASON\tMESSAGE")
+	tw := t.rows(w, append(namespace, "PROBLEM OF", "REASON", "MESSAGE")...)
 	for _, p := range list.Problems {
-		of := strings.ToLower(p.Kind) + "/" + p.Name
-		if namespaces && p.Namespace != "" {
-			of = p.Namespace + " " + of
+		if namespaces {
+			fmt.Fprint(tw, dash(terminal.Printable(p.Namespace)), "\t")
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", terminal.Printable(of), terminal.Printable(p.Reason),
-			terminal.Printable(p.Message))
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", terminal.Printable(strings.ToLower(p.Kind)+"/"+p.Name),
+			terminal.Printable(p.Reason), terminal.Printable(p.Message))
 	}
 	return tw.Flush()
 }
 
 func routeLine(r *routeapi.Route, namespaces, wide bool) string {
 	of := strings.ToLower(r.Kind) + "/" + r.Name
-	if namespaces {
-		of = r.Namespace + " " + of
-	}
 	if r.Rule != "" {
 		of += " (" + r.Rule + ")"
 	}
@@ -136,6 +139,9 @@ func routeLine(r *routeapi.Route, namespaces, wide bool) string {
 	if wide {
 		fields = append(fields, dash(strings.Join(r.Match, ", ")), dash(strings.Join(r.Filters, ", ")),
 			dash(strings.Join(endpoints, ", ")))
+	}
+	if namespaces {
+		fields = append([]string{r.Namespace}, fields...)
 	}
 	for i := range fields {
 		fields[i] = terminal.Printable(fields[i])

@@ -18,11 +18,9 @@ func TestPrintRoutes(t *testing.T) {
 	}, Problems: []routeapi.Problem{{Kind: "HTTPRoute", Namespace: "shop", Name: "bad", Reason: "BackendNotFound",
 		Message: "ResolvedRefs: Service shop/c does not exist"}}}
 	var b strings.Builder
-	if err := printRoutes(&b, list, false, true); err != nil {
+	if err := printRoutes(&b, &table{output: "wide"}, list, false); err != nil {
 		t.Fatal(err)
 	}
-	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	want := []string{
 		"ADDRESS PROTOCOL HOST PATH ROUTE BACKENDS READY MATCH FILTERS ENDPOINTS",
 		"127.0.0.1:80 HTTP * / httproute/web a:80 ×9, b:80 (no endpoint is ready: requests get 503) ×1 1 method GET " +
@@ -32,6 +30,24 @@ func TestPrintRoutes(t *testing.T) {
 		"PROBLEM OF REASON MESSAGE",
 		"httproute/bad BackendNotFound ResolvedRefs: Service shop/c does not exist",
 	}
+	expectTable(t, &b, want)
+	b.Reset()
+	if err := printRoutes(&b, &table{noHeaders: true}, list, true); err != nil {
+		t.Fatal(err)
+	}
+	expectTable(t, &b, []string{
+		"shop 127.0.0.1:80 HTTP * / httproute/web shop/a:80 ×9, shop/b:80 (no endpoint is ready: requests get 503) ×1 1",
+		"shop 127.0.0.1:80 HTTP x.example\uFFFD[31m =/\uFFFDx ingress/old answers 308 -",
+		"",
+		"shop httproute/bad BackendNotFound ResolvedRefs: Service shop/c does not exist",
+	})
+}
+
+// expectTable compares the lines of a table, with one blank between two columns.
+func expectTable(t *testing.T, b *strings.Builder, want []string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	squeeze := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	if len(lines) != len(want) {
 		t.Fatalf("%q", lines)
 	}

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,7 +85,8 @@ that repeats it, and exits with 1. The simulation does not affect this machine.`
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&s.Of, "of", SimulatePods, "what to simulate: pods, cluster, or autoscaler")
+	s.Of = SimulatePods
+	addChoice(cmd, &s.Of, "of", "", "what to simulate", SimulatePods, SimulateCluster, SimulateAutoscaler)
 	fl.Uint64Var(&s.Seed, "seed", 0, "the first seed")
 	fl.Uint64Var(&s.Seeds, "seeds", 1, "number of seeds")
 	fl.Float64Var(&s.Hours, "hours", 1,
@@ -93,6 +96,18 @@ that repeats it, and exits with 1. The simulation does not affect this machine.`
 	fl.BoolVar(&s.Log, "log", false, "print everything that happens")
 	fl.BoolVar(&s.All, "all", false, "continue after a violated invariant, and report how often each was violated")
 	fl.StringVar(&s.Break, "break", "", "violate this invariant on purpose, to see that it is detected")
+	_ = cmd.RegisterFlagCompletionFunc("break",
+		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var list bytes.Buffer
+			_, _ = r.engine.Simulate(cmd.Context(), Simulation{Of: s.Of, List: true}, &list, io.Discard)
+			var names []string
+			for line := range strings.Lines(list.String()) {
+				if name, _, ok := strings.Cut(line, " "); ok {
+					names = append(names, name)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		})
 	fl.BoolVar(&s.List, "invariants", false, "only list the invariants and their clauses")
 	return cmd
 }
@@ -100,7 +115,6 @@ that repeats it, and exits with 1. The simulation does not affect this machine.`
 // check refuses options that do not go together.
 func (s *Simulation) check() error {
 	switch s.Of {
-	case SimulatePods:
 	case SimulateCluster, SimulateAutoscaler:
 		if len(s.Without) > 0 || s.All {
 			return usagef("--without and --all are for --of pods")
@@ -108,8 +122,6 @@ func (s *Simulation) check() error {
 		if s.Log && s.Of == SimulateAutoscaler {
 			return usagef("--log is for --of pods and --of cluster")
 		}
-	default:
-		return usagef("--of must be pods, cluster, or autoscaler, not %q", s.Of)
 	}
 	if s.Seeds == 0 {
 		return usagef("--seeds must be at least 1")

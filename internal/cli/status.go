@@ -53,7 +53,8 @@ func (r *root) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show whether carob is running and its cluster is ready",
-		Long:  "Show whether carob is running and its cluster is ready. The exit code is 0 only if the cluster is ready.",
+		Long: `Show whether carob is running and its cluster is ready. The exit code is 0 only if
+the cluster is ready.`,
 		Example: `  carob status
   carob status -o json`,
 		Args: noArgs,

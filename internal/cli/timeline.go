@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,6 +64,8 @@ killed, exit codes. It also works for deleted pods.`,
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the pod")
 	cmd.Flags().StringVar(&node, "node", "", "node that ran the pod (default: query all nodes)")
+	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", r.completeNamespaces)
 	return cmd
 }
 
@@ -104,16 +107,19 @@ func podEntries(ctx context.Context, c kubernetes.Interface, namespace, name, no
 		all = append(all, entries...)
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no entries for pod %s/%s%s", namespace, name, why)
+		return nil, fmt.Errorf("no entries for pod %s/%s%s", namespace, name, cmp.Or(why, checkName))
 	}
 	return all, nil
 }
+
+// checkName is the advice about a pod without entries.
+const checkName = ": check its name and its namespace (--namespace)"
 
 // ownEntries queries a node agent without an API server, which is the only node.
 func ownEntries(ctx context.Context, c kubernetes.Interface, namespace, name, _ string) ([]journal.Entry, error) {
 	b, err := c.CoreV1().RESTClient().Get().AbsPath("/timeline", namespace, name).DoRaw(ctx)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("no entries for pod %s/%s", namespace, name)
+		return nil, fmt.Errorf("no entries for pod %s/%s%s", namespace, name, checkName)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("query the node agent: %w", err)

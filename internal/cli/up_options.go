@@ -65,7 +65,7 @@ func (f *upOptions) addServer(cmd *cobra.Command) {
 	fl.StringVar(&a.PolicyFile, "audit-policy-file", "",
 		"file with the audit policy: which requests are recorded, and how much of them (default: none)")
 	fl.StringVar(&a.LogPath, "audit-log-path", "", "file for the audit log, one line per request; - is standard output")
-	fl.IntVar(&a.MaxAgeDays, "audit-log-maxage", 0, "number of days to keep rotated audit logs (default: for ever)")
+	fl.IntVar(&a.MaxAgeDays, "audit-log-maxage", 0, "number of days to keep rotated audit logs (default: no limit)")
 	fl.IntVar(&a.MaxBackups, "audit-log-maxbackup", 0, "number of rotated audit logs to keep (default: all)")
 	fl.IntVar(&a.MaxSizeMB, "audit-log-maxsize", 0, "size in megabytes at which the audit log is rotated (default 100)")
 	fl.StringVar(&a.WebhookConfig, "audit-webhook-config-file", "", "kubeconfig of a server to send audit events to")
@@ -131,7 +131,8 @@ func (f *upOptions) addNetwork(cmd *cobra.Command) {
 	fl.StringVar(&f.PodCIDR, "pod-cidr", "",
 		"IP range of pods in CIDR notation, or an IPv4 and an IPv6 range, separated by a comma: the first is that of their primary addresses (default 10.88.0.0/16; another for another --data-dir)")
 	fl.IntVar(&f.PodMTU, "pod-mtu", 0,
-		"MTU of the pods' devices in bytes, such as less than the uplink's for a tunnel behind it (default: that of the default route's device)")
+		"MTU of the pods' network devices in bytes; smaller than the uplink's if packets pass through a tunnel "+
+			"(default: that of the default route's device)")
 	fl.StringVar(&f.ServiceCIDR, "service-cidr", "",
 		"IP range of services in CIDR notation, or two of different families, separated by a comma: the first is the default family (default 10.96.0.0/16, and fd00:96::/112 if pods have IPv6; others for another --data-dir)")
 	addChoice(cmd, &f.ServiceProxy, "service-proxy", "",
@@ -142,7 +143,8 @@ func (f *upOptions) addNetwork(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.LoadBalancerLinks, "load-balancer-interface", nil,
 		"network devices on which addresses of the pool are announced (default: those with an address of the node)")
 	fl.StringVar(&f.ServiceProxyHealthz, "service-proxy-healthz-bind-address", "",
-		"IP:PORT where /healthz and /livez of the built-in service proxy are served, as kube-proxy does at 0.0.0.0:10256 (default: nowhere)")
+		"IP:PORT where /healthz and /livez of the built-in service proxy are served, as kube-proxy does at 0.0.0.0:10256 "+
+			"(default: not served)")
 	addChoice(cmd, &f.DNS, "dns", "",
 		"DNS server for the names of Services and pods: builtin, or none if you run another one, such as CoreDNS behind the Service kube-system/kube-dns (default builtin)",
 		"builtin", "none")
@@ -158,15 +160,16 @@ func (f *upOptions) addNetwork(cmd *cobra.Command) {
 func (f *upOptions) addGateway(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.GatewayHTTP, "gateway-http", "",
-		"where Ingresses and Gateways are served over HTTP, as IP:PORT or :PORT for all addresses (default: nowhere)")
+		"where Ingresses and Gateways are served over HTTP, as IP:PORT or :PORT for all addresses (default: not served)")
 	fl.StringVar(&f.GatewayHTTPS, "gateway-https", "",
-		"where Ingresses and Gateways are served over HTTPS, as IP:PORT or :PORT for all addresses (default: nowhere)")
+		"where Ingresses and Gateways are served over HTTPS, as IP:PORT or :PORT for all addresses (default: not served)")
 	fl.StringVar(&f.GatewayAccessLog, "gateway-access-log", "",
 		"file with one line of JSON for each request to Ingresses and Gateways, or - for standard output (default: none)")
 	fl.StringVar(&f.GatewayProxies, "gateway-proxy-protocol", "",
 		"addresses and ranges of load balancers, separated by commas, whose connections to the gateway begin with a PROXY header (version 1 or 2); headers of other clients are not trusted (default: none)")
 	fl.StringVar(&f.EndpointPicker, "endpoint-picker-listen", "",
-		"address where other gateways (Envoy, Istio, kgateway) call carob's endpoint picker with ext-proc, as IP:PORT or :PORT for all addresses (default: nowhere)")
+		"address where other gateways (Envoy, Istio, kgateway) call carob's endpoint picker with ext-proc, as IP:PORT "+
+			"or :PORT for all addresses (default: not served)")
 	fl.BoolVar(&f.EndpointPickerPlain, "endpoint-picker-plaintext", false,
 		"serve --endpoint-picker-listen without TLS")
 	fl.StringVar(&f.GatewayAddresses, "gateway-addresses", "",

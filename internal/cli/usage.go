@@ -44,8 +44,13 @@ func exitCode(err error) int {
 var plainErrors = strings.NewReplacer("context deadline exceeded", "no answer in time", "context canceled",
 	"it was stopped")
 
-// message formats an error for users.
-func message(err error) string { return plainErrors.Replace(err.Error()) }
+// message formats an error for users. What a request was about does not matter if it did not reach the server.
+func message(err error) string {
+	if u, ok := errors.AsType[unreachable](err); ok {
+		return u.Error() + "; check that the cluster runs (`carob ls`), and the kubeconfig"
+	}
+	return plainErrors.Replace(err.Error())
+}
 
 // finish makes all commands of a tree handle invalid use in the same way.
 func finish(cmd *cobra.Command) {
@@ -126,6 +131,8 @@ func kindOf(v pflag.Value) string {
 	switch v.Type() {
 	case "int", "int64":
 		return "an integer"
+	case "uint16":
+		return "a port number from 0 to 65535"
 	case "uint64":
 		return "a non-negative integer"
 	case "float64":

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +24,10 @@ type noEngine struct{}
 
 func (noEngine) Up(context.Context, instance.Instance, Progress) error { return nil }
 func (noEngine) RemovePods(context.Context, instance.Instance) error   { return nil }
-func (noEngine) Simulate(context.Context, Simulation, io.Writer, io.Writer) (bool, error) {
+func (noEngine) Simulate(_ context.Context, s Simulation, out, _ io.Writer) (bool, error) {
+	if s.List {
+		fmt.Fprintln(out, "an-invariant   holds")
+	}
 	return true, nil
 }
 
@@ -134,6 +140,8 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 	refused(t, []string{"kubectl", "--data-dir=", "get", "pods"}, "--data-dir", "empty")
 	refused(t, []string{"up", "--shutdown-grace-period", "-5s"}, "--shutdown-grace-period:", "less than 0")
 	refused(t, []string{"timeline", "node/x"}, "pod/NAME")
+	refused(t, []string{"dashboard", "--port", "70000"}, "--port", "from 0 to 65535")
+	refused(t, []string{"sim", "--of", "nodes"}, "pods, cluster or autoscaler")
 	refused(t, []string{"kubeconfig", "--file", "x"}, "--merge")
 }
 
@@ -190,6 +198,32 @@ func TestSuggestedCommands(t *testing.T) {
 	}
 }
 
+// A server that cannot be reached is named once, with what to check.
+func TestServerThatDoesNotAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := "https://" + l.Addr().String()
+	l.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "a",
+"clusters": [{"name": "a", "cluster": {"server": %q}}], "users": [{"name": "a", "user": {"token": "x"}}],
+"contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]}`, server)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"explain", "pod/x"}, {"timeline", "x"}, {"image", "ls"}, {"routes"},
+		{"addon", "list"}} {
+		_, err := carob(t, append(args, "--kubeconfig", file)...)
+		want := "cannot connect to the API server " + server + ": connect: connection refused; check that the cluster " +
+			"runs (`carob ls`), and the kubeconfig"
+		if exitCode(err) != exitFailed || message(err) != want {
+			t.Errorf("carob %q: %q, want %q", args, message(err), want)
+		}
+	}
+}
+
 // The variable replaces the flag, and the flag takes precedence.
 func TestDataDirFromEnvironment(t *testing.T) {
 	t.Setenv(dataDirEnv, "/from/env")
@@ -215,6 +249,8 @@ func TestCompletion(t *testing.T) {
 		{[]string{"imag"}, "image\t"},
 		{[]string{"up", "--log-level", ""}, "debug\n"},
 		{[]string{"ls", "-o", ""}, "name\n"},
+		{[]string{"sim", "--of", ""}, "cluster\n"},
+		{[]string{"sim", "--break", ""}, "an-invariant\n"},
 		{[]string{"help", "im"}, "image\t"},
 		{[]string{"explain", "dep"}, "deployment/\n"},
 	} {
