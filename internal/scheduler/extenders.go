@@ -224,7 +224,7 @@ func (s *Scheduler) preemptWith(ctx context.Context, it *item, d placement.Decis
 				s.failed(ctx, it, err)
 				return
 			}
-			s.evict(ctx, it, d, placement.PickVictims(left), began)
+			s.evict(ctx, it, d, placement.PickVictims(left), budgets, began)
 		})
 	})
 	return true

@@ -39,12 +39,13 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 	if p.Node != "" && s.preemptWith(ctx, it, d, budgets, began) {
 		return
 	}
-	s.evict(ctx, it, d, p, began)
+	s.evict(ctx, it, d, p, budgets, began)
 }
 
-// evict deletes the victims of a preemption, or returns why there is none.
+// evict deletes the victims of a preemption, or reports why there is none. budgets are those that the victims were
+// chosen with; they count the victims afterwards.
 func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
-	began time.Time) {
+	budgets []*policyv1.PodDisruptionBudget, began time.Time) {
 	pod := it.pod.Object
 	if p.Node == "" {
 		s.reject(ctx, it, d, p, began)
@@ -52,8 +53,9 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 	}
 	preemptionVictims.Observe(float64(len(p.Victims)))
 	s.queue.Watch(it, d.Filters())
+	message := d.Message("") // before the cluster changes
+	placement.Spend(budgets, p.Victims)
 	s.requeue(s.cluster.Nominate(it.pod, p.Node))
-	message := d.Message("")
 	s.unscheduled(ctx, pod, corev1.PodReasonUnschedulable, message, nomination{true, p.Node})
 	s.record(pod, "", message+" Preempting on "+p.Node, began)
 	s.giveWay(ctx, it.pod, p.Node)

@@ -51,15 +51,22 @@ func (s *Scheduler) noNode(ctx context.Context, it *item, d placement.Decision, 
 		return
 	}
 	s.queue.Watch(it, d.Filters())
-	// Preemption may help. It depends on disruption budgets, which are read only now.
-	s.calls.Do(it.pod.Object.UID, func() {
+	// Preemption may help. It depends on disruption budgets, which are read only now, for all pods that wait for them.
+	if s.toPreempt = append(s.toPreempt, it); len(s.toPreempt) > 1 {
+		return
+	}
+	s.calls.Do("", func() {
 		budgets, err := s.budgets(ctx)
 		s.box.post(func() {
-			if err != nil {
-				s.failed(ctx, it, fmt.Errorf("list disruption budgets: %w", err))
-				return
+			waiting := s.toPreempt
+			s.toPreempt = nil
+			for _, it := range waiting {
+				if err != nil {
+					s.failed(ctx, it, fmt.Errorf("list disruption budgets: %w", err))
+					continue
+				}
+				s.preempt(ctx, it, budgets)
 			}
-			s.preempt(ctx, it, budgets)
 		})
 	})
 }

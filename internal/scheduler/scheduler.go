@@ -73,6 +73,7 @@ type Scheduler struct {
 	volumes *volumeWatches
 	shown   shownSizes
 
+	toPreempt  []*item // pods that wait for the disruption budgets, which are being read
 	consulting bool    // a pod is being checked by extenders or for devices
 	toConsult  []*item // pods that wait for this
 }

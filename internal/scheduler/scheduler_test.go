@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -461,6 +462,45 @@ func TestPreemption(t *testing.T) { // L2.50–L2.54
 		w.delete("low")
 		w.on("high", "n1")
 		w.on("between", "")
+	})
+}
+
+// Pods that need a preemption at the same time read the disruption budgets once, and do not spend the same allowed
+// disruption twice.
+func TestPreemptionsShareBudgets(t *testing.T) { // L2.51
+	objects := []runtime.Object{withPriority(pod("high-1", "2"), 1000), withPriority(pod("high-2", "2"), 1000),
+		&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kept", UID: "kept"},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}},
+			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: 1}}}
+	for i, low := range []*corev1.Pod{withPriority(pod("kept-1", "2"), 1), withPriority(pod("kept-2", "2"), 1),
+		withPriority(pod("other", "2"), 500)} {
+		low.Spec.NodeName = fmt.Sprint("n", i)
+		if low.Name != "other" {
+			low.Labels = map[string]string{"app": "kept"}
+		}
+		objects = append(objects, node(low.Spec.NodeName, "2"), low)
+	}
+	inWorld(t, objects, func(w *world) {
+		left, reads := 0, 0
+		list, err := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, p := range list.Items {
+			if p.Labels["app"] == "kept" {
+				left++
+			}
+		}
+		for _, a := range w.client.Actions() {
+			if a.Matches("list", "poddisruptionbudgets") {
+				reads++
+			}
+		}
+		if left != 1 || reads != 1 || w.pod("high-1").Spec.NodeName == "" || w.pod("high-2").Spec.NodeName == "" {
+			w.Errorf("%d pods of the budget are left, which was read %d times; on %q and %q", left, reads,
+				w.pod("high-1").Spec.NodeName, w.pod("high-2").Spec.NodeName)
+		}
 	})
 }
 

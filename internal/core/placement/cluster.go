@@ -23,8 +23,9 @@ type Cluster struct {
 	antiAffine  []*Pod // counted pods with required anti-affinity
 	attracting  []*Pod // counted pods with preferred or required affinity, which also applies to new pods
 	namespaces  map[string]map[string]string
-	images      map[string]int // nodes that have an image
-	nominated   map[string][]*Pod
+	images      map[string]int                   // nodes that have an image
+	nominated   map[string][]*Pod                // by node
+	nominatedOn map[types.UID]string             // the node of each of these pods
 	services    map[string]map[string]labels.Set // selectors, by namespace and name
 	controllers map[Owner]labels.Selector
 
@@ -48,6 +49,7 @@ func NewCluster() *Cluster {
 		namespaces:  map[string]map[string]string{},
 		images:      map[string]int{},
 		nominated:   map[string][]*Pod{},
+		nominatedOn: map[types.UID]string{},
 		services:    map[string]map[string]labels.Set{},
 		controllers: map[Owner]labels.Selector{},
 		groups:      map[string]*group{},
@@ -110,6 +112,7 @@ func (c *Cluster) SetPod(p *Pod, node string) Event {
 	p.node = n
 	c.pods[uid] = p
 	c.note(n, p, 1)
+	c.noteReserved(uid)
 	peers := c.byNamespace[p.Object.Namespace]
 	p.namespaceIndex = len(peers)
 	c.byNamespace[p.Object.Namespace] = append(peers, p)
@@ -137,6 +140,7 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 	n := p.node
 	n.Remove(uid)
 	c.note(n, p, -1)
+	c.noteReserved(uid)
 	p.node = nil
 	namespace := p.Object.Namespace
 	peers := c.byNamespace[namespace]
@@ -168,6 +172,8 @@ func (c *Cluster) RemovePod(uid types.UID) Event {
 func (c *Cluster) Nominate(p *Pod, node string) Event {
 	e := c.RemoveNomination(p.Object.UID)
 	c.nominated[node] = append(c.nominated[node], p)
+	c.nominatedOn[p.Object.UID] = node
+	c.noteReserved(p.Object.UID)
 	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) &&
 		!shrank(o.Demand, p.Demand) {
 		return Event{} // the same nomination again
@@ -177,20 +183,30 @@ func (c *Cluster) Nominate(p *Pod, node string) Event {
 
 // RemoveNomination ends a reservation.
 func (c *Cluster) RemoveNomination(uid types.UID) Event {
-	var e Event
-	for node, pods := range c.nominated { // any order: a pod has one reservation
-		i := slices.IndexFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
-		if i < 0 {
-			continue
-		}
-		e = Event{filters: []Filter{NodePorts, NodeResourcesFit}, before: pods[i], node: c.byName[node], reserved: node}
-		if left := slices.Delete(pods, i, i+1); len(left) == 0 {
-			delete(c.nominated, node)
-		} else {
-			c.nominated[node] = left
-		}
+	node, ok := c.nominatedOn[uid]
+	if !ok {
+		return Event{}
+	}
+	c.noteReserved(uid)
+	delete(c.nominatedOn, uid)
+	pods := c.nominated[node]
+	i := slices.IndexFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
+	e := Event{filters: []Filter{NodePorts, NodeResourcesFit}, before: pods[i], node: c.byName[node], reserved: node}
+	if left := slices.Delete(pods, i, i+1); len(left) == 0 {
+		delete(c.nominated, node)
+	} else {
+		c.nominated[node] = left
 	}
 	return e
+}
+
+// noteReserved logs a change of the node to which a pod is nominated.
+func (c *Cluster) noteReserved(uid types.UID) {
+	if node, ok := c.nominatedOn[uid]; ok {
+		if n := c.byName[node]; n != nil {
+			c.note(n, nil, 0)
+		}
+	}
 }
 
 // NominatedBelow returns the pods of lower priority than p that are nominated to the node; once p
@@ -250,12 +266,17 @@ func (c *Cluster) Uses(p *Pod, claim string) bool {
 // reservations are the pods whose reserved resources on n a new pod must leave free: those of
 // the same or a higher priority.
 func (c *Cluster) reservations(n *Node, p *Pod) []*Pod {
+	return c.reservationsFor(n, p.Priority, p.Object.UID)
+}
+
+// reservationsFor are the reservations for a pod with this priority and UID.
+func (c *Cluster) reservationsFor(n *Node, priority int32, uid types.UID) []*Pod {
 	if len(c.nominated) == 0 {
 		return nil
 	}
 	var ahead []*Pod
 	for _, o := range c.nominated[n.Object.Name] {
-		if o.Priority >= p.Priority && o.Object.UID != p.Object.UID && c.pods[o.Object.UID] == nil {
+		if o.Priority >= priority && o.Object.UID != uid && c.pods[o.Object.UID] == nil {
 			ahead = append(ahead, o)
 		}
 	}

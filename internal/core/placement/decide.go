@@ -24,23 +24,6 @@ type Decision struct {
 	summary *summary // of Refusals, if that was made before
 }
 
-// summary is the summary of a list of refusals.
-type summary struct {
-	filters []Filter // each once
-	reasons tally
-}
-
-func summaryOf(refusals []NodeRefusal) *summary {
-	s := &summary{reasons: tally{}}
-	for i := range refusals {
-		if f := refusals[i].Filter; !slices.Contains(s.filters, f) {
-			s.filters = append(s.filters, f)
-		}
-		s.reasons.add(1, refusals[i].Reasons...)
-	}
-	return s
-}
-
 func (d Decision) summarize() *summary {
 	if d.summary != nil {
 		return d.summary
@@ -92,21 +75,26 @@ func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int,
 	if n := c.Node(p.Object.Status.NominatedNodeName); n != nil && !all && c.refusal(&s, n) == nil {
 		return d, []int{n.index}, g
 	}
-	reserved := c.refusedByReservations(&s)
 	enough := p.profile.sampleSize(len(c.nodes))
 	if all {
 		enough = len(c.nodes)
 	}
+	own, others := c.ownReservation(g, p)
+	local := g.local()
 	feasible = c.feasible[:0]
 	looked := 0
+	if local && own < 0 && g.diagnosis != nil && g.diagnosis.accepting == 0 {
+		looked = len(c.nodes) // none, as before
+	}
 	for ; looked < len(c.nodes) && len(feasible) < enough; looked++ {
 		i := start%len(c.nodes) + looked
 		if i >= len(c.nodes) {
 			i -= len(c.nodes)
 		}
 		v := &g.verdicts[i]
-		if v.refusal == nil && v.features == nil && (len(reserved) == 0 || reserved[i] == nil) &&
-			(g.hard == nil && g.affinity == nil || s.topology(i) == accepted) {
+		if v.refusal == nil && v.features == nil &&
+			(len(g.reserved) == 0 || g.reserved[i] == nil || i == own && others == nil) &&
+			(local || s.topology(i) == accepted) {
 			feasible = append(feasible, i)
 		}
 	}
@@ -115,35 +103,8 @@ func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int,
 	if len(feasible) > 0 {
 		return d, feasible, g
 	}
-	if len(reserved) > 0 {
-		d.Refusals = c.refusals(g, &s, reserved)
-	} else {
-		if g.diagnosis == nil {
-			g.diagnosis = c.refusals(g, &s, nil)
-			g.summary = summaryOf(g.diagnosis)
-		}
-		d.Refusals, d.summary = g.diagnosis, g.summary
-	}
+	d.Refusals, d.summary = g.diagnose(c, &s, own)
 	return d, nil, g
-}
-
-// refusals lists the refusal of each node for a pod that fits nowhere.
-func (c *Cluster) refusals(g *group, s *state, reserved map[int]*Refusal) []NodeRefusal {
-	refusals := make([]NodeRefusal, len(c.nodes))
-	for i, n := range c.nodes {
-		r := reserved[i]
-		if r == nil {
-			r = g.verdicts[i].refusal
-		}
-		if r == nil {
-			r = s.topology(i).refusal()
-		}
-		if r == nil {
-			r = g.verdicts[i].features
-		}
-		refusals[i] = NodeRefusal{n.Object.Name, *r}
-	}
-	return refusals
 }
 
 // fitsAmong is fits for a pod whose affinity names its only possible nodes.
@@ -171,27 +132,6 @@ func (c *Cluster) fitsAmong(p *Pod, d Decision) (Decision, []int) {
 	}
 	d.Refusals, d.Excluded = nil, 0
 	return d, feasible
-}
-
-// refusedByReservations returns the nodes that refuse the pod because of resources reserved for
-// more important pods, by Node.index.
-func (c *Cluster) refusedByReservations(s *state) map[int]*Refusal {
-	var refused map[int]*Refusal
-	for name := range c.nominated { // any order: each node by itself
-		n := c.Node(name)
-		if n == nil {
-			continue
-		}
-		if ahead := c.reservations(n, s.pod); len(ahead) > 0 {
-			if r := s.filter(n.with(ahead)); r != nil {
-				if refused == nil {
-					refused = map[int]*Refusal{}
-				}
-				refused[n.index] = r
-			}
-		}
-	}
-	return refused
 }
 
 // refusal filters one node, both with the pods that are nominated to it and without: a pod must not
@@ -228,7 +168,7 @@ func (d Decision) Filters() []Filter {
 	if d.Excluded > 0 {
 		filters = append(filters, NodeAffinity)
 	}
-	for _, f := range d.summarize().filters {
+	for _, f := range slices.Sorted(maps.Keys(d.summarize().filters)) {
 		if !slices.Contains(filters, f) {
 			filters = append(filters, f)
 		}

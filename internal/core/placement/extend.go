@@ -19,7 +19,7 @@ type Answers struct {
 }
 
 // Candidates returns the nodes that a pod fits on, before extenders run, and the decision when there are none.
-// all: search all nodes.
+// all: search all nodes. The decision's list is valid until the cluster changes.
 func (c *Cluster) Candidates(p *Pod, start int, all bool) ([]*corev1.Node, Decision) {
 	d, feasible, _ := c.fits(p, start, all)
 	nodes := make([]*corev1.Node, 0, len(feasible))

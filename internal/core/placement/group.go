@@ -33,8 +33,10 @@ type group struct {
 	used   uint64 // Cluster.uses at its last decision
 	images []string
 
-	diagnosis []NodeRefusal // of all nodes, if it was computed since the last change
-	summary   *summary
+	diagnosis *diagnosis       // nil: not known for the current state
+	reserved  map[int]*Refusal // by Node.index: nodes that refuse because of resources reserved for others
+	priority  int32            // of the pods that reserved is for
+	victims   *victimCache
 }
 
 // verdict is the result of one node for the pods of a group.
@@ -103,8 +105,11 @@ func (c *Cluster) groupOf(p *Pod) *group {
 	c.uses++
 	g.used = c.uses
 	c.forget() // after use: the group of p is the last to go
-	if g.at != c.dropped+uint64(len(c.changes)) {
-		g.diagnosis, g.summary = nil, nil
+	if g.priority != p.Priority {
+		g.reserveFor(c, p.Priority)
+	}
+	if g.at != c.dropped+uint64(len(c.changes)) && !g.local() {
+		g.diagnosis = nil
 	}
 	for _, ch := range c.changes[g.at-c.dropped:] {
 		g.hard.countChange(ch)
@@ -127,8 +132,9 @@ func (s *spreadState) countChange(ch change) {
 
 func (c *Cluster) newGroup(p *Pod, key string) *group {
 	g := &group{state: *c.stateFor(p), soft: c.spreadState(p, false), attraction: c.attraction(p), key: key,
-		shape: c.shape,
-		at:    c.dropped + uint64(len(c.changes)), verdicts: make([]verdict, len(c.nodes))}
+		priority: p.Priority,
+		shape:    c.shape,
+		at:       c.dropped + uint64(len(c.changes)), verdicts: make([]verdict, len(c.nodes))}
 	for _, list := range [][]corev1.Container{p.Object.Spec.InitContainers, p.Object.Spec.Containers} {
 		for i := range list {
 			g.images = append(g.images, taggedName(list[i].Image))
@@ -148,6 +154,11 @@ func (g *group) query(c *Cluster, n *Node) {
 		v.own = c.ownScore(g.pod, n)
 		v.disliked = disliked(n.Object.Spec.Taints, g.pod.Object)
 		v.liked = g.pod.liking(n)
+	}
+	g.reserve(c, n)
+	g.victims.forget(n.index)
+	if g.diagnosis != nil {
+		g.diagnosis.set(n.index, g.denies(n.index))
 	}
 }
 

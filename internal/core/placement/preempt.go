@@ -61,6 +61,7 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 	}
 	g := c.groupOf(p)
 	s := &state{p, g.hard, g.affinity}
+	version := versionOf(budgets)
 	var filters []Filter
 	reasons := tally{}
 	reasons.add(d.Excluded, preemptionNotHelpful)
@@ -83,7 +84,7 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 		case isUnusable:
 			refused(unusable)
 		default:
-			victims, why := c.victims(s, n, budgets)
+			victims, why := c.knownVictims(g, s, n, budgets, version)
 			if why != nil {
 				refused(*why)
 			} else if len(victims.pods) > 0 {
@@ -214,9 +215,7 @@ func byBudget(pods []*Pod, budgets []*policyv1.PodDisruptionBudget) (violating, 
 	for _, p := range pods {
 		breaks := false
 		for i, b := range budgets {
-			_, counted := b.Status.DisruptedPods[p.Object.Name]
-			if b.Namespace != p.Object.Namespace || len(p.Object.Labels) == 0 || counted ||
-				!selectors[i].Matches(labels.Set(p.Object.Labels)) {
+			if !charges(b, selectors[i], p) {
 				continue
 			}
 			allowed[i]--
@@ -229,6 +228,31 @@ func byBudget(pods []*Pod, budgets []*policyv1.PodDisruptionBudget) (violating, 
 		}
 	}
 	return violating, free
+}
+
+// charges reports whether the removal of a pod counts against a budget, and was not counted before.
+func charges(b *policyv1.PodDisruptionBudget, selector labels.Selector, p *Pod) bool {
+	_, counted := b.Status.DisruptedPods[p.Object.Name]
+	return b.Namespace == p.Object.Namespace && len(p.Object.Labels) > 0 && !counted &&
+		selector.Matches(labels.Set(p.Object.Labels))
+}
+
+// Spend counts the victims of a preemption in the list of budgets, so that the next preemption with the same list
+// does not allow as many disruptions again. It replaces the budgets that change.
+func Spend(budgets []*policyv1.PodDisruptionBudget, victims []*Pod) {
+	for i, b := range budgets {
+		selector, spent := selectorOf(b.Spec.Selector), int32(0)
+		for _, v := range victims {
+			if v.Object.DeletionTimestamp == nil && charges(b, selector, v) {
+				spent++
+			}
+		}
+		if spent > 0 {
+			changed := *b
+			changed.Status.DisruptionsAllowed -= spent
+			budgets[i] = &changed
+		}
+	}
 }
 
 // harm orders candidates by their impact, the least first (L2.51).

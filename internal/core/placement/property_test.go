@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -127,6 +128,11 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 		for i := range rapid.IntRange(0, 4).Draw(t, "more") {
 			regulars = append(regulars, Prepare(genPod(t, fmt.Sprint("r", 6+i))))
 		}
+		important := makePod("r10", app("x"), requests("cpu", "1"), priority(2))
+		regulars = append(regulars, Prepare(important), Prepare(makePod("r11", app("x"), requests("cpu", "1"))))
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", UID: "b"},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
 		t.Repeat(map[string]func(*rapid.T){
 			"pod": func(t *rapid.T) {
 				c.SetPod(Prepare(genPod(t, fmt.Sprint("p", rapid.IntRange(0, 12).Draw(t, "which")))),
@@ -152,22 +158,66 @@ func TestIncrementalEqualsFresh(t *testing.T) {
 					c.Preempt(regulars[0], d, nil) // must not change the cache
 				}
 			},
+			"nominate": func(t *rapid.T) {
+				p := Prepare(genPod(t, fmt.Sprint("q", rapid.IntRange(0, 3).Draw(t, "which"))))
+				if rapid.Bool().Draw(t, "regular") {
+					p = rapid.SampledFrom(regulars).Draw(t, "pod")
+				}
+				c.Nominate(p, rapid.SampledFrom(names).Draw(t, "node"))
+			},
+			"nominated pod": func(t *rapid.T) { // counted, and nominated still
+				if uids := slices.Sorted(maps.Keys(c.nominatedOn)); len(uids) > 0 {
+					p := Prepare(genPod(t, string(rapid.SampledFrom(uids).Draw(t, "which"))))
+					c.SetPod(p, rapid.SampledFrom(names).Draw(t, "node"))
+				}
+			},
+			"no nomination": func(t *rapid.T) {
+				if uids := slices.Sorted(maps.Keys(c.nominatedOn)); len(uids) > 0 {
+					c.RemoveNomination(rapid.SampledFrom(uids).Draw(t, "which"))
+				}
+			},
+			"budget": func(t *rapid.T) {
+				changed := *budget
+				changed.Status.DisruptionsAllowed = rapid.Int32Range(0, 2).Draw(t, "allowed")
+				budget = &changed
+			},
 			"": func(t *rapid.T) {
 				fresh := NewCluster()
 				for _, n := range c.nodes {
 					fresh.SetNode(n.Object)
 				}
-				for _, uid := range slices.Sorted(maps.Keys(c.pods)) {
-					fresh.SetPod(Prepare(c.pods[uid].Object), c.pods[uid].node.name)
+				for _, name := range slices.Sorted(maps.Keys(c.byName)) {
+					for _, p := range c.byName[name].pods { // the order decides among equal victims
+						fresh.SetPod(Prepare(p.Object), name)
+					}
 				}
 				for name, labels := range c.services["default"] {
 					fresh.SetOwner(Owner{Service, "default", name}, &metav1.LabelSelector{MatchLabels: labels})
 				}
 				fresh.SetNamespace("default", c.namespaces["default"])
+				for name, pods := range c.nominated {
+					for _, p := range pods {
+						fresh.Nominate(Prepare(p.Object), name)
+					}
+				}
+				victims := func(c *Cluster, p *Pod, d Decision) string {
+					got := c.Preempt(p, d, []*policyv1.PodDisruptionBudget{budget})
+					text := fmt.Sprint(got.Node, got.Message, got.Filters)
+					for _, v := range got.Victims {
+						text += " " + v.Object.Name
+					}
+					return text
+				}
 				// Some of the pods come again and again, so that what is remembered for them is used.
 				for _, p := range regulars {
 					if a, b := c.Decide(p, 0), fresh.Decide(Prepare(p.Object), 0); !cmp.Equal(a, b, withoutSummary) {
 						t.Fatalf("%s: %s", p.Object.Name, cmp.Diff(a, b, withoutSummary))
+					} else if a.Message("") != b.Message("") || !slices.Equal(a.Filters(), b.Filters()) {
+						t.Fatalf("%s: %q %v against %q %v", p.Object.Name, a.Message(""), a.Filters(), b.Message(""),
+							b.Filters())
+					} else if of, other := victims(c, p, a), victims(fresh, Prepare(p.Object), b); a.Node == "" &&
+						of != other {
+						t.Fatalf("%s preempts %s, with a fresh cluster %s", p.Object.Name, of, other)
 					}
 				}
 				p := Prepare(genPod(t, "new"))
