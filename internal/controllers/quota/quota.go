@@ -73,8 +73,9 @@ var weighed = map[schema.GroupResource]bool{
 // Changed implements inventory.Reader.
 func (c *Controller) Changed(k inventory.Kind, o *metav1.PartialObjectMetadata) {
 	gr := k.GroupResource()
-	if gr == quotas {
-		c.note(o, true)
+	if gr == quotas && c.note(o, true) {
+		c.Add(o.Namespace) // it limits nothing before it has a status: objects of the same manifest follow at once
+		return
 	}
 	if weighed[gr] || time.Since(o.CreationTimestamp.Time) < 2*time.Second {
 		c.count(o.Namespace)
@@ -112,10 +113,13 @@ func (c *Controller) Kinds() {
 	}
 }
 
-func (c *Controller) note(o *metav1.PartialObjectMetadata, there bool) {
+// note records that a quota exists, or that it does not. It reports whether this is a quota that was not known.
+func (c *Controller) note(o *metav1.PartialObjectMetadata, there bool) (added bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch names := c.quotas[o.Namespace]; {
+	names := c.quotas[o.Namespace]
+	added = there && !names[o.Name]
+	switch {
 	case there && names == nil:
 		c.quotas[o.Namespace] = map[string]bool{o.Name: true}
 	case there:
@@ -126,6 +130,7 @@ func (c *Controller) note(o *metav1.PartialObjectMetadata, there bool) {
 			delete(c.quotas, o.Namespace)
 		}
 	}
+	return added
 }
 
 func (c *Controller) count(namespace string) {

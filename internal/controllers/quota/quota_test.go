@@ -103,6 +103,35 @@ func TestUsageIsReleased(t *testing.T) {
 	})
 }
 
+// A new quota is counted at once, because it limits nothing before it has a status; changes after that are gathered.
+func TestNewQuotaIsCountedAtOnce(t *testing.T) {
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5"}), pod("a", "100m")}, func(w *world) {
+		second := limit(map[corev1.ResourceName]string{"pods": "1"})
+		second.Name = "second"
+		if _, err := w.client.CoreV1().ResourceQuotas("ns").Create(w.Context(), second, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		hasStatus := func() bool {
+			synctest.Wait() // no time passes
+			q, err := w.client.CoreV1().ResourceQuotas("ns").Get(w.Context(), "second", metav1.GetOptions{})
+			if err != nil {
+				w.Fatal(err)
+			}
+			return len(q.Status.Hard) > 0
+		}
+		about := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "second"}}
+		w.Changed(quotaKind, about)
+		if !hasStatus() {
+			w.Error("a new quota has no status yet")
+		}
+		w.client.ClearActions()
+		w.Changed(quotaKind, about) // its status
+		if hasStatus(); len(w.client.Actions()) != 1 {
+			w.Errorf("a change is counted at once: %v", w.client.Actions())
+		}
+	})
+}
+
 // A namespace without a quota costs nothing.
 func TestNamespaceWithoutQuota(t *testing.T) {
 	inWorld(t, []runtime.Object{limit(nil)}, func(w *world) {
