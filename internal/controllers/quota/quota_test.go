@@ -108,12 +108,13 @@ func TestNewQuotaIsCountedAtOnce(t *testing.T) {
 	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5"}), pod("a", "100m")}, func(w *world) {
 		second := limit(map[corev1.ResourceName]string{"pods": "1"})
 		second.Name = "second"
-		if _, err := w.client.CoreV1().ResourceQuotas("ns").Create(w.Context(), second, metav1.CreateOptions{}); err != nil {
+		all := w.client.CoreV1().ResourceQuotas("ns")
+		if _, err := all.Create(w.Context(), second, metav1.CreateOptions{}); err != nil {
 			w.Fatal(err)
 		}
 		hasStatus := func() bool {
 			synctest.Wait() // no time passes
-			q, err := w.client.CoreV1().ResourceQuotas("ns").Get(w.Context(), "second", metav1.GetOptions{})
+			q, err := all.Get(w.Context(), "second", metav1.GetOptions{})
 			if err != nil {
 				w.Fatal(err)
 			}

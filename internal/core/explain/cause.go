@@ -9,6 +9,7 @@ import (
 // says more than the object and the reason do.
 var wrappers = regexp.MustCompile(`^(` + strings.Join([]string{
 	`Error: `,
+	`Error creating: `,
 	`(ErrImagePull|RegistryUnavailable|SignatureValidationFailed): `,
 	`[Bb]ack-off pulling image "[^"]*": `,
 	`[Ff]ailed to pull image "[^"]*": `,
@@ -37,6 +38,12 @@ var tails = regexp.MustCompile(strings.Join([]string{
 	` \(pod: "[^"]*", container: [^)]*\)$`,
 	`\.? preemption: 0/\d+ nodes are available: .*$`,
 }, "|"))
+
+// refused is an object that a controller creates, which has another name at each attempt.
+var refused = regexp.MustCompile(`(\w) "[^"]*" is forbidden: `)
+
+// unnamed is a message without the name of the object that was refused.
+func unnamed(message string) string { return refused.ReplaceAllString(message, "$1 is forbidden: ") }
 
 // brief is the cause in a message of a status or an event, without what is put around it.
 func brief(message string) string {

@@ -306,5 +306,6 @@ func eventTime(e *corev1.Event) time.Time {
 
 // said reports whether a line before has a text, such as the cause of a failed pull, which statuses and events repeat.
 func (l *Lines) said(text string) bool {
-	return text != "" && slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(o.Text, text) })
+	text = unnamed(text)
+	return text != "" && slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(unnamed(o.Text), text) })
 }

@@ -59,6 +59,20 @@ func TestDeployment(t *testing.T) {
 ! 0 of 3 pods available: 0 exist, 0 of them up to date, 0 ready
 ! ReplicaFailure is true: exceeded quota (FailedCreate)
 `},
+		{"each attempt has another name", func(d *appsv1.Deployment, r *Related) {
+			d.Status = appsv1.DeploymentStatus{ObservedGeneration: 2, Conditions: []appsv1.DeploymentCondition{
+				{Type: "ReplicaFailure", Status: "True", Reason: "FailedCreate",
+					Message: `pods "web-1" is forbidden: exceeded quota: q`}}}
+			for _, message := range []string{`Error creating: pods "web-2" is forbidden: exceeded quota: q`,
+				`Error creating: pods "web-3" is forbidden: exceeded quota: other`} {
+				r.Events = append(r.Events, corev1.Event{Type: "Warning", Reason: "FailedCreate", Message: message,
+					LastTimestamp: before(time.Minute)})
+			}
+		}, `
+! 0 of 3 pods available: 0 exist, 0 of them up to date, 0 ready
+! ReplicaFailure is true: pods "web-1" is forbidden: exceeded quota: q (FailedCreate)
+! event 60s ago: pods "web-3" is forbidden: exceeded quota: other (FailedCreate)
+`},
 		{"too slow", func(d *appsv1.Deployment, _ *Related) {
 			d.Status.UpdatedReplicas = 1
 			d.Status.Conditions = []appsv1.DeploymentCondition{{Type: "Progressing", Status: "False",
