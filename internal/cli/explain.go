@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -309,6 +310,9 @@ func (x *explainer) read(ctx context.Context, path, resource string) ([]byte, er
 	return res.Raw()
 }
 
+// legacyClass is the annotation that chose a class before spec.ingressClassName.
+const legacyClass = "kubernetes.io/ingress.class"
+
 func (x *explainer) route(ctx context.Context, group, resource, kind string) (explain.Lines, error) {
 	text, err := x.read(ctx, group, resource)
 	if err != nil {
@@ -319,8 +323,12 @@ func (x *explainer) route(ctx context.Context, group, resource, kind string) (ex
 			Parents    explain.StatusParents `json:"parents"`
 			Conditions []metav1.Condition    `json:"conditions"`
 		} `json:"status"`
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
 		Spec struct {
-			ParentRefs []struct {
+			IngressClassName *string `json:"ingressClassName"`
+			ParentRefs       []struct {
 				Name string `json:"name"`
 			} `json:"parentRefs"`
 		} `json:"spec"`
@@ -331,6 +339,9 @@ func (x *explainer) route(ctx context.Context, group, resource, kind string) (ex
 	facts := explain.Served{Parents: object.Status.Parents.Parents()}
 	if len(object.Status.Conditions) > 0 {
 		facts.Parents = append(facts.Parents, explain.Parent{Conditions: object.Status.Conditions})
+	}
+	if kind == "Ingress" {
+		facts.Class = cmp.Or(object.Spec.IngressClassName, new(object.Metadata.Annotations[legacyClass]))
 	}
 	var list routeapi.List
 	if facts.Unknown, err = x.query(ctx, routeapi.Path, &list); err != nil {

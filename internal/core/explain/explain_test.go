@@ -290,6 +290,12 @@ func TestRoute(t *testing.T) {
 ! the class is another's
 ! `+NothingServed+`
 `)
+	expectLines(t, "no class", Route(&Served{Class: new("")}),
+		"! "+NothingServed+": it names no IngressClass; set spec.ingressClassName, to carob for the built-in gateway\n")
+	expectLines(t, "another class", Route(&Served{Class: new("nginx")}),
+		"! "+NothingServed+": check that carob serves its IngressClass \"nginx\"\n")
+	expectLines(t, "no gateway", Route(&Served{Class: new(""), Unknown: NoGateway}),
+		"! carob does not serve it: "+NoGateway+"\n")
 }
 
 // The end of a failed program's log is printed: that of the newest failure, with a line's length bounded.

@@ -23,6 +23,7 @@ type Served struct {
 	Places   []Place
 	Problems []string // reported by the gateway
 	Unknown  string   // why the gateway's state could not be read; empty: it was
+	Class    *string  // the IngressClass that an Ingress names, or an empty string; nil: of another kind
 }
 
 // NoGateway is why the state of a gateway cannot be read if there is none.
@@ -51,7 +52,15 @@ func Route(s *Served) (out Lines) {
 		out.warn("%s", p)
 	}
 	if s.Unknown == "" && len(s.Places) == 0 {
-		out.warn("%s", NothingServed)
+		switch {
+		case s.Class == nil || len(s.Problems) > 0:
+			out.warn("%s", NothingServed)
+		case *s.Class == "":
+			out.warn("%s: it names no IngressClass; set spec.ingressClassName, to carob for the built-in gateway",
+				NothingServed)
+		default:
+			out.warn("%s: check that carob serves its IngressClass %q", NothingServed, *s.Class)
+		}
 	}
 	for _, p := range s.Places {
 		out.place(&p)
