@@ -2,7 +2,6 @@ package probe
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,10 +26,14 @@ type oneRequest struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (oneRequest) RoundTrip(req *http.Request) (*http.Response, error) {
-	send := exchange
 	if req.URL.Scheme == "https" {
-		send = Transport().RoundTrip
+		return roundTrip(req, Transport().RoundTrip)
 	}
+	return roundTrip(req, exchange)
+}
+
+// roundTrip gives the errors of send the texts of http.Client.
+func roundTrip(req *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	res, err := send(req)
 	if err != nil {
 		return nil, late(req.Context(), err, "Client.Timeout exceeded while awaiting headers")
@@ -77,8 +80,9 @@ func checkHeader(h http.Header) error {
 }
 
 // exchange sends the request and reads the header of its answer. Closing the body closes the connection.
-func exchange(req *http.Request) (_ *http.Response, err error) {
-	if err := checkHeader(req.Header); err != nil {
+func exchange(req *http.Request) (*http.Response, error) {
+	text, err := requestText(req)
+	if err != nil {
 		return nil, err
 	}
 	if req.URL.Host == "" { // of a path like "a:b", which has no host; dialling it would reach the node itself
@@ -94,7 +98,13 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &body{ReadCloser: http.NoBody, from: limited{conn, maxHeader},
+	return readAnswer(req, conn, conn, text)
+}
+
+// readAnswer sends the text of a request, and reads the header of its answer from a connection, or from what has come
+// from it already and the rest.
+func readAnswer(req *http.Request, conn net.Conn, from io.Reader, text []byte) (_ *http.Response, err error) {
+	b := &body{ReadCloser: http.NoBody, conn: conn, from: limited{from, maxHeader},
 		buffered: buffers.Get().(*bufio.Reader)}
 	b.buffered.Reset(&b.from)
 	// Closing would wait for the peer (SO_LINGER), a deadline ends reads and writes at once.
@@ -104,14 +114,10 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 			_ = b.Close()
 		}
 	}()
-	plain := *req
-	plain.Close = true
-	var text bytes.Buffer
-	if err := plain.Write(&text); err != nil {
-		return nil, err
-	}
-	if _, err := conn.Write(text.Bytes()); err != nil {
-		return nil, err
+	if len(text) > 0 {
+		if _, err := conn.Write(text); err != nil {
+			return nil, err
+		}
 	}
 	if _, err := b.buffered.Peek(1); err != nil {
 		return nil, err
@@ -121,7 +127,7 @@ func exchange(req *http.Request) (_ *http.Response, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("net/http: HTTP/1.x transport connection broken: %w", err)
 		}
-		if res.StatusCode >= 200 || res.StatusCode == http.StatusSwitchingProtocols { // others are informational
+		if code := res.StatusCode; code < 100 || code >= 200 || code == http.StatusSwitchingProtocols {
 			b.ReadCloser, b.from.left, res.Body = res.Body, -1, b
 			return res, nil
 		}
@@ -133,18 +139,18 @@ var buffers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
 // limited reads from a connection, the header of an answer with a limit.
 type limited struct {
-	conn net.Conn
+	from io.Reader
 	left int // bytes that the header may still have; -1: it is complete
 }
 
 func (l *limited) Read(p []byte) (int, error) {
 	switch {
 	case l.left < 0:
-		return l.conn.Read(p)
+		return l.from.Read(p)
 	case l.left == 0:
 		return 0, fmt.Errorf("net/http: server response headers exceeded %d bytes; aborted", maxHeader)
 	}
-	n, err := l.conn.Read(p[:min(len(p), l.left)])
+	n, err := l.from.Read(p[:min(len(p), l.left)])
 	l.left -= n
 	return n, err
 }
@@ -152,6 +158,7 @@ func (l *limited) Read(p []byte) (int, error) {
 // body is what follows the header of an answer. Closing it closes the connection.
 type body struct {
 	io.ReadCloser
+	conn     net.Conn
 	from     limited
 	buffered *bufio.Reader
 	stop     func() bool // of the function that ends reads and writes when ctx ends
@@ -166,5 +173,5 @@ func (b *body) Close() error {
 	b.buffered.Reset(nil)
 	buffers.Put(b.buffered)
 	b.buffered, b.ReadCloser = nil, http.NoBody
-	return b.from.conn.Close()
+	return b.conn.Close()
 }

@@ -16,36 +16,40 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// answers are what servers may send, by name.
+var answers = map[string]string{
+	"nothing":               "",
+	"ok":                    okAnswer,
+	"until the end":         "HTTP/1.0 200 OK\r\n\r\nall",
+	"chunks":                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+	"half a chunk":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nok",
+	"a chunk of no length":  "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nok",
+	"half a body":           "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok",
+	"not HTTP":              "SSH-2.0-OpenSSH_9.2\r\n",
+	"half a line":           "HTTP/1.1 20",
+	"half a header":         "HTTP/1.1 200 OK\r\nA: b\r\n",
+	"a header without name": "HTTP/1.1 200 OK\r\n: b\r\n\r\n",
+	"two lengths":           "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
+	"early":                 "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + okAnswer,
+	"switches":              "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nbytes",
+	"often early":           strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 99) + okAnswer,
+	"no content":            "HTTP/1.1 204 No Content\r\n\r\n",
+	"error":                 "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy",
+	"redirects elsewhere":   "HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 2\r\n\r\nno",
+	"redirects nowhere":     "HTTP/1.1 302 Found\r\nContent-Length: 2\r\n\r\nno",
+	"redirects badly":       "HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 2\r\n\r\nno",
+	"redirects itself":      "HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 2\r\n\r\nno",
+	"a long header":         "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("x", maxHeader) + "\r\n\r\n",
+}
+
+// waits are answers that leave the client waiting. Where a part of the answer must have come before, there is more time.
+var waits = map[string]time.Duration{"nothing": 500 * time.Millisecond, "half a header": 500 * time.Millisecond,
+	"half a body": 2 * time.Second}
+
 // Servers with invalid responses, and the results of net/http (L5.21–23): the probe's own client returns the same.
 func TestAsNetHTTP(t *testing.T) {
-	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-	answers := map[string]string{
-		"nothing":               "",
-		"ok":                    ok,
-		"until the end":         "HTTP/1.0 200 OK\r\n\r\nall",
-		"chunks":                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-		"half a chunk":          "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nok",
-		"a chunk of no length":  "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\nok",
-		"half a body":           "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok",
-		"not HTTP":              "SSH-2.0-OpenSSH_9.2\r\n",
-		"half a line":           "HTTP/1.1 20",
-		"half a header":         "HTTP/1.1 200 OK\r\nA: b\r\n",
-		"a header without name": "HTTP/1.1 200 OK\r\n: b\r\n\r\n",
-		"two lengths":           "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
-		"early":                 "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok,
-		"switches":              "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nbytes",
-		"often early":           strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 99) + ok,
-		"no content":            "HTTP/1.1 204 No Content\r\n\r\n",
-		"error":                 "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy",
-		"redirects elsewhere":   "HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 2\r\n\r\nno",
-		"redirects nowhere":     "HTTP/1.1 302 Found\r\nContent-Length: 2\r\n\r\nno",
-		"redirects badly":       "HTTP/1.1 302 Found\r\nLocation: http://[\r\nContent-Length: 2\r\n\r\nno",
-		"redirects itself":      "HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 2\r\n\r\nno",
-		"a long header":         "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("x", maxHeader) + "\r\n\r\n",
-	}
-	// Answers that leave the client waiting. Where a part of the answer must have come before, there is more time.
-	waits := map[string]time.Duration{"nothing": 500 * time.Millisecond, "half a header": 500 * time.Millisecond,
-		"half a body": 2 * time.Second}
 	for name, answer := range answers {
 		t.Run(name, func(t *testing.T) {
 			addr := serve(t, answer, false)
@@ -79,7 +83,7 @@ func TestAsNetHTTP(t *testing.T) {
 		"no user agent": {"User-Agent": {""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := serve(t, ok, false)
+			addr := serve(t, okAnswer, false)
 			sameText(t, addr, oneRequestText(t.Context(), addr, header, time.Minute),
 				netHTTPText(t.Context(), addr, header, time.Minute))
 		})

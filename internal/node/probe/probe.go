@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,13 +112,30 @@ func output(res *cri.ExecSyncResponse) string {
 // httpGet succeeds for codes from 200 to 399 (L5.21–23).
 func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeout time.Duration) (podlife.ProbeVerdict,
 	string) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	req, err := Request(limited, action, t.Container, t.PodIP, userAgent)
+	host := action.Host
+	if host == "" {
+		host = t.PodIP
+	}
+	port, err := Port(action.Port, t.Container)
 	if err != nil {
 		return podlife.ProbeError, err.Error()
 	}
-	client := &http.Client{Transport: oneRequest{}, CheckRedirect: SameHost}
+	if to, plain := plainTarget(action, host, port); plain {
+		return plainGet(ctx, t, action, host, to, timeout)
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return get(limited, t, action, oneRequest{})
+}
+
+// get sends the request of an action as http.Client does.
+func get(ctx context.Context, t Target, action *corev1.HTTPGetAction, via http.RoundTripper) (podlife.ProbeVerdict,
+	string) {
+	req, err := Request(ctx, action, t.Container, t.PodIP, userAgent)
+	if err != nil {
+		return podlife.ProbeError, err.Error()
+	}
+	client := &http.Client{Transport: via, CheckRedirect: SameHost}
 	res, err := client.Do(req)
 	if err != nil {
 		return podlife.ProbeFailure, err.Error()
@@ -126,7 +145,12 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeou
 	if err != nil {
 		return podlife.ProbeFailure, err.Error()
 	}
-	switch code := res.StatusCode; {
+	return verdict(res.StatusCode, body)
+}
+
+// verdict is that of an answer.
+func verdict(code int, body []byte) (podlife.ProbeVerdict, string) {
+	switch {
 	case code < 200 || code >= 400:
 		return podlife.ProbeFailure, fmt.Sprintf("HTTP probe failed with statuscode: %d", code)
 	case code >= 300:
@@ -147,11 +171,34 @@ func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction,
 	if host == "" {
 		host = t.PodIP
 	}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Zone() == "" && !addr.Is4In6() {
+		return tcpConnect(ctx, netip.AddrPortFrom(addr, uint16(port)), timeout)
+	}
 	conn, err := dialer(timeout).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return podlife.ProbeFailure, err.Error()
 	}
 	conn.Close()
+	return podlife.ProbeSuccess, ""
+}
+
+// tcpConnect is tcpSocket for an address.
+func tcpConnect(ctx context.Context, to netip.AddrPort, timeout time.Duration) (podlife.ProbeVerdict, string) {
+	p, err := sockets()
+	if err != nil {
+		return podlife.ProbeFailure, err.Error()
+	}
+	s, err := open(to, timeout)
+	if err == nil {
+		err = s.established(ctx, p)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = s.failed("dial", "", os.ErrDeadlineExceeded)
+		}
+		s.close()
+	}
+	if err != nil {
+		return podlife.ProbeFailure, err.Error()
+	}
 	return podlife.ProbeSuccess, ""
 }
 
