@@ -295,13 +295,7 @@ func local(ctx context.Context, pv *corev1.PersistentVolume, dir string, set *sp
 		if pv.Spec.Local.FSType != nil && *pv.Spec.Local.FSType != "" {
 			kind = *pv.Spec.Local.FSType
 		}
-		if isMounted(dir) {
-			return nil
-		}
-		if err := format(ctx, path, kind); err != nil {
-			return err
-		}
-		return mountOnce(ctx, dir, kind, path, pv.Spec.MountOptions)
+		return mountDisk(ctx, dir, kind, path, pv.Spec.MountOptions)
 	default:
 		return fmt.Errorf("only directory and block device are supported: %q is neither", path)
 	}

@@ -16,12 +16,17 @@ import (
 func program(t *testing.T, name, text string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
+	writeProgram(t, dir, name, text)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return dir
+}
+
+func writeProgram(t *testing.T, dir, name, text string) {
+	t.Helper()
 	text = "#!/bin/sh\n" + text + "\n"
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return dir
 }
 
 // A mount that never ends is ended with its pod, together with the program that it waits for and that holds its output.

@@ -101,13 +101,7 @@ func (m *Manager) mountRemote(ctx context.Context, p *podVolumes, v *corev1.Volu
 	if err != nil {
 		return err
 	}
-	kind := cmp.Or(r.fsType, "ext4")
-	if !r.readOnly {
-		if err := format(ctx, device, kind); err != nil {
-			return err
-		}
-	}
-	return mountOnce(ctx, dir, kind, device, list)
+	return mountDisk(ctx, dir, cmp.Or(r.fsType, "ext4"), device, list)
 }
 
 // attachRemote attaches a remote disk, and returns its device.
