@@ -44,7 +44,8 @@ var answers = map[string]string{
 	"a long header":         "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("x", maxHeader) + "\r\n\r\n",
 }
 
-// waits are answers that leave the client waiting. Where a part of the answer must have come before, there is more time.
+// waits are answers that leave the client waiting. Where a part of the answer must have come before, there is more
+// time.
 var waits = map[string]time.Duration{"nothing": 500 * time.Millisecond, "half a header": 500 * time.Millisecond,
 	"half a body": 2 * time.Second}
 

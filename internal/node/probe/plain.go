@@ -91,7 +91,8 @@ func plainGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, host 
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("%w (Client.Timeout exceeded while awaiting headers)", err)
 		}
-		return podlife.ProbeFailure, (&url.Error{Op: "Get", URL: "http://" + to.String() + action.Path, Err: err}).Error()
+		target := "http://" + to.String() + action.Path
+		return podlife.ProbeFailure, (&url.Error{Op: "Get", URL: target, Err: err}).Error()
 	}
 	text, err := plainRequest(ctx, action, t.Container, host, to)
 	if err != nil {
@@ -177,8 +178,8 @@ const (
 	unclear                     // net/http has to read it
 )
 
-// simpleAnswer reads an answer of HTTP/1.1 with a length, and neither a redirect nor an interim one. Whatever else there
-// is, or could be, is unclear.
+// simpleAnswer reads an answer of HTTP/1.1 with a length, and neither a redirect nor an interim one. Whatever else
+// there is, or could be, is unclear.
 func simpleAnswer(b []byte) (code int, body []byte, state answerState) {
 	const version = "HTTP/1.1 "
 	end := bytes.Index(b, []byte("\r\n\r\n"))

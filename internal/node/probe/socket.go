@@ -33,9 +33,10 @@ var freeSockets = sync.Pool{New: func() any {
 func open(peer netip.AddrPort, timeout time.Duration) (*socket, error) {
 	s := freeSockets.Get().(*socket)
 	s.peer, s.watched = peer, false
-	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: peer.Addr().As16(), Port: int(peer.Port())})
+	port := int(peer.Port())
+	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: peer.Addr().As16(), Port: port})
 	if peer.Addr().Is4() {
-		family, address = unix.AF_INET, &unix.SockaddrInet4{Addr: peer.Addr().As4(), Port: int(peer.Port())}
+		family, address = unix.AF_INET, &unix.SockaddrInet4{Addr: peer.Addr().As4(), Port: port}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	if err != nil {
@@ -46,7 +47,8 @@ func open(peer netip.AddrPort, timeout time.Duration) (*socket, error) {
 	s.end = time.Now().Add(timeout)
 	s.timer.Reset(timeout)
 	// L5.26
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 1}); err != nil {
+	linger := &unix.Linger{Onoff: 1, Linger: 1}
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, linger); err != nil {
 		s.close()
 		return nil, s.failed("dial", "setsockopt", err)
 	}

@@ -59,8 +59,9 @@ func TestCheckedDisk(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "on")
 			names := strings.NewReplacer("DEV", device, "DIR", dir)
 			err := mountDisk(t.Context(), dir, "ext4", device, []string{option})
-			if got, want := errorText(err), names.Replace(tc.err); !strings.HasPrefix(got, want) || want == "" && got != "" {
-				t.Errorf("got error %q, want %q", got, want)
+			wrong := names.Replace(tc.err)
+			if text := errorText(err); !strings.HasPrefix(text, wrong) || wrong == "" && text != "" {
+				t.Errorf("got error %q, want %q", text, wrong)
 			}
 			got, err := os.ReadFile(ran)
 			if want := names.Replace(tc.ran); err != nil || strings.TrimSpace(string(got)) != want {
@@ -142,7 +143,8 @@ func TestDamagedDisk(t *testing.T) {
 	change("debugfs", "-w", "-R", "clri <2>", device) // its root
 	change("debugfs", "-w", "-R", "ssv state 2", device)
 	err = mountDisk(t.Context(), dir, "ext4", device, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "'fsck' found errors on device "+device+" but could not correct them: ") {
+	want := "'fsck' found errors on device " + device + " but could not correct them: "
+	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 	if isMounted(dir) {

@@ -60,8 +60,8 @@ func mountArgs(dir, kind, source string, list []string) ([]string, error) {
 }
 
 // mountDisk mounts the file system of a device, unless something is mounted on the directory. A device without one is
-// formatted; another one is checked first, and repaired where that loses nothing, as upstream does. Neither is done to a
-// device that is to be mounted read-only.
+// formatted; another one is checked first, and repaired where that loses nothing, as upstream does. Neither is done to
+// a device that is to be mounted read-only.
 func mountDisk(ctx context.Context, dir, kind, device string, list []string) error {
 	if isMounted(dir) {
 		return nil
