@@ -182,11 +182,11 @@ const (
 // there is, or could be, is unclear.
 func simpleAnswer(b []byte) (code int, body []byte, state answerState) {
 	const version = "HTTP/1.1 "
-	end := bytes.Index(b, []byte("\r\n\r\n"))
-	if end < 0 {
+	head, body, complete := bytes.Cut(b, []byte("\r\n\r\n"))
+	if !complete {
 		return 0, nil, partial
 	}
-	line, head, _ := bytes.Cut(b[:end], []byte("\r\n"))
+	line, head, _ := bytes.Cut(head, []byte("\r\n"))
 	if len(line) < len(version)+4 || string(line[:len(version)]) != version || line[len(version)+3] != ' ' {
 		return 0, nil, unclear
 	}
@@ -220,7 +220,6 @@ func simpleAnswer(b []byte) (code int, body []byte, state answerState) {
 	if length < 0 {
 		return 0, nil, unclear
 	}
-	body = b[end+4:]
 	if want := min(length, maxOutput); len(body) >= want {
 		return code, body[:want], answered
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -66,10 +67,8 @@ func TestPlainAsNetHTTP(t *testing.T) {
 		"more than said":    "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more",
 		"to the directory":  "HTTP/1.1 301 Moved\r\nLocation: /dir/\r\nContent-Length: 0\r\n\r\n",
 	}
+	maps.Copy(more, answers)
 	for name, answer := range more {
-		answers[name] = answer
-	}
-	for name, answer := range answers {
 		for _, step := range []int{len(answer), len(answer)/2 + 1, 1} {
 			if step == 1 && len(answer) > 1000 {
 				continue

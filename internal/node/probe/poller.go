@@ -53,6 +53,8 @@ func newPoller() (*poller, error) {
 func (p *poller) run(raw syscall.RawConn) {
 	var events [64]unix.EpollEvent
 	var before time.Time
+	rest := time.NewTimer(0)
+	<-rest.C
 	for {
 		n := 0
 		err := raw.Read(func(fd uintptr) bool {
@@ -73,8 +75,8 @@ func (p *poller) run(raw syscall.RawConn) {
 		p.mu.Unlock()
 		now := time.Now()
 		if now.Sub(before) < 2*batch {
-			time.Sleep(batch)
-			now = now.Add(batch)
+			rest.Reset(batch)
+			now = <-rest.C
 		}
 		before = now
 	}

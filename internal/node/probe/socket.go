@@ -38,23 +38,26 @@ func open(peer netip.AddrPort, timeout time.Duration) (*socket, error) {
 	if peer.Addr().Is4() {
 		family, address = unix.AF_INET, &unix.SockaddrInet4{Addr: peer.Addr().As4(), Port: port}
 	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
-	if err != nil {
+	var err error
+	if s.fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		err = s.failed("dial", "socket", err)
 		freeSockets.Put(s)
-		return nil, s.failed("dial", "socket", err)
+		return nil, err
 	}
-	s.fd = fd
 	s.end = time.Now().Add(timeout)
 	s.timer.Reset(timeout)
 	// L5.26
-	linger := &unix.Linger{Onoff: 1, Linger: 1}
-	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, linger); err != nil {
-		s.close()
-		return nil, s.failed("dial", "setsockopt", err)
+	err = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 1})
+	if err != nil {
+		err = s.failed("dial", "setsockopt", err)
+	} else if err = s.connect(address); errors.Is(err, unix.EINPROGRESS) {
+		err = nil
+	} else if err != nil {
+		err = s.failed("dial", "connect", err)
 	}
-	if err := s.connect(address); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	if err != nil {
 		s.close()
-		return nil, s.failed("dial", "connect", err)
+		return nil, err
 	}
 	return s, nil
 }
