@@ -10,7 +10,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/proxy"
 	"carob/internal/gateway/resend"
+	"carob/internal/gateway/spans"
 )
 
 // errNoEndpoints is the reason of a response with status 503.
@@ -87,6 +87,8 @@ type exchange struct {
 	targets []*Target
 	body    *resend.Body
 	mirror  *mirrors
+	fields  lookup
+	asked   httproute.Request
 	// began waits for the beginning of a response's body; nil: a response begins with its header. Its error is one of
 	// the attempt.
 	began func(*http.Response) error
@@ -110,14 +112,16 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirror
 		http.Error(w, "Misdirected Request", http.StatusMisdirectedRequest)
 		return
 	}
-	met, ok := s.table.Find(&httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &lookup{r: r}})
+	x := &exchange{rec: seenOf(w), site: s, in: r, path: path, moved: moved || r.URL.Path == "", mirror: mirrors,
+		fields: lookup{r: r}}
+	x.asked = httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &x.fields}
+	met, ok := s.table.Find(&x.asked)
 	if !ok || met.Rule.NotFound {
 		refuse(w, r, http.StatusNotFound)
 		return
 	}
-	rec := seenOf(w)
-	rec.met(&met)
-	x := &exchange{rec: rec, site: s, in: r, path: path, moved: moved || r.URL.Path == "", met: met, mirror: mirrors}
+	x.met = met
+	x.rec.met(&met)
 	if s.answered(w, x, host) {
 		return
 	}
@@ -194,12 +198,11 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		refuse(w, x.in, http.StatusServiceUnavailable)
 		return
 	}
-	p := proxy.Proxy{Rewrite: x.rewrite, Transport: x, Answer: x.answer, Fail: x.fail}
-	p.Serve(ctx, w, x.in)
+	proxy.Serve(ctx, w, x.in, x)
 }
 
-// rewrite makes the request that the backend gets.
-func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
+// Rewrite makes the request that the backend gets.
+func (x *exchange) Rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	out.URL.Scheme = "http"
 	if x.backend.TLS != nil {
@@ -208,7 +211,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.Host = x.targets[0].host
 	out.URL.RawQuery = pr.In.URL.RawQuery // unchanged; matches have used the parsed form
 	out.Host = pr.In.Host
-	pr.SetXForwarded() // those of the client were removed, as they are not trusted
+	proxy.Forwarded(pr)
 	if x.moved {
 		setPath(out.URL, x.path)
 	}
@@ -248,8 +251,8 @@ func setPath(u *url.URL, escaped string) {
 	u.Path, u.RawPath = plain, escaped
 }
 
-// answer changes the response of the backend.
-func (x *exchange) answer(res *http.Response) {
+// Answer changes the response of the backend.
+func (x *exchange) Answer(res *http.Response) {
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		if f.CORS != nil {
 			origin := x.in.Header.Get("Origin")
@@ -272,8 +275,8 @@ func (x *exchange) answer(res *http.Response) {
 	}
 }
 
-// fail responds to a request for which no backend has responded.
-func (x *exchange) fail(w http.ResponseWriter, _ *http.Request, err error) {
+// Fail responds to a request for which no backend has responded.
+func (x *exchange) Fail(w http.ResponseWriter, _ *http.Request, err error) {
 	status := http.StatusBadGateway
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errReadTimeout):
@@ -367,7 +370,7 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	if err != nil {
 		return nil, err
 	}
-	ctx, done := out.Context(), func() {}
+	ctx, done := out.Context(), noop
 	if limit := x.met.Rule.BackendTimeout; limit > 0 {
 		timed, cancel := context.WithTimeout(ctx, limit)
 		ctx, done = timed, cancel
@@ -409,14 +412,34 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 		return nil, err
 	}
 	span.Answered(res.StatusCode)
-	end := sync.OnceFunc(func() { done(); t.end(); span.End() })
-	a := &proxy.Response{ReadCloser: res.Body, End: end, Idle: idle, Limit: x.met.Rule.ReadTimeout}
+	a := &attempted{done: done, target: t, span: span}
+	a.Response = proxy.Response{ReadCloser: res.Body, End: a.end, Idle: idle, Limit: x.met.Rule.ReadTimeout}
 	if rw, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
-		res.Body = &proxy.Upgraded{Response: a, Writer: rw}
+		res.Body = &proxy.Upgraded{Response: &a.Response, Writer: rw}
 	} else {
-		res.Body = a
+		res.Body = &a.Response
 	}
 	return res, nil
+}
+
+func noop() {}
+
+// attempted is the response to an attempt.
+type attempted struct {
+	proxy.Response
+	done   func() // ends what waits for the response
+	target *Target
+	span   *spans.Attempt
+	ended  atomic.Bool
+}
+
+// end is called when the body of the response is closed.
+func (a *attempted) end() {
+	if !a.ended.Swap(true) {
+		a.done()
+		a.target.end()
+		a.span.End()
+	}
 }
 
 // slowClient is how long a client may send nothing of a body, or read nothing of a response. Bodies of HTTP/2 without a

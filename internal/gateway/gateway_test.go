@@ -143,21 +143,11 @@ func (l *lab) ingress(host string, annotations map[string]string, paths ...strin
 // have it after the client has the response.
 func (l *lab) recorded(client string) {
 	l.t.Helper()
-	serving := func(c *clientConns) bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for conn, one := range c.all {
-			if conn.RemoteAddr().String() == client && one.serving > 0 {
-				return true
-			}
-		}
-		return false
-	}
 	testwait.For(l.t, "the request is recorded", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, p := range l.ports {
-			if serving(p.conns) {
+			if p.conns.Serves(client) || p.plain != nil && p.plain.Serves(client) {
 				return false
 			}
 		}

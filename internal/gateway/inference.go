@@ -169,20 +169,19 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 		return
 	}
 	if q.kept {
-		x.began = q.firstToken
+		x.began = proxy.Begin // an error is that of a server that has died before: the client knows of nothing yet
 	}
 	if !q.pick(ctx, w) {
 		return
 	}
 	defer q.end()
-	p := proxy.Proxy{Rewrite: q.rewrite, Transport: q, Answer: q.exchange.answer, Fail: q.fail}
-	p.Serve(ctx, w, x.in)
+	proxy.Serve(ctx, w, x.in, q)
 }
 
 // refuse responds to a request that gets no endpoint.
 func (q *inferring) refuse(w http.ResponseWriter, status int, reason, text string) {
 	if q.rec != nil {
-		q.rec.inferred.Model, q.rec.inferred.Reason = q.facts.Model, reason
+		q.rec.inferred.Model, q.rec.inferred.Reason = q.scan.Facts.Model, reason
 		q.rec.span.Refused(reason)
 	}
 	w.Header().Set(routing.ReasonHeader, reason)
@@ -197,7 +196,6 @@ type inferring struct {
 	prompt  bodies.Body // until a server has answered
 	kept    bool        // the body was read; otherwise there is none, or it is passed through
 	parts   [3][]byte
-	facts   modelbody.Facts
 	choice  *inference.Pick
 	stream  *extproc.Stream
 	changes extproc.Change // of the request, set by the picker
@@ -205,6 +203,8 @@ type inferring struct {
 	status int
 	usage  modelbody.Answer
 	first  bool
+	tokens tokens
+	scan   modelbody.Scanner
 	// complete: the server has sent its whole answer.
 	complete bool
 	over     sync.Once
@@ -227,7 +227,7 @@ func (q *inferring) readBody(w http.ResponseWriter) (status int, reason string, 
 	if e := in.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		return http.StatusUnsupportedMediaType, badBody, errors.New("the body of an inference request is compressed")
 	}
-	var scan modelbody.Scanner
+	scan := &q.scan
 	q.kept = true
 	upload := q.served.bodies.Arrive(server.Whole(w))
 	defer func() { upload.Done(err == nil) }()
@@ -267,9 +267,8 @@ func (q *inferring) readBody(w http.ResponseWriter) (status int, reason string, 
 		if err := scan.Close(); err != nil {
 			return http.StatusBadRequest, badBody, err
 		}
-		q.facts = scan.Facts
 	}
-	if q.served.plan.Models.Rewrites() && !q.facts.HasModel {
+	if q.served.plan.Models.Rewrites() && !q.scan.Facts.HasModel {
 		return http.StatusBadRequest, badBody, errors.New("the body names no model")
 	}
 	return 0, "", nil
@@ -298,7 +297,7 @@ func (q *inferring) picked() {
 	for _, t := range q.targets {
 		endpoints = append(endpoints, t.Address)
 	}
-	q.rec.span.Picked(q.facts.Model, endpoints)
+	q.rec.span.Picked(q.scan.Facts.Model, endpoints)
 }
 
 // pick calls the picker, and responds to the request if it gets no endpoint.
@@ -341,11 +340,11 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 // pickOwn calls carob's picker.
 func (q *inferring) pickOwn(ctx context.Context) error {
 	text := q.prompt.Bytes()
-	r := q.served.request(q.in.Header, &q.facts, text)
-	if q.facts.HasModel && r.Target != q.facts.Model {
-		q.parts[0], q.parts[1], q.parts[2] = q.facts.Rewritten(text, r.Target)
+	r := q.served.request(q.in.Header, &q.scan.Facts, text)
+	if q.scan.Facts.HasModel && r.Target != q.scan.Facts.Model {
+		q.parts[0], q.parts[1], q.parts[2] = q.scan.Facts.Rewritten(text, r.Target)
 	}
-	q.served.own.Tokens(ctx, r, &inference.Prompt{Path: q.in.URL.Path, Body: text, Salt: q.facts.Salt})
+	q.served.own.Tokens(ctx, r, &inference.Prompt{Path: q.in.URL.Path, Body: text, Salt: q.scan.Facts.Salt})
 	if q.rec != nil {
 		if q.rec.inferred.Model = r.Model; r.Target != r.Model {
 			q.rec.inferred.Target = r.Target
@@ -371,12 +370,12 @@ func (s *served) request(h http.Header, facts *modelbody.Facts, body []byte) *ro
 	return s.own.Request(h, facts, body, to.Target, to.Priority)
 }
 
-// rewrite makes the request that the model server gets.
-func (q *inferring) rewrite(pr *httputil.ProxyRequest) {
+// Rewrite makes the request that the model server gets.
+func (q *inferring) Rewrite(pr *httputil.ProxyRequest) {
 	if q.kept {
 		pr.Out.Body = nil // it is sent directly from memory
 	}
-	q.exchange.rewrite(pr)
+	q.exchange.Rewrite(pr)
 	q.changes.Apply(pr.Out.Header)
 	if !q.kept {
 		return
@@ -472,6 +471,7 @@ func (q *inferring) answered(res *http.Response) {
 		}
 	}
 	if _, upgraded := res.Body.(io.ReadWriteCloser); !upgraded {
-		res.Body = &tokens{ReadCloser: res.Body, q: q}
+		q.tokens = tokens{ReadCloser: res.Body, q: q}
+		res.Body = &q.tokens
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"carob/internal/core/routing"
 	"carob/internal/gateway/extproc"
-	"carob/internal/gateway/proxy"
 	"carob/internal/inference"
 )
 
@@ -32,10 +31,6 @@ func (q *inferring) followed(out *http.Request, t *Target, m mode) (*http.Respon
 	}
 	return res, nil //nolint:govet // the body's end cancels ctx, and so does the request's
 }
-
-// firstToken waits for the beginning of a response's body. Its error is that of a server that has died before: the
-// client knows of nothing yet.
-func (q *inferring) firstToken(res *http.Response) error { return proxy.Begin(res) }
 
 // tokens is the body of an answer, whose tokens are counted.
 type tokens struct {

@@ -33,6 +33,7 @@ const (
 	streamsOfOne = 250   // HTTP/2 streams of one connection at the same time
 	connections  = 60000 // of all ports
 	drainTime    = 5 * time.Second
+	newcomer     = time.Second // how long a port that ends waits for the first request of a connection
 )
 
 // port listens on one address. What it serves is replaced without an effect on its connections.
@@ -48,7 +49,7 @@ type port struct {
 	open    *atomic.Int64 // connections of all ports
 	mirrors *mirrors
 	seen    *telemetry
-	conns   *clientConns
+	conns   *server.Conns
 	proxies []netip.Prefix
 
 	streams sync.WaitGroup
@@ -91,12 +92,12 @@ func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, o
 	seen *telemetry, proxies []netip.Prefix) *port {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), last: make(chan struct{}),
-		open: open, mirrors: m, seen: seen, proxies: proxies, conns: newClientConns(), cancel: cancel,
+		open: open, mirrors: m, seen: seen, proxies: proxies, conns: server.NewConns(), cancel: cancel,
 		ended: make(chan struct{})}
 	p.site.Store(s)
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
 		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnContext: p.conns.context, ConnState: p.conns.state,
+		ConnContext: p.conns.Context, ConnState: p.conns.State,
 		ErrorLog: log.New(discard{}, "", 0), Protocols: &http.Protocols{},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsOfOne, SendPingTimeout: 30 * time.Second,
 			PingTimeout: 15 * time.Second, WriteByteTimeout: slowClient, MaxReadFrameSize: 16 << 10,
@@ -105,9 +106,7 @@ func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, o
 	p.server.Protocols.SetHTTP2(true)
 	p.server.Protocols.SetUnencryptedHTTP2(true)
 	if !s.tls {
-		p.plain = &server.Server{Handler: p, Pass: p.hand, Context: func(c net.Conn) context.Context {
-			return p.conns.context(ctx, c)
-		}, State: p.conns.state, HeaderTime: headerTime, IdleTime: keepAlive}
+		p.plain = &server.Server{Handler: p, Pass: p.hand, Context: ctx, HeaderTime: headerTime, IdleTime: keepAlive}
 	}
 	go p.run(ctx)
 	return p
@@ -176,8 +175,7 @@ func (p *port) acceptAll(ctx context.Context) {
 func (p *port) begin(c net.Conn) {
 	if direct, ok := c.(*counted); ok && p.plain != nil {
 		if tcp, ok := direct.Conn.(*net.TCPConn); ok {
-			p.conns.hand(1)
-			go p.plain.Serve(c, tcp)
+			p.plain.Serve(c, tcp)
 			return
 		}
 	}
@@ -186,11 +184,11 @@ func (p *port) begin(c net.Conn) {
 
 // hand passes a connection to the HTTP server.
 func (p *port) hand(c net.Conn) {
-	p.conns.hand(1)
+	p.conns.Hand(1)
 	select {
 	case p.accept <- c:
 	case <-p.ended:
-		p.conns.hand(-1)
+		p.conns.Hand(-1)
 		_ = c.Close()
 	}
 }
@@ -282,7 +280,9 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer logPanic(r)
 	w, ended := server.Parts(w, r, slowClient)
 	defer ended()
-	defer serve(r)()
+	if one := server.ConnOf(r); one != nil {
+		defer one.Serve(r)()
+	}
 	rec := p.seen.begin(w, r)
 	defer p.seen.ended(rec, r)
 	if p.seen.spans != nil {
@@ -303,8 +303,8 @@ func logPanic(r *http.Request) {
 		log := klog.FromContext(r.Context())
 		log.Error(fmt.Errorf("panic: %v", v), "A request failed", "stack", string(debug.Stack()))
 	}
-	if one, ok := r.Context().Value(clientConnKey{}).(*clientConn); ok && !r.ProtoAtLeast(1, 1) {
-		server.Reset(one.conn) // the client would take the end of the connection for that of the response
+	if one := server.ConnOf(r); one != nil && !r.ProtoAtLeast(1, 1) {
+		server.Reset(one.Conn) // the client would take the end of the connection for that of the response
 	}
 	panic(http.ErrAbortHandler)
 }
@@ -317,10 +317,12 @@ func (p *port) stop() {
 	<-p.closing // accepted connections are served
 	p.server.SetKeepAlivesEnabled(false)
 	plain := make(chan struct{})
+	first, end := context.WithTimeout(ctx, newcomer)
 	if p.plain != nil {
-		p.plain.KeepAlivesOff()
+		p.plain.Drain(first)
 	}
-	p.conns.drain(ctx)
+	p.conns.Drain(first)
+	end()
 	close(p.last)
 	go func() {
 		defer close(plain)

@@ -16,6 +16,7 @@ import (
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/http1"
+	"carob/internal/gateway/proxy"
 )
 
 // Limits of connections to backends.
@@ -51,7 +52,7 @@ type transport interface {
 // plain is HTTP/1.1 without TLS. Most requests use the client of http1.
 type plain struct {
 	short *http1.Client
-	full  *http.Transport
+	full  transport
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -150,10 +151,11 @@ func (t *Target) transport(m mode) (transport, error) {
 	if t.transports == nil {
 		t.transports = map[mode]transport{}
 	}
-	t.transports[m] = tr
+	full := proxy.Early{Transport: tr}
+	t.transports[m] = full
 	if !m.secure && !m.upgrade && m.protocol != httproute.H2C {
-		t.transports[m] = &plain{full: tr, short: http1.New(http1.Config{Dial: dial, MostIdle: idlePerEndpoint,
-			IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader})}
+		t.transports[m] = &plain{full: full, short: http1.New(http1.Config{Dial: dial, MostIdle: idlePerEndpoint,
+			IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader, Early: proxy.EarlyOf})}
 	}
 	return t.transports[m], nil
 }

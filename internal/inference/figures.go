@@ -147,14 +147,15 @@ func (f *figures) priority(n int) string { return f.name("priority", strconv.Ito
 
 func (f *figures) decided(k *Pick, took time.Duration) {
 	s := f.of(k.request)
+	k.series = s
 	s.requests.Inc()
 	s.running.Inc()
 	s.sizes.get().Observe(float64(k.request.Bytes))
 	if took > 0 {
-		f.deciding.WithLabelValues().Observe(took.Seconds())
+		s.deciding.get().Observe(took.Seconds())
 	}
 	if n := len(k.request.Prefix); n > 0 {
-		f.hits.WithLabelValues().Observe(float64(k.Matched) / float64(n))
+		s.hits.get().Observe(float64(k.Matched) / float64(n))
 	}
 	f.chosen(s.target, k).Inc()
 }
@@ -188,7 +189,10 @@ func (f *figures) scrapeFailed(pool types.NamespacedName) {
 }
 
 func (f *figures) ended(k *Pick, r *Result, now time.Time) {
-	s := f.of(k.request)
+	s := k.series
+	if s == nil { // decided was not called: the client left when the request was released
+		return
+	}
 	s.running.Dec()
 	took := now.Sub(k.request.Received)
 	s.seconds.get().Observe(took.Seconds())

@@ -431,6 +431,7 @@ type Pick struct {
 	began     time.Time
 	first     time.Time
 	ended     bool
+	series    *series // of the request; nil: it is not counted
 }
 
 // Endpoints returns the addresses in order. The first one has the request already.

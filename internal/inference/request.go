@@ -64,16 +64,20 @@ func (p *Pool) Request(h http.Header, facts *modelbody.Facts, body []byte, targe
 	return r
 }
 
+// header returns the first value of the first field that has one. The names are canonical.
 func header(h http.Header, names ...string) string {
 	for _, n := range names {
-		if v := h.Get(n); v != "" {
-			return v
+		if v := h[n]; len(v) > 0 && v[0] != "" {
+			return v[0]
 		}
 	}
 	return ""
 }
 
 func milliseconds(text string) time.Duration {
+	if text == "" {
+		return 0
+	}
 	n, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(n > 0 && n < 1e9) {
 		return 0

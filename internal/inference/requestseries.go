@@ -28,20 +28,21 @@ type series struct {
 	running       k8smetrics.GaugeMetric
 
 	sizes, seconds, ttft, tpot, perToken, answers, input, output, cached observed
+	deciding, hits                                                       observed // without labels
 }
 
 // observed is a time series of a histogram, which exists from its first value on.
 type observed struct {
-	of    *k8smetrics.HistogramVec
-	s     *series
-	found atomic.Pointer[k8smetrics.ObserverMetric]
+	of     *k8smetrics.HistogramVec
+	labels []string
+	found  atomic.Pointer[k8smetrics.ObserverMetric]
 }
 
 func (o *observed) get() k8smetrics.ObserverMetric {
 	if m := o.found.Load(); m != nil {
 		return *m
 	}
-	m := o.of.WithLabelValues(o.s.model, o.s.target)
+	m := o.of.WithLabelValues(o.labels...)
 	o.found.Store(&m)
 	return m
 }
@@ -63,8 +64,9 @@ func (f *figures) of(r *routing.Request) *series {
 	for o, of := range map[*observed]*k8smetrics.HistogramVec{&s.sizes: f.sizes, &s.seconds: f.seconds, &s.ttft: f.ttft,
 		&s.tpot: f.tpot, &s.perToken: f.perToken, &s.answers: f.answers, &s.input: f.input, &s.output: f.output,
 		&s.cached: f.cached} {
-		o.of, o.s = of, s
+		o.of, o.labels = of, []string{s.model, s.target}
 	}
+	s.deciding.of, s.hits.of = f.deciding, f.hits
 	if len(f.kept) < mostSeries {
 		f.kept[key] = s
 	}

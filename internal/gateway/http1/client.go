@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/textproto"
 	"strings"
 	"sync"
@@ -26,6 +25,8 @@ type Config struct {
 	IdleTime time.Duration // after which an idle connection is closed
 	// HeaderBytes is the maximum size of a response's header.
 	HeaderBytes int64
+	// Early returns what takes the informational responses to a request with a context, or nil; nil: nothing does.
+	Early func(context.Context) func(code int, h textproto.MIMEHeader) error
 }
 
 // Client has the connections to one backend. Its methods may be called at any time.
@@ -87,7 +88,7 @@ func (c *Client) try(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	e := &exchange{conn: conn, request: r, open: 1}
-	e.unwatch = context.AfterFunc(r.Context(), conn.abort)
+	e.unwatch = afterFunc(r.Context(), conn.cut)
 	switch _, inMemory := r.Body.(Parts); {
 	case r.Body == nil || r.Body == http.NoBody:
 		closeBody(r)
@@ -104,6 +105,14 @@ func (c *Client) try(r *http.Request) (*http.Response, error) {
 		go e.send(head)
 	}
 	return e.answer()
+}
+
+// afterFunc is context.AfterFunc. A context may do it with less.
+func afterFunc(ctx context.Context, f func()) (stop func() bool) {
+	if c, ok := ctx.(interface{ AfterFunc(f func()) func() bool }); ok {
+		return c.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
 }
 
 func closeBody(r *http.Request) {
@@ -168,10 +177,8 @@ func (e *exchange) answer() (*http.Response, error) {
 		if res.StatusCode == http.StatusSwitchingProtocols || n == most1xx {
 			return nil, e.fail(errors.New("the backend sent an informational response that the client did not request"), false)
 		}
-		if t := httptrace.ContextClientTrace(e.request.Context()); t != nil && t.Got1xxResponse != nil {
-			if err := t.Got1xxResponse(res.StatusCode, textproto.MIMEHeader(res.Header)); err != nil {
-				return nil, e.fail(err, false)
-			}
+		if err := c.client.early(e.request.Context(), res); err != nil {
+			return nil, e.fail(err, false)
 		}
 	}
 	c.left = -1
@@ -183,6 +190,18 @@ func (e *exchange) answer() (*http.Response, error) {
 	}
 	e.body, res.Body = res.Body, e
 	return res, nil
+}
+
+// early passes an informational response on.
+func (c *Client) early(ctx context.Context, res *http.Response) error {
+	if c.cfg.Early == nil {
+		return nil
+	}
+	pass := c.cfg.Early(ctx)
+	if pass == nil {
+		return nil
+	}
+	return pass(res.StatusCode, textproto.MIMEHeader(res.Header))
 }
 
 // exchange is one request on its connection, and the body of its response.
@@ -203,7 +222,7 @@ type exchange struct {
 
 // send writes a request with a body.
 func (e *exchange) send(head *[]byte) {
-	err := e.write(*head)
+	err := e.write(head)
 	putHead(head)
 	_ = e.request.Body.Close()
 	if err != nil {
@@ -232,26 +251,17 @@ type Parts interface {
 	Rest() net.Buffers
 }
 
-func (e *exchange) write(head []byte) error {
+// write writes a request. What is small is joined to the head.
+func (e *exchange) write(head *[]byte) error {
 	left := e.request.ContentLength
 	if p, ok := e.request.Body.(Parts); ok {
-		rest := p.Rest()
-		size := int64(0)
-		for _, b := range rest {
-			size += int64(len(b))
-		}
-		if size != left {
-			return badBody{errLength}
-		}
-		all := append(net.Buffers{head}, rest...)
-		_, err := all.WriteTo(e.conn.Conn)
-		return err
+		return e.writeParts(head, p)
 	}
 	buf := bodies.Get().(*[]byte)
 	defer bodies.Put(buf)
-	have := copy(*buf, head)
-	if have < len(head) { // a large head
-		if _, err := e.conn.Write(head); err != nil {
+	have := copy(*buf, *head)
+	if have < len(*head) { // a large head
+		if _, err := e.conn.Write(*head); err != nil {
 			return err
 		}
 		have = 0
@@ -274,6 +284,27 @@ func (e *exchange) write(head []byte) error {
 		have = 0
 	}
 	return nil
+}
+
+func (e *exchange) writeParts(head *[]byte, p Parts) error {
+	rest := p.Rest()
+	size := int64(0)
+	for _, b := range rest {
+		size += int64(len(b))
+	}
+	if size != e.request.ContentLength {
+		return badBody{errLength}
+	}
+	if size <= small {
+		for _, b := range rest {
+			*head = append(*head, b...)
+		}
+		_, err := e.conn.Write(*head)
+		return err
+	}
+	all := append(net.Buffers{*head}, rest...)
+	_, err := all.WriteTo(e.conn.Conn)
+	return err
 }
 
 var errLength = errors.New("the body has not the length that was announced")

@@ -123,7 +123,10 @@ func TestAnswers(t *testing.T) {
 	} {
 		for name, make := range map[string]func(*backend) http.RoundTripper{
 			"http1": func(b *backend) http.RoundTripper {
-				return New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096})
+				return New(Config{Dial: b.dial, MostIdle: 2, IdleTime: time.Minute, HeaderBytes: 4096,
+					Early: func(ctx context.Context) func(int, textproto.MIMEHeader) error {
+						return httptrace.ContextClientTrace(ctx).Got1xxResponse
+					}})
 			},
 			"net/http": func(b *backend) http.RoundTripper {
 				return &http.Transport{DialContext: b.dial, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,

@@ -16,13 +16,13 @@ import (
 // A connection has buffers only while it serves a request.
 var (
 	readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 4<<10) }}
-	heads   = sync.Pool{New: func() any { return new(make([]byte, 0, 1<<10)) }}
+	heads   = sync.Pool{New: func() any { return new(make([]byte, 0, 1<<10)) }} // and small bodies
 	bodies  = sync.Pool{New: func() any { return new(make([]byte, 32<<10)) }}
 )
 
 // putHead returns a buffer to heads, unless it is large.
 func putHead(b *[]byte) {
-	if cap(*b) <= 8<<10 {
+	if cap(*b) <= 2*small {
 		heads.Put(b)
 	}
 }
@@ -34,6 +34,7 @@ type conn struct {
 	reader *bufio.Reader // while a request is served
 	left   int64         // bytes that may be read; negative: any number
 	used   bool          // it has served a request
+	cut    func()        // abort
 
 	raw   syscall.RawConn // nil: unknown
 	quiet bool            // result of look
@@ -99,6 +100,7 @@ func (c *Client) get(r *http.Request) (*conn, error) {
 		return nil, err
 	}
 	out := &conn{Conn: made, client: c}
+	out.cut = out.abort
 	if s, ok := made.(syscall.Conn); ok {
 		if raw, err := s.SyscallConn(); err == nil {
 			out.raw = raw

@@ -10,11 +10,17 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// notSent are header fields that the client itself derives from the request.
+// notSent are header fields that the client itself derives from the request, in any case.
 func notSent(name string) bool {
-	switch name {
-	case "Host", "Content-Length", "Transfer-Encoding", "Trailer":
-		return true
+	switch len(name) {
+	case len("Host"):
+		return strings.EqualFold(name, "Host")
+	case len("Trailer"):
+		return strings.EqualFold(name, "Trailer")
+	case len("Content-Length"):
+		return strings.EqualFold(name, "Content-Length")
+	case len("Transfer-Encoding"):
+		return strings.EqualFold(name, "Transfer-Encoding")
 	}
 	return false
 }
@@ -48,7 +54,7 @@ func appendHead(b []byte, r *http.Request) ([]byte, error) {
 	b = append(b, host...)
 	b = append(b, "\r\n"...)
 	for name, values := range r.Header { // any order
-		if notSent(http.CanonicalHeaderKey(name)) {
+		if notSent(name) {
 			continue
 		}
 		if !httpguts.ValidHeaderFieldName(name) {

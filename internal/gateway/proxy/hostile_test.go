@@ -12,8 +12,7 @@ import (
 // served proxies a request, and returns what the backend got and what the client got before the answer.
 func served(r *http.Request, f fake) (got string, early []string) {
 	w := &recorder{ResponseRecorder: httptest.NewRecorder()}
-	p := Proxy{Rewrite: rewrite, Transport: &f, Answer: change, Fail: fail}
-	p.Serve(r.Context(), w, r)
+	Serve(r.Context(), w, r, backend{&f})
 	return f.got, w.early
 }
 
@@ -61,9 +60,9 @@ func TestHintsWithFieldsOfTheConnection(t *testing.T) {
 func TestStatusesThatAreNotValid(t *testing.T) {
 	for _, status := range []int{-1, 0, 99, 101, 199, 1000} {
 		w := httptest.NewRecorder()
-		p := Proxy{Rewrite: rewrite, Transport: &fake{res: response(status, 2, "ok")}, Answer: change, Fail: fail}
 		r := request("GET", "")()
-		if p.Serve(r.Context(), w, r); w.Code != http.StatusBadGateway {
+		Serve(r.Context(), w, r, backend{&fake{res: response(status, 2, "ok")}})
+		if w.Code != http.StatusBadGateway {
 			t.Errorf("%d became %d", status, w.Code)
 		}
 	}

@@ -9,10 +9,11 @@ import (
 	"io"
 	"log"
 	"mime"
+	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
 	"net/textproto"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -21,57 +22,101 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Proxy defines how one request is proxied.
-type Proxy struct {
+// Backend is where one request is proxied to.
+type Backend interface {
 	// Rewrite changes the request for the backend. It may replace values of header fields, not change them in place.
-	Rewrite func(*httputil.ProxyRequest)
-	// Transport sends it.
-	Transport http.RoundTripper
+	Rewrite(pr *httputil.ProxyRequest)
+	// RoundTrip sends it. Informational responses are for EarlyOf of its context.
+	http.RoundTripper
 	// Answer changes the header of the response.
-	Answer func(*http.Response)
+	Answer(res *http.Response)
 	// Fail responds if no backend has responded.
-	Fail func(w http.ResponseWriter, r *http.Request, err error)
+	Fail(w http.ResponseWriter, r *http.Request, err error)
+}
+
+// proxied is one request for a backend, and its context.
+type proxied struct {
+	context.Context //nolint:containedctx // it is a context
+	early           hints
+	pair            httputil.ProxyRequest
+	url             url.URL
+	body            body
+}
+
+// Value implements context.Context.
+func (p *proxied) Value(key any) any {
+	if key == (earlyKey{}) {
+		return &p.early
+	}
+	return p.Context.Value(key)
+}
+
+// AfterFunc does what context.AfterFunc does, with less if the client's context can.
+func (p *proxied) AfterFunc(f func()) (stop func() bool) {
+	if c, ok := p.Context.(interface{ AfterFunc(f func()) func() bool }); ok {
+		return c.AfterFunc(f)
+	}
+	return context.AfterFunc(p.Context, f)
 }
 
 // Serve proxies r and writes the response. The request ends with ctx, which is derived from r's.
-func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, to Backend) {
 	if upgrades(r) {
-		rp := httputil.ReverseProxy{Rewrite: p.Rewrite, Transport: p.Transport, ErrorHandler: p.Fail, ErrorLog: noLog,
-			ModifyResponse: func(res *http.Response) error { p.Answer(res); untyped(w.Header(), res); return nil }}
+		rp := httputil.ReverseProxy{Rewrite: to.Rewrite, Transport: to, ErrorHandler: to.Fail, ErrorLog: noLog,
+			ModifyResponse: func(res *http.Response) error { to.Answer(res); untyped(w.Header(), res); return nil }}
 		rp.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
-	early := &hints{w: w, over: !r.ProtoAtLeast(1, 1)} // of HTTP/1.0: a client knows one response (RFC 9110, 15.2)
-	out := r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got1xxResponse: early.pass}))
-	url := *r.URL
-	out.URL, out.Header, out.Trailer = &url, requestHeader(r.Header), r.Trailer.Clone()
+	p := &proxied{Context: ctx, url: *r.URL}
+	p.early.w = w
+	p.early.over = !r.ProtoAtLeast(1, 1) // a client of HTTP/1.0 knows one response (RFC 9110, 15.2)
+	out := r.WithContext(p)
+	out.URL, out.Header, out.Trailer = &p.url, requestHeader(r.Header), r.Trailer.Clone()
 	out.Close = false
 	if r.ContentLength == 0 {
 		out.Body = nil // so that it can be sent again
 	}
 	if out.Body != nil {
-		b := &body{ReadCloser: out.Body}
-		out.Body = b
-		defer b.over.Store(true)
+		p.body.ReadCloser = out.Body
+		out.Body = &p.body
+		defer p.body.over.Store(true)
 	}
-	p.Rewrite(&httputil.ProxyRequest{In: r, Out: out})
+	p.pair = httputil.ProxyRequest{In: r, Out: out}
+	to.Rewrite(&p.pair)
 	if _, has := out.Header["User-Agent"]; !has {
-		out.Header["User-Agent"] = []string{""} // net/http sets its own otherwise
+		out.Header["User-Agent"] = noAgent // net/http sets its own otherwise
 	}
-	res, err := p.Transport.RoundTrip(out)
-	early.end()
+	res, err := to.RoundTrip(out)
+	p.early.end()
 	if err != nil {
-		p.Fail(w, out, err)
+		to.Fail(w, out, err)
 		return
 	}
 	if res.StatusCode < http.StatusOK || res.StatusCode > 999 {
 		_ = res.Body.Close()
-		p.Fail(w, out, errUnexpected)
+		to.Fail(w, out, errUnexpected)
 		return
 	}
 	removeHopByHop(res.Header)
-	p.Answer(res)
+	to.Answer(res)
 	answer(w, res)
+}
+
+var noAgent = []string{""}
+
+// Forwarded sets the fields that tell a backend who sent the request. Those of the client were removed, as they are not
+// trusted.
+func Forwarded(pr *httputil.ProxyRequest) {
+	v := &[3]string{1: pr.In.Host, 2: "http"}
+	if pr.In.TLS != nil {
+		v[2] = "https"
+	}
+	h := pr.Out.Header
+	if client, _, err := net.SplitHostPort(pr.In.RemoteAddr); err == nil {
+		v[0] = client
+		h["X-Forwarded-For"] = v[0:1:1]
+	}
+	h["X-Forwarded-Host"], h["X-Forwarded-Proto"] = v[1:2:2], v[2:3:3]
 }
 
 // upgrades reports whether a request is for another protocol that the backend may change to. After a change to HTTP/2
@@ -154,34 +199,6 @@ func removeHopByHop(h http.Header) {
 			delete(h, name)
 		}
 	}
-}
-
-// hints forwards informational responses until the final one.
-type hints struct {
-	mu   sync.Mutex
-	w    http.ResponseWriter
-	over bool
-}
-
-func (e *hints) pass(code int, h textproto.MIMEHeader) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.over {
-		return nil
-	}
-	to := e.w.Header()
-	removeHopByHop(http.Header(h))
-	copyHeader(to, http.Header(h))
-	to.Del("Content-Length") // it has no body (RFC 9110, 8.6)
-	e.w.WriteHeader(code)
-	clear(to)
-	return nil
-}
-
-func (e *hints) end() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.over = true
 }
 
 // body is the body of a request, which must not be read after the end of the request. Close does not close it: the

@@ -45,7 +45,7 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 		if len(h) == 0 {
 			h.Set("Link", "x")
 		}
-		if err := httptrace.ContextClientTrace(r.Context()).Got1xxResponse(f.early, h); err != nil {
+		if err := early(r)(f.early, h); err != nil {
 			return nil, err
 		}
 	}
@@ -53,6 +53,14 @@ func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, f.err
 	}
 	return f.res(), nil
+}
+
+// early takes an informational response.
+func early(r *http.Request) func(code int, h textproto.MIMEHeader) error {
+	if pass := EarlyOf(r.Context()); pass != nil {
+		return pass
+	}
+	return httptrace.ContextClientTrace(r.Context()).Got1xxResponse
 }
 
 // recorder records an answer, and what comes before it.
@@ -80,9 +88,23 @@ func lines(h http.Header) string {
 
 func rewrite(pr *httputil.ProxyRequest) {
 	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
+	Forwarded(pr)
+	pr.Out.Header.Add("X-Added", "more")
+}
+
+// theirs is rewrite for the ReverseProxy.
+func theirs(pr *httputil.ProxyRequest) {
+	pr.Out.URL.RawQuery = pr.In.URL.RawQuery
 	pr.SetXForwarded()
 	pr.Out.Header.Add("X-Added", "more")
 }
+
+// backend is a Backend with the functions above.
+type backend struct{ http.RoundTripper }
+
+func (backend) Rewrite(pr *httputil.ProxyRequest)                      { rewrite(pr) }
+func (backend) Answer(res *http.Response)                              { change(res) }
+func (backend) Fail(w http.ResponseWriter, r *http.Request, err error) { fail(w, r, err) }
 
 func change(res *http.Response) { res.Header.Add("X-Answer", "changed") }
 
@@ -115,11 +137,10 @@ func compare(t *testing.T, r func() *http.Request, f fake) (got, answered string
 			lines(res.Trailer), " ", w.Flushed, " ", panicked)
 	}
 	got, answered = one(func(f *fake, w http.ResponseWriter, r *http.Request) {
-		p := Proxy{Rewrite: rewrite, Transport: f, Answer: change, Fail: fail}
-		p.Serve(r.Context(), w, r)
+		Serve(r.Context(), w, r, backend{f})
 	})
 	want, wanted := one(func(f *fake, w http.ResponseWriter, r *http.Request) {
-		p := httputil.ReverseProxy{Rewrite: rewrite, Transport: f, ErrorHandler: fail, ErrorLog: noLog,
+		p := httputil.ReverseProxy{Rewrite: theirs, Transport: f, ErrorHandler: fail, ErrorLog: noLog,
 			ModifyResponse: func(res *http.Response) error { change(res); untyped(w.Header(), res); return nil }}
 		p.ServeHTTP(w, r)
 	})
@@ -258,8 +279,7 @@ func TestClientHeaderIsNotChanged(t *testing.T) {
 	values := append(make([]string, 0, 4), "one")
 	r.Header["X-Added"] = values
 	f := fake{res: response(200, 2, "ok")}
-	p := Proxy{Rewrite: rewrite, Transport: &f, Answer: change, Fail: fail}
-	p.Serve(r.Context(), httptest.NewRecorder(), r)
+	Serve(r.Context(), httptest.NewRecorder(), r, backend{&f})
 	if !strings.Contains(f.got, `X-Added=["one" "more"]`) || values[:2][1] != "" {
 		t.Errorf("the backend got %s, the client's values are %q", f.got, values[:2])
 	}

@@ -11,12 +11,16 @@ import (
 
 // body is the body of a request, of known length.
 type body struct {
-	c *conn
+	c  *conn
+	of *request
+
+	over bool // it has arrived, or was stopped; guarded by c.mu
 
 	mu     sync.Mutex // held while it is read
 	left   int64
 	closed bool
 	failed error
+	waited time.Time // when the deadline of reads was set
 }
 
 // Read implements io.Reader.
@@ -51,10 +55,37 @@ func (b *body) read(p []byte) (n int, err error) {
 		n = copy(p, (*c.buf)[c.from:c.to])
 		c.from += n
 	} else {
+		b.patient()
 		n, err = c.tcp.Read(p)
 	}
 	b.left -= int64(n)
 	return n, err
+}
+
+// patient sets the deadline of a read for a handler that has called Parts. The lock is held.
+func (b *body) patient() {
+	limit := b.of.w.patience
+	if limit == 0 {
+		return
+	}
+	if now := time.Now(); now.Sub(b.waited) > limit/sameTime {
+		b.waited = now
+		b.c.ifServing(b.of, func() {
+			if !b.over {
+				b.c.setRead(now.Add(limit))
+			}
+		})
+	}
+}
+
+// stop ends reads for Whole, but for a body that has arrived.
+func (b *body) stop() {
+	b.c.ifServing(b.of, func() {
+		if !b.over {
+			b.over = true
+			b.c.setRead(time.Unix(1, 0))
+		}
+	})
 }
 
 // Close implements io.Closer. The server reads the rest.
@@ -77,7 +108,7 @@ func (b *body) unread() bool {
 // end ends the reads of the handler and of its goroutines, and locks the body.
 func (b *body) end() {
 	if !b.mu.TryLock() { // another goroutine still reads: its read ends now
-		_ = b.c.tcp.SetReadDeadline(time.Unix(1, 0))
+		b.c.readBy(time.Unix(1, 0))
 		b.mu.Lock()
 	}
 	b.closed = true
@@ -97,7 +128,7 @@ func (b *body) discard(again bool) bool {
 	if b.left > unreadBytes || b.failed != nil && !errors.Is(b.failed, os.ErrDeadlineExceeded) {
 		return false
 	}
-	_ = b.c.tcp.SetReadDeadline(time.Now().Add(unreadTime))
+	b.c.readBy(time.Now().Add(unreadTime))
 	buf, ok := buffers.Get().(*[]byte)
 	if !ok {
 		return false

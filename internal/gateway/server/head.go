@@ -117,9 +117,9 @@ func field(r *http.Request, key, value string) bool {
 	return true
 }
 
-// request reports whether bytes may be the beginning of a request of HTTP/1.0, or a later version. net/http waits for
+// isRequest reports whether bytes may be the beginning of a request of HTTP/1.0, or a later version. net/http waits for
 // more than one line of HTTP/0.9 has.
-func request(b []byte) bool {
+func isRequest(b []byte) bool {
 	line, _, whole := bytes.Cut(b, []byte("\n"))
 	return (len(b) == 0 || b[0] == '\r' || httpguts.IsTokenRune(rune(b[0]))) &&
 		(!whole || bytes.Contains(line, []byte(" HTTP/")))
@@ -129,7 +129,7 @@ func request(b []byte) bool {
 // headEnd finds may never come. Its lines end with LF alone, its first one names another version, or none. from is how
 // much of it was searched before.
 func odd(b []byte, from int) bool {
-	if from == 0 && !request(b) {
+	if from == 0 && !isRequest(b) {
 		return true
 	}
 	first := bytes.IndexByte(b, '\n')

@@ -24,9 +24,12 @@ var outs = sync.Pool{New: func() any { return new(make([]byte, 0, outBytes)) }}
 // response is the http.ResponseWriter of one request.
 type response struct {
 	c       *conn
+	of      *request
 	request *http.Request
 	left    *body // of the request
 	header  http.Header
+	// patience is how long a part of the body, or of the response, may take; 0: the handler has not called Parts.
+	patience time.Duration
 
 	out     *[]byte // the head and what follows, not written yet; nil: there is no head
 	pending []byte  // the beginning of a body of unknown length: the whole body, perhaps
@@ -75,7 +78,7 @@ func (w *response) WriteHeader(status int) {
 		line = appendFields(line, w.header, func(name string) bool {
 			return name == "Content-Length" || name == "Transfer-Encoding" || name == "Connection"
 		})
-		w.write(net.Buffers{append(line, "\r\n"...)})
+		w.write(append(line, "\r\n"...), nil)
 		return
 	}
 	w.status = status
@@ -230,7 +233,7 @@ func (w *response) part(p []byte) {
 func (w *response) append(p []byte) {
 	switch {
 	case len(*w.out)+len(p)+2 > outBytes:
-		w.write(net.Buffers{*w.out, p})
+		w.write(*w.out, p)
 		*w.out = (*w.out)[:0]
 	case w.sent == w.length: // the client need not wait for the end of the handler
 		*w.out = append(*w.out, p...)
@@ -242,21 +245,39 @@ func (w *response) append(p []byte) {
 
 func (w *response) flush() {
 	if w.out != nil && len(*w.out) > 0 {
-		w.write(net.Buffers{*w.out})
+		w.write(*w.out, nil)
 		*w.out = (*w.out)[:0]
 	}
 }
 
-func (w *response) write(all net.Buffers) {
+// write sends bytes, and more behind them.
+func (w *response) write(first, more []byte) {
 	if w.failed != nil {
 		return
 	}
-	if w.sent == 0 { // handlers set a deadline for each part of a body
-		_ = w.c.tcp.SetWriteDeadline(time.Now().Add(w.c.server.IdleTime))
+	w.limit()
+	var err error
+	if len(more) == 0 {
+		_, err = w.c.tcp.Write(first)
+	} else {
+		all := net.Buffers{first, more}
+		_, err = all.WriteTo(w.c.tcp)
 	}
-	if _, err := all.WriteTo(w.c.tcp); err != nil {
+	if err != nil {
 		w.failed = fmt.Errorf("write to the client: %w", err)
 		w.c.fail()
+	}
+}
+
+// limit sets the deadline of a write, unless it was set a short time ago, also by another request.
+func (w *response) limit() {
+	limit := w.patience
+	if limit == 0 {
+		limit = w.c.server.IdleTime
+	}
+	if now := time.Now(); now.Sub(w.c.written) > limit/sameTime {
+		w.c.written = now
+		_ = w.c.tcp.SetWriteDeadline(now.Add(limit))
 	}
 }
 
@@ -273,14 +294,12 @@ func (w *response) FlushError() error {
 // Flush implements http.Flusher.
 func (w *response) Flush() { _ = w.FlushError() }
 
-// SetReadDeadline is for http.ResponseController.
-func (w *response) SetReadDeadline(at time.Time) error {
-	return w.c.deadline(w, w.c.tcp.SetReadDeadline, at)
-}
-
-// SetWriteDeadline is for http.ResponseController.
-func (w *response) SetWriteDeadline(at time.Time) error {
-	return w.c.deadline(w, w.c.tcp.SetWriteDeadline, at)
+// whole is for Whole.
+func (w *response) whole() func() {
+	if w.left == nil {
+		return func() {}
+	}
+	return w.left.stop
 }
 
 // finish sends the rest of the response, and reports whether it is complete.

@@ -37,24 +37,25 @@ type Server struct {
 	Handler http.Handler
 	// Pass takes a connection over, from the beginning of a request.
 	Pass func(net.Conn)
-	// Context is the context of a connection; its requests have contexts that are derived from it.
-	Context func(net.Conn) context.Context
-	// State is called when a connection changes its state, as that of http.Server. StateHijacked: it was passed.
-	State func(net.Conn, http.ConnState)
+	// Context has the values of the requests' contexts. Its end is that of the requests, too.
+	Context context.Context //nolint:containedctx // of the server, as in http.Server
 	// HeaderTime is how long a client may send a header, IdleTime how long it may send nothing between two requests.
 	HeaderTime, IdleTime time.Duration
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
-	shut    bool        // no connection is taken any more
-	closing atomic.Bool // each connection ends after its request
+	shut    bool          // no connection is taken any more
+	closing atomic.Bool   // each connection ends after its request
+	changed chan struct{} // capacity 1; while closing, the state of a connection has changed
 	all     sync.WaitGroup
 }
 
 // The states of a connection.
 const (
-	idle int32 = iota // no byte of the next request was read
-	active
+	fresh   int32 = iota // no byte was read
+	idle                 // no byte of the next request was read
+	reading              // the head, or it is being passed
+	serving
 	ended
 	passed // another server has it
 )
@@ -65,7 +66,7 @@ type conn struct {
 	client net.Conn // what the server was given
 	tcp    net.Conn // the connection below it
 	raw    syscall.RawConn
-	ctx    context.Context //nolint:containedctx // of the connection, which is the parameter of its goroutine
+	values context.Context //nolint:containedctx // of its requests: that of the server, without its end
 	remote string
 	state  atomic.Int32
 
@@ -75,33 +76,48 @@ type conn struct {
 	waited  error   // result of poll
 	pollFor func(uintptr) bool
 
+	written time.Time // when the deadline of writes was set
+
 	mu       sync.Mutex
 	timer    *time.Timer
-	cancel   context.CancelFunc // of the request
-	serving  *response          // nil: no request is being served
-	armed    bool               // its body has arrived
-	watching chan struct{}      // closed when the watcher has ended; nil: there is none
+	serving  *request      // nil: no request is being served
+	armed    bool          // its body has arrived
+	watching chan struct{} // closed when the watcher has ended; nil: there is none
+	idleBy   time.Time     // the deadline of reads, if next has set it
+}
+
+// request is one request, with all that belongs to it.
+type request struct {
+	ctx  requestContext
+	w    response
+	body body
 }
 
 var buffers = sync.Pool{New: func() any { return new(make([]byte, headBytes)) }}
 
-// Serve serves a connection until it ends. tcp is the connection below client, which is c itself or wrapped by it; its
-// bytes are those of the client.
+// Serve begins to serve a connection, and returns. tcp is the connection below client, which is c itself or wrapped by
+// it; its bytes are those of the client.
 func (s *Server) Serve(client net.Conn, tcp *net.TCPConn) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	c := &conn{server: s, client: client, tcp: tcp, raw: raw, ctx: s.Context(client),
+	c := &conn{server: s, client: client, tcp: tcp, raw: raw, values: context.WithoutCancel(s.Context),
 		remote: client.RemoteAddr().String()}
 	c.pollFor = c.poll
 	if !s.add(c) {
-		c.close()
+		_ = client.Close()
 		return
 	}
+	go c.run()
+}
+
+// run serves a connection until it ends.
+func (c *conn) run() {
+	s := c.server
 	defer s.remove(c)
-	s.State(client, http.StateNew)
+	defer context.AfterFunc(s.Context, c.fail)()
 	wait := s.HeaderTime // for the first request, as net/http
 	for c.next(wait) {
 		wait = s.IdleTime
@@ -111,7 +127,7 @@ func (s *Server) Serve(client net.Conn, tcp *net.TCPConn) {
 	}
 	c.put()
 	if c.state.Load() != passed {
-		c.close()
+		_ = c.client.Close()
 	}
 }
 
@@ -133,7 +149,63 @@ func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	s.changes()
 	s.all.Done()
+}
+
+// becomes changes the state of a connection that has bytes of a request.
+func (c *conn) becomes(state int32) {
+	c.state.Store(state)
+	c.server.changes()
+}
+
+// changes wakes Drain up.
+func (s *Server) changes() {
+	if !s.closing.Load() {
+		return
+	}
+	poke(s.events())
+}
+
+func (s *Server) events() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{}, 1)
+	}
+	return s.changed
+}
+
+// Drain ends each connection after its request from now on, and waits until each has had one, and no request is between
+// its first byte and the handler; at most until ctx ends.
+func (s *Server) Drain(ctx context.Context) {
+	s.KeepAlivesOff()
+	changed := s.events()
+	for !s.Settled() {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Settled reports whether each connection is idle after a request, or has one in the handler.
+func (s *Server) Settled() bool {
+	settled := true
+	s.each(func(c *conn) {
+		switch c.state.Load() {
+		case fresh, reading:
+			settled = false
+		}
+	})
+	return settled
+}
+
+// Serves reports whether a client, by its address, has a request in the handler.
+func (s *Server) Serves(client string) (serves bool) {
+	s.each(func(c *conn) { serves = serves || c.state.Load() == serving && c.remote == client })
+	return serves
 }
 
 // KeepAlivesOff ends each connection after its request.
@@ -146,7 +218,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 	s.shut = true // none is added from now on
 	s.mu.Unlock()
 	s.each(func(c *conn) {
-		if c.state.CompareAndSwap(idle, ended) {
+		if c.state.CompareAndSwap(idle, ended) || c.state.CompareAndSwap(fresh, ended) {
 			_ = c.client.Close()
 		}
 	})
@@ -170,11 +242,6 @@ func (s *Server) each(do func(*conn)) {
 	for c := range s.conns {
 		do(c)
 	}
-}
-
-func (c *conn) close() {
-	_ = c.client.Close()
-	c.server.State(c.client, http.StateClosed)
 }
 
 // put returns the buffer.
@@ -210,36 +277,62 @@ func (c *conn) poll(fd uintptr) bool {
 func (c *conn) next(wait time.Duration) bool {
 	if c.from == c.to {
 		c.put()
-		_ = c.tcp.SetReadDeadline(time.Now().Add(wait))
+		c.rest(wait)
 		if err := c.raw.Read(c.pollFor); err != nil || c.waited != nil {
 			return false
 		}
 	}
-	if !c.state.CompareAndSwap(idle, active) {
+	if !c.state.CompareAndSwap(idle, reading) && !c.state.CompareAndSwap(fresh, reading) {
 		return false // Shutdown has closed it
 	}
-	c.server.State(c.client, http.StateActive)
 	end, ok := c.head()
 	if !ok {
 		return false
 	}
 	if end > 0 {
-		ctx, cancel := context.WithCancel(c.ctx)
-		if r, plain := parse(ctx, (*c.buf)[c.from:c.from+end]); plain {
+		q := &request{}
+		q.ctx.conn = c.values
+		if r, plain := parse(&q.ctx, (*c.buf)[c.from:c.from+end]); plain {
 			c.from += end
-			return c.serve(r, cancel)
+			return c.serve(q, r)
 		}
-		cancel()
 	}
-	if !request((*c.buf)[c.from:c.to]) {
+	if !isRequest((*c.buf)[c.from:c.to]) {
 		c.refuse()
 		return false
 	}
-	c.state.Store(passed)
-	_ = c.tcp.SetReadDeadline(time.Time{})
+	_ = c.tcp.SetDeadline(time.Time{})
 	c.server.Pass(&again{Conn: c.client, rest: bytes.Clone((*c.buf)[c.from:c.to])})
-	c.server.State(c.client, http.StateHijacked)
+	c.becomes(passed)
 	return false
+}
+
+// sameTime is the part of a time limit by which a deadline may come early: to set one takes longer than most of what is
+// done for a request.
+const sameTime = 64
+
+// rest sets the deadline for the first byte of the next request, unless it is about the one that is set.
+func (c *conn) rest(wait time.Duration) {
+	by := time.Now().Add(wait)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if early := by.Sub(c.idleBy); early < 0 || early > wait/sameTime {
+		c.idleBy = by
+		_ = c.tcp.SetReadDeadline(by)
+	}
+}
+
+// readBy sets another deadline of reads.
+func (c *conn) readBy(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setRead(at)
+}
+
+// setRead is readBy with the lock held.
+func (c *conn) setRead(at time.Time) {
+	c.idleBy = time.Time{}
+	_ = c.tcp.SetReadDeadline(at)
 }
 
 // head reads the rest of a head, and returns its length; 0: it does not fit into the buffer, or is not plain. One
@@ -256,7 +349,7 @@ func (c *conn) head() (end int, ok bool) {
 		}
 		if !waits {
 			waits = true
-			_ = c.tcp.SetReadDeadline(time.Now().Add(c.server.HeaderTime))
+			c.readBy(time.Now().Add(c.server.HeaderTime))
 		}
 		if c.from > 0 {
 			c.from, c.to = 0, copy(*c.buf, begun)
@@ -280,25 +373,26 @@ func (c *conn) refuse() {
 	}
 }
 
-// serve serves a request whose head was read. cancel ends its context.
-func (c *conn) serve(r *http.Request, cancel context.CancelFunc) (more bool) {
-	defer cancel()
+// serve serves a request whose head was read.
+func (c *conn) serve(q *request, r *http.Request) (more bool) {
+	defer q.ctx.end()
 	r.RemoteAddr = c.remote
-	var b *body
+	w := &q.w
+	w.c, w.request, w.of, w.length = c, r, q, -1
 	if r.ContentLength > 0 {
-		b = &body{c: c, left: r.ContentLength}
-		r.Body = b
+		q.body.c, q.body.of, q.body.left = c, q, r.ContentLength
+		r.Body, w.left = &q.body, &q.body
 	}
-	w := &response{c: c, request: r, length: -1, left: b}
-	c.begin(w, cancel)
+	c.begin(q)
+	c.becomes(serving)
 	finished := c.handle(w, r)
 	c.end()
-	cancel()
+	q.ctx.end()
 	if finished {
 		finished = w.finish()
 	}
 	w.release()
-	if !b.discard(finished) {
+	if !w.left.discard(finished) {
 		if finished {
 			c.linger()
 		}
@@ -310,8 +404,7 @@ func (c *conn) serve(r *http.Request, cancel context.CancelFunc) (more bool) {
 	if c.from == c.to {
 		c.put()
 	}
-	c.state.Store(idle)
-	c.server.State(c.client, http.StateIdle)
+	c.becomes(idle)
 	return true
 }
 
@@ -328,12 +421,15 @@ func (c *conn) handle(w *response, r *http.Request) (finished bool) {
 }
 
 // begin marks the beginning of a request.
-func (c *conn) begin(w *response, cancel context.CancelFunc) {
+func (c *conn) begin(q *request) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cancel, c.serving = cancel, w
-	if w.left == nil {
+	c.serving = q
+	if q.w.left == nil {
 		c.arm()
+	}
+	c.mu.Unlock()
+	if c.server.Context.Err() != nil {
+		q.ctx.end()
 	}
 }
 
@@ -342,6 +438,7 @@ func (c *conn) arrived() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.serving != nil {
+		c.serving.body.over = true
 		c.arm()
 	}
 }
@@ -379,9 +476,9 @@ func (c *conn) watch() {
 		c.mu.Unlock()
 		return
 	}
-	over, cancel := make(chan struct{}), c.cancel
+	over, q := make(chan struct{}), c.serving
 	c.watching = over
-	_ = c.tcp.SetReadDeadline(time.Time{})
+	c.setRead(time.Time{})
 	c.mu.Unlock()
 	defer close(over)
 	gone := false
@@ -390,7 +487,7 @@ func (c *conn) watch() {
 		return gone
 	})
 	if gone || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		cancel()
+		q.ctx.end()
 	}
 }
 
@@ -404,7 +501,7 @@ func (c *conn) end() {
 		c.timer.Stop()
 	}
 	if over != nil {
-		_ = c.tcp.SetReadDeadline(time.Unix(1, 0))
+		c.setRead(time.Unix(1, 0))
 	}
 	c.mu.Unlock()
 	if over != nil {
@@ -412,23 +509,22 @@ func (c *conn) end() {
 	}
 }
 
-// deadline sets a deadline of a request. After its end it does nothing: another goroutine may still read its body.
-func (c *conn) deadline(w *response, set func(time.Time) error, at time.Time) error {
+// ifServing calls a function unless the request has ended: another goroutine may still read its body then.
+func (c *conn) ifServing(q *request, do func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.serving != w {
-		return nil
+	if c.serving == q {
+		do()
 	}
-	return set(at)
 }
 
 // fail ends the request, if there is one.
 func (c *conn) fail() {
 	c.mu.Lock()
-	cancel := c.cancel
+	q := c.serving
 	c.mu.Unlock()
-	if cancel != nil {
-		cancel()
+	if q != nil {
+		q.ctx.end()
 	}
 }
 
@@ -437,7 +533,7 @@ func (c *conn) linger() {
 	if half, ok := c.tcp.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
-	_ = c.tcp.SetReadDeadline(time.Now().Add(lingerTime))
+	c.readBy(time.Now().Add(lingerTime))
 	_, _ = io.Copy(io.Discard, onlyReader{c.tcp})
 }
 

@@ -26,9 +26,8 @@ type lab struct {
 	passed chan net.Conn
 	ln     net.Listener
 
-	mu     sync.Mutex
-	states map[net.Conn]http.ConnState
-	count  int // connections that were passed
+	mu    sync.Mutex
+	count int // connections that were passed
 }
 
 // Accept implements net.Listener, for net/http.
@@ -43,34 +42,15 @@ func (l *lab) Accept() (net.Conn, error) {
 func (l *lab) Close() error   { return nil }
 func (l *lab) Addr() net.Addr { return l.ln.Addr() }
 
-func (l *lab) state(c net.Conn, s http.ConnState) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.states[c] = s; s == http.StateClosed || s == http.StateHijacked {
-		delete(l.states, c)
-	}
-}
-
-func (l *lab) is(s http.ConnState, n int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, have := range l.states {
-		if have == s {
-			n--
-		}
-	}
-	return n == 0
-}
-
 func newLab(t *testing.T, h http.Handler, change ...func(*server.Server)) *lab {
 	t.Helper()
 	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{at: ln.Addr().String(), ln: ln, passed: make(chan net.Conn, 100), states: map[net.Conn]http.ConnState{}}
-	l.Server = &server.Server{Handler: h, State: l.state, HeaderTime: time.Minute, IdleTime: time.Minute,
-		Context: func(net.Conn) context.Context { return t.Context() },
+	l := &lab{at: ln.Addr().String(), ln: ln, passed: make(chan net.Conn, 100)}
+	l.Server = &server.Server{Handler: h, Context: context.WithoutCancel(t.Context()), HeaderTime: time.Minute,
+		IdleTime: time.Minute,
 		Pass: func(c net.Conn) {
 			l.mu.Lock()
 			l.count++
@@ -90,7 +70,7 @@ func newLab(t *testing.T, h http.Handler, change ...func(*server.Server)) *lab {
 				return
 			}
 			if tcp, ok := c.(*net.TCPConn); ok {
-				all.Go(func() { l.Serve(c, tcp) })
+				l.Serve(c, tcp)
 			}
 		}
 	})
@@ -421,11 +401,7 @@ func TestSilentClients(t *testing.T) {
 		if _, err := io.Copy(io.Discard, r); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		testwait.For(t, what+": the end of the connection", func() bool {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return len(l.states) == 0
-		})
+		testwait.For(t, what+": the end of the connection", l.Settled)
 	}
 }
 
@@ -496,7 +472,7 @@ func TestShutdown(t *testing.T) {
 	if res, err := http.ReadResponse(quiet, nil); err != nil || res.Close {
 		t.Fatal(res, err)
 	}
-	testwait.For(t, "an idle connection", func() bool { return l.is(http.StateIdle, 1) })
+	testwait.For(t, "an idle connection", l.Settled)
 	one, other := request("/"), request("/")
 	<-begun
 	<-begun

@@ -12,6 +12,10 @@ import (
 // replaces the body of r. Bodies of HTTP/2 without a length have no timeout: they are streams of messages, perhaps (see
 // Whole).
 func Parts(w http.ResponseWriter, r *http.Request, timeout time.Duration) (out http.ResponseWriter, ended func()) {
+	if own, ok := w.(*response); ok {
+		own.patience = timeout
+		return w, func() {}
+	}
 	if r.ProtoMajor != 1 {
 		return stream(w, r, timeout)
 	}
