@@ -13,7 +13,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -33,10 +32,9 @@ import (
 
 // Limits of inference requests. A body is kept until it is sent: the model may be its last field.
 const (
-	inferenceBody   = 10 << 20         // bytes; as in upstream's picker
-	inferenceBodies = 512 << 20        // bytes of all requests at once
-	firstBody       = 8 << 10          // bytes that are reserved at first
-	pickTime        = 90 * time.Second // of an external picker
+	inferenceBody   = 10 << 20  // bytes; as in upstream's picker
+	inferenceBodies = 512 << 20 // bytes of all requests at once
+	firstBody       = 8 << 10   // bytes that are reserved at first
 )
 
 // Reasons of the gateway itself, in the header routing.ReasonHeader.
@@ -307,8 +305,6 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 	if q.served.own != nil {
 		err = q.pickOwn(ctx) // as long as the configuration allows
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, pickTime)
-		defer cancel()
 		var answer *extproc.Answer
 		if answer, err = q.callPicker(ctx); answer != nil {
 			answer.Headers.Apply(w.Header())
@@ -332,8 +328,11 @@ func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 		q.refuse(w, refused.Status(), string(refused.Reason), http.StatusText(refused.Status()))
 		return false
 	}
-	q.refuse(w, http.StatusServiceUnavailable, string(routing.NoEndpoints),
-		http.StatusText(http.StatusServiceUnavailable))
+	status := http.StatusServiceUnavailable
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // of the route
+		status = http.StatusGatewayTimeout
+	}
+	q.refuse(w, status, string(routing.NoEndpoints), http.StatusText(status))
 	return false
 }
 

@@ -8,17 +8,19 @@ import (
 )
 
 // callPicker calls the pool's own picker by ext-proc. A picker that names only endpoints that are not there, such as a
-// pod that has just begun to leave, is called once more, to choose among those that are there. If it does not respond,
-// the pool's failure mode applies.
+// pod that has just begun to leave, is called once more, to choose among those that are there. If it does not decide in
+// time, which is limited for both calls together, the pool's failure mode applies.
 func (q *inferring) callPicker(ctx context.Context) (*extproc.Answer, error) {
 	err := errNoEndpoints
 	if q.served.client != nil {
 		q.prompt.Lose() // the stream may send it later
-		answer, absent, failed := q.callFor(ctx, nil)
+		limited, cancel := context.WithTimeout(ctx, q.served.plan.Picker.Timeout)
+		defer cancel()
+		answer, absent, failed := q.callFor(limited, nil)
 		if absent {
 			if present := q.present(); len(present) > 0 {
 				q.stream.Close()
-				answer, _, failed = q.callFor(ctx, present)
+				answer, _, failed = q.callFor(limited, present)
 			}
 		}
 		if failed == nil {
@@ -29,6 +31,11 @@ func (q *inferring) callPicker(ctx context.Context) (*extproc.Answer, error) {
 	if !q.served.plan.Picker.FailOpen || ctx.Err() != nil {
 		return nil, err
 	}
+	if q.stream != nil { // it has decided, for endpoints that are not there
+		q.stream.Close()
+		q.stream = nil
+	}
+	q.changes, q.parts[0] = extproc.Change{}, q.prompt.Bytes()
 	return nil, q.choose(ctx)
 }
 

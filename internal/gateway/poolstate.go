@@ -44,7 +44,7 @@ func (g *Gateway) PoolStates(namespace string) []explain.PoolState {
 func poolState(p ownPool) explain.PoolState {
 	out := explain.PoolState{Group: p.ref.Pool, Namespace: p.ref.Namespace, Name: p.ref.Name,
 		Models: p.served.plan.Models.Names(), Shed: p.served.plan.Models.Sheds(),
-		DrainProblem: p.served.plan.DrainProblem}
+		DrainProblem: p.served.plan.DrainProblem, PickerProblem: p.served.plan.PickerProblem}
 	if picker := p.served.plan.Picker; picker != nil {
 		out.Picker = fmt.Sprintf("%s/%s:%d", picker.Service.Namespace, picker.Service.Name, picker.Service.Port)
 		out.FailOpen = picker.FailOpen

@@ -22,9 +22,10 @@ type PoolState struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Picker is the Service of the endpoint picker, NAMESPACE/NAME:PORT; empty: carob's own picker.
-	Picker       string `json:"picker,omitempty"`
-	FailOpen     bool   `json:"failOpen,omitempty"`
-	DrainProblem string `json:"drainProblem,omitempty"` // why the annotation for deleted pods has no effect
+	Picker        string `json:"picker,omitempty"`
+	FailOpen      bool   `json:"failOpen,omitempty"`
+	DrainProblem  string `json:"drainProblem,omitempty"`  // why the annotation for deleted pods has no effect
+	PickerProblem string `json:"pickerProblem,omitempty"` // why the annotation for its time has no effect
 	// Models are the model names in InferenceModels and rewrites; nil: there are none, and any name is forwarded.
 	Models []string `json:"models,omitempty"`
 	// Shed means that requests for models without an InferenceModel are refused first under load.
@@ -116,8 +117,10 @@ func (l *Lines) parents(p *Pool) {
 }
 
 func (l *Lines) pool(s *PoolState) {
-	if s.DrainProblem != "" {
-		l.warn("%s", s.DrainProblem)
+	for _, problem := range []string{s.DrainProblem, s.PickerProblem} {
+		if problem != "" {
+			l.warn("%s", problem)
+		}
 	}
 	if s.Picker != "" {
 		instead := "get 503"

@@ -75,6 +75,8 @@ type Pool struct {
 	// annotation is missing, or invalid as DrainProblem says.
 	Drain        *time.Duration
 	DrainProblem string
+	// PickerProblem is why the annotation PickerTimeout has no effect; empty: there is none, or it has.
+	PickerProblem string
 
 	// OfferedAs is the Service through which other gateways call carob's picker; empty: the pool names none.
 	OfferedAs Name
@@ -96,6 +98,7 @@ type PoolPicker struct {
 	// FailOpen means that any endpoint of the pool gets the request when the picker does not respond; otherwise the
 	// request fails.
 	FailOpen bool
+	Timeout  time.Duration // of a decision
 }
 
 func isPool(group, kind string) bool {
@@ -122,6 +125,7 @@ func (p *planner) readPools() {
 			p.picker(pool, ref.Group, ref.Kind, ref.Name, port, ref.FailureMode)
 		}
 		pool.readDrain(in.Annotations)
+		pool.readTimeout(in.Annotations)
 		_, pool.export = in.Annotations[exportAnnotation]
 		p.pools[pool.Ref] = pool
 	}
@@ -132,6 +136,7 @@ func (p *planner) readPools() {
 			p.picker(pool, ref.Group, ref.Kind, ref.Name, or(ref.PortNumber, pickerPort), ref.FailureMode)
 		}
 		pool.readDrain(in.Annotations)
+		pool.readTimeout(in.Annotations)
 		p.pools[pool.Ref] = pool
 	}
 	p.readModels()
