@@ -11,14 +11,18 @@
 // With -stages, it measures the decision, the binding, and the event of a pod one after the other
 // instead, without a scheduler.
 //
+// With -writes, it also measures a client that makes the requests of a scheduler and decides nothing.
+//
 // It prints, for each case and scheduler, the pods bound per second between the first and
-// the last binding, and what one pod took of the scheduler's processor time.
+// the last binding, and from its start to the last one; what one pod took of the scheduler's processor time; and the
+// decisions per second of the time that the scheduler says they took.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -34,20 +38,31 @@ import (
 	"carob/test/bench/standalone"
 )
 
-// child, as the first argument, makes this program carob's scheduler; its kubeconfig follows.
-const child = "run-scheduler"
+// The first argument that makes this program carob's scheduler, or the client that only writes. The kubeconfig
+// follows, and of the scheduler the address of its metrics.
+const (
+	child       = "run-scheduler"
+	writerChild = "write-alone"
+)
 
 func main() {
 	command.Main("scheduler", func(ctx context.Context) error {
-		if len(os.Args) == 3 && os.Args[1] == child {
-			return schedule(ctx, os.Args[2])
+		switch {
+		case len(os.Args) == 4 && os.Args[1] == child:
+			return schedule(ctx, os.Args[2], os.Args[3])
+		case len(os.Args) == 3 && os.Args[1] == writerChild:
+			return writeAlone(ctx, os.Args[2])
 		}
 		return run(ctx)
 	})
 }
 
 // schedule is carob's scheduler as a process.
-func schedule(ctx context.Context, kubeconfig string) error {
+func schedule(ctx context.Context, kubeconfig, metrics string) error {
+	scheduler.RegisterMetrics()
+	if err := serveMetrics(metrics); err != nil {
+		return err
+	}
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -66,6 +81,7 @@ func run(ctx context.Context) error {
 	upstream := flag.String("upstream", "", "program of upstream's kube-scheduler; empty: carob's only")
 	inside := flag.Bool("inside", true, "measure carob's scheduler in the API server's process, too")
 	profile := flag.String("cpuprofile", "", "write a profile of that to a file")
+	writes := flag.Bool("writes", true, "measure a client that only writes, too")
 	stages := flag.Bool("stages", false, "measure the parts of a pod's way one after the other instead")
 	limit := flag.Duration("limit", 5*time.Minute, "longest time for one case and scheduler")
 	flag.Parse()
@@ -89,20 +105,35 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kinds := []kind{{name: "carob", command: []string{self, child, b.kubeconfig}}}
+	metrics, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(metrics)
+	if err != nil {
+		return err
+	}
+	kinds := []kind{{name: "carob", metrics: "http://" + metrics + "/metrics",
+		command: []string{self, child, b.kubeconfig, metrics}}}
 	if *inside {
+		scheduler.RegisterMetrics()
 		kinds = append([]kind{{name: "carob, inside", profile: *profile}}, kinds...)
+	}
+	if *writes {
+		kinds = append(kinds, kind{name: "writes alone", command: []string{self, writerChild, b.kubeconfig}})
 	}
 	if *upstream != "" {
 		kinds = append(kinds,
-			kind{name: "upstream", command: []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false",
-				"--kube-api-qps=5000", "--kube-api-burst=5000",
-				"--secure-port=0", "--authentication-skip-lookup", "-v=0"}})
+			kind{name: "upstream", metrics: "https://" + metrics + "/metrics",
+				command: []string{*upstream, "--kubeconfig", b.kubeconfig, "--leader-elect=false",
+					"--kube-api-qps=5000", "--kube-api-burst=5000", "--cert-dir", dir,
+					"--bind-address", host, "--secure-port", port, "--authentication-skip-lookup",
+					"--authorization-always-allow-paths=/metrics", "-v=0"}})
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(out,
-		"case (%d nodes, %d pods)\tscheduler\tbound\tpods/s\tprocessor time a pod\tpods per second of it\n", *nodes,
-		*pods)
+		"case (%d nodes, %d pods)\tscheduler\tbound\tpods/s\tfrom its start\tprocessor time a pod\tpods per second of it"+
+			"\tdecisions\tper second\n", *nodes, *pods)
 	for name := range strings.SplitSeq(*names, ",") {
 		i := slices.IndexFunc(cases(), func(c workload) bool { return c.name == name })
 		if i < 0 {
@@ -115,13 +146,17 @@ func run(ctx context.Context) error {
 				return fmt.Errorf("%s, %s: %w", name, k.name, err)
 			}
 			rates = append(rates, r)
-			fmt.Fprintf(out, "%s\t%s\t%d\t%.0f\t%v\t%.0f\n", name, k.name, r.bound, r.rate,
-				r.each.Round(time.Microsecond), float64(time.Second)/float64(r.each))
+			fmt.Fprintf(out, "%s\t%s\t%d\t%.0f\t%.0f\t%v\t%.0f\t%.0f\t%.0f\n", name, k.name, r.bound, r.rate, r.whole,
+				r.each.Round(time.Microsecond), float64(time.Second)/float64(r.each), r.decisions.n, r.decisions.rate())
 		}
 		for i, r := range rates[:len(rates)-1] {
 			if last := rates[len(rates)-1]; *upstream != "" && last.rate > 0 {
-				fmt.Fprintf(out, "%s\tratio of %s\t\t%.1f\t%.2f\t\n", name, kinds[i].name, r.rate/last.rate,
-					float64(r.each)/float64(last.each))
+				decided := 0.0
+				if last.decisions.n > 0 {
+					decided = r.decisions.rate() / last.decisions.rate()
+				}
+				fmt.Fprintf(out, "%s\tratio of %s\t\t%.1f\t%.1f\t%.2f\t\t\t%.1f\n", name, kinds[i].name, r.rate/last.rate,
+					r.whole/last.whole, float64(r.each)/float64(last.each), decided)
 			}
 		}
 		if err := out.Flush(); err != nil {

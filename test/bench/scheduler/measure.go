@@ -27,6 +27,7 @@ const namespace = "bench"
 type kind struct {
 	name    string
 	command []string // nil: in this process
+	metrics string   // URL; empty: of this process, or none
 	profile string
 }
 
@@ -79,7 +80,10 @@ func (b *bench) run(ctx context.Context, k kind, log *os.File) (pid int, ended c
 type result struct {
 	bound int
 	rate  float64       // pods/s between the first and the last binding
+	whole float64       // pods/s from the start of the scheduler to the last binding
 	each  time.Duration // of the scheduler's processor time, for one pod
+
+	decisions decisions
 }
 
 // parallel calls f for 0…n-1 from 32 goroutines, and returns the first error.
@@ -155,7 +159,13 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 	if err != nil {
 		return r, err
 	}
-	began := processor.Time(os.Getpid())
+	var decided decisions
+	if k.command == nil {
+		if decided, err = readDecisions(ctx, ""); err != nil {
+			return r, err
+		}
+	}
+	began, started := processor.Time(os.Getpid()), time.Now()
 	pid, ended, end, err := b.run(ctx, k, log)
 	if err != nil {
 		return r, err
@@ -180,8 +190,17 @@ func (b *bench) measure(ctx context.Context, k kind, c workload, pods int, limit
 		if err := b.eventsOf(ctx, before, got.bound); err != nil {
 			return r, err
 		}
-		return result{bound: got.bound, rate: float64(got.bound-1) / took.Seconds(),
-			each: (processor.Time(pid) - began) / time.Duration(got.bound)}, nil
+		r = result{bound: got.bound, rate: float64(got.bound-1) / took.Seconds(),
+			whole: float64(got.bound) / got.last.Sub(started).Seconds(),
+			each:  (processor.Time(pid) - began) / time.Duration(got.bound)}
+		if k.metrics != "" || k.command == nil {
+			now, err := readDecisions(ctx, k.metrics)
+			if err != nil {
+				return r, err
+			}
+			r.decisions = now.since(decided)
+		}
+		return r, nil
 	}
 }
 
