@@ -63,6 +63,9 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *
 	return c, nil
 }
 
+// answers is how long a node has for the refusal of a new pod; times of creation are whole seconds.
+const answers = 2 * time.Second
+
 func key(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 func (c *Controller) nodeOf(pod *corev1.Pod) *corev1.Node {
@@ -149,7 +152,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		}
 		return 0, nil
 	}
-	if wait := at.Sub(now); wait > 0 {
+	if wait := latest(at, untilRefused(pod)).Sub(now); wait > 0 {
 		return wait, nil
 	}
 	c.events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s", key)
@@ -159,6 +162,23 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		metrics.EvictionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
 	}
 	return 0, err
+}
+
+// untilRefused returns the time until which the node of a pod may refuse it. A pod that was created for a node with the
+// taint is refused by the node itself, and its controller waits longer with each refusal. If the pod was deleted before
+// that, the controller would make the next one at once.
+func untilRefused(pod *corev1.Pod) time.Time {
+	if pod.Status.StartTime != nil || pod.Status.Phase != corev1.PodPending {
+		return time.Time{}
+	}
+	return pod.CreationTimestamp.Add(answers)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // evict sets a condition with the reason and deletes the pod with its own grace period (L7.163).

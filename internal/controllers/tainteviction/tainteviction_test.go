@@ -120,6 +120,38 @@ func TestRefusedPodsStay(t *testing.T) {
 	}, node(), refused, ended)
 }
 
+// A pod that was created for a tainted node is left to the node for a moment: its refusal makes the pod's controller
+// wait. A node that does not answer delays the eviction, which a new pod of the same controller cannot repeat faster.
+func TestNewPodsAreRefusedFirst(t *testing.T) {
+	created := func(name string) *corev1.Pod {
+		p := pod(name, 0)
+		p.CreationTimestamp, p.Status.Phase = metav1.NewTime(time.Now().Truncate(time.Second)), corev1.PodPending
+		return p
+	}
+	inWorld(t, func(w *world) {
+		w.setTaints(noExecute())
+		started := created("started")
+		started.Status.StartTime = &started.CreationTimestamp
+		pods := []*corev1.Pod{created("refused"), created("unanswered"), started}
+		for _, p := range pods {
+			if _, err := w.CoreV1().Pods("ns").Create(w.Context(), p, metav1.CreateOptions{}); err != nil {
+				w.Fatal(err)
+			}
+		}
+		if !w.exists("refused") || !w.exists("unanswered") || w.exists("started") {
+			t.Error("only the pod that the node has accepted must go at once")
+		}
+		pods[0].Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "TaintToleration"}
+		if _, err := w.CoreV1().Pods("ns").UpdateStatus(w.Context(), pods[0], metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(answers)
+		if !w.exists("refused") || w.exists("unanswered") {
+			t.Error("the refused pod must stay, the other one must go")
+		}
+	}, node())
+}
+
 // Changes of a pod or node do not restart its tolerationSeconds.
 func TestTolerationSecondsAreNotRestarted(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"os"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,9 +34,11 @@ func writeAlone(ctx context.Context, kubeconfig string) error {
 	}
 	var waiting, low []*corev1.Pod
 	for i := range pods.Items {
-		if p := &pods.Items[i]; p.Spec.NodeName != "" {
+		switch p := &pods.Items[i]; {
+		case p.Labels["churn"] != "": // it comes and goes
+		case p.Spec.NodeName != "":
 			low = append(low, p)
-		} else {
+		default:
 			waiting = append(waiting, p)
 		}
 	}
@@ -73,10 +73,9 @@ func writeAlone(ctx context.Context, kubeconfig string) error {
 			return w.event(ctx, waiting[i], "1", on[i])
 		})
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	if err == nil {
+		<-ctx.Done()
 	}
-	<-ctx.Done()
 	return err
 }
 
