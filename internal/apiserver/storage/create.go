@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -84,32 +88,100 @@ func fillMember(cfg config.ServerConfig, dir string) error {
 	if err := errors.Join(err, w.Close()); err != nil {
 		return err
 	}
-	if err := released(logs); err != nil {
+	if err := released(logs, lockTime); err != nil {
 		return err
 	}
 	return syncDirs(cfg, snap, logs, dir)
 }
 
-// released waits until no process has the lock of a closed log. A lock belongs to the open file, and a process that
-// carob starts meanwhile has all of carob's open files until it runs its program: etcd, which only tries to lock the
-// log, would take it for that of another etcd.
-func released(logs string) error {
+// lockTime is how long a process may have the lock of a new log. One that carob starts has it for a moment.
+const lockTime = 30 * time.Second
+
+// released waits until no process has the lock of a closed log, at most for the given time. A lock belongs to the open
+// file, and a process that carob starts meanwhile has all of carob's open files until it runs its program: etcd, which
+// only tries to lock the log, would take it for that of another etcd.
+func released(logs string, within time.Duration) error {
 	names, err := filepath.Glob(filepath.Join(logs, "*.wal"))
 	if err != nil {
 		return err
 	}
-	syscall.ForkLock.RLock() // nobody inherits the file that is opened here
-	defer syscall.ForkLock.RUnlock()
+	end := time.NewTimer(within)
+	defer end.Stop()
 	for _, name := range names {
-		f, err := fileutil.LockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
-		if err != nil {
-			return fmt.Errorf("wait for the lock of %s: %w", name, err)
-		}
-		if err := f.Close(); err != nil {
-			return fmt.Errorf("wait for the lock of %s: %w", name, err)
+		for {
+			free, err := isFree(name)
+			if err == nil && free {
+				break
+			}
+			if err == nil {
+				err = awaitLock(name, end.C)
+			}
+			if err != nil {
+				return fmt.Errorf("wait for the lock of %s: %w", name, err)
+			}
 		}
 	}
 	return nil
+}
+
+// isFree reports whether no process has the lock of a file.
+func isFree(name string) (bool, error) {
+	syscall.ForkLock.RLock() // nobody inherits the file that is opened here
+	defer syscall.ForkLock.RUnlock()
+	f, err := fileutil.TryLockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, f.Close()
+}
+
+// awaitLock waits until the lock of a file is free once. If the time is up first, a goroutine goes on waiting; carob
+// ends with the error.
+func awaitLock(name string, end <-chan time.Time) error {
+	free := make(chan error, 1)
+	go func() {
+		f, err := fileutil.LockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
+		if err == nil {
+			err = f.Close()
+		}
+		free <- err
+	}()
+	select {
+	case err := <-free:
+		return err
+	case <-end:
+		return fmt.Errorf("%s has it; end that process and start carob again", holders(name))
+	}
+}
+
+// holders are the other processes that have a file open.
+func holders(name string) string {
+	file, err := os.Stat(name)
+	if err != nil {
+		return "an unknown process"
+	}
+	var list []string
+	links, _ := filepath.Glob("/proc/[0-9]*/fd/*") // what cannot be read is not listed
+	for _, link := range links {
+		pid := strings.Split(link, "/")[2]
+		if target, err := os.Readlink(link); err != nil || filepath.Base(target) != filepath.Base(name) ||
+			pid == strconv.Itoa(os.Getpid()) {
+			continue
+		}
+		open, err := os.Stat(link)
+		command, _ := os.ReadFile("/proc/" + pid + "/comm") // it may have ended
+		what := fmt.Sprintf("process %s (%q)", pid, strings.TrimSpace(string(command)))
+		if err == nil && os.SameFile(open, file) && !slices.Contains(list, what) {
+			list = append(list, what)
+		}
+	}
+	if len(list) == 0 {
+		return "a process that is not visible"
+	}
+	return strings.Join(list, " or ")
 }
 
 // joins is the first entry of a log: the member becomes one.

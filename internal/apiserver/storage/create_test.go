@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
@@ -172,7 +173,7 @@ func TestLogLockedByAProcessThatStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- released(dir) }()
+	go func() { done <- released(dir, time.Hour) }()
 	for waits := false; !waits; { // /proc/locks marks those who wait for a lock
 		locks, err := os.ReadFile("/proc/locks")
 		if err != nil {
@@ -192,6 +193,10 @@ func TestLogLockedByAProcessThatStarts(t *testing.T) {
 		default:
 		}
 		runtime.Gosched()
+	}
+	if err := released(dir, time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf(`process %d ("cat") has it`, child.Process.Pid)) {
+		t.Errorf("a lock that is never free: %v", err)
 	}
 	if err := errors.Join(in.Close(), child.Wait(), <-done); err != nil {
 		t.Fatal(err)
