@@ -423,13 +423,18 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err := m.releaseRemote(ctx, uid); err != nil {
 		return err
 	}
-	if err := removetree.All(m.podDir(uid)); err != nil {
-		return err
-	}
-	if m.cfg.CSI != nil { // after the mounts of sub-paths, which are mounts of these volumes
+	if m.cfg.CSI != nil {
+		// The mounts of sub-paths go first, which are mounts of these volumes. That the pod has a ReadWriteOncePod volume
+		// is on record until the driver has released it.
+		if err := m.removeAllBut(uid, singleDir); err != nil {
+			return err
+		}
 		if err := m.cfg.CSI.Release(ctx, uid); err != nil {
 			return err
 		}
+	}
+	if err := removetree.All(m.podDir(uid)); err != nil {
+		return err
 	}
 	m.mu.Lock()
 	delete(m.pods, uid)
@@ -437,6 +442,22 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	maps.DeleteFunc(m.single, func(_ string, user types.UID) bool { return user == uid })
 	m.mu.Unlock()
 	return ctx.Err()
+}
+
+// removeAllBut deletes what is in the pod's directory, except for one entry.
+func (m *Manager) removeAllBut(uid types.UID, kept string) error {
+	entries, err := os.ReadDir(m.podDir(uid))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the volumes of a pod: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() != kept {
+			if err := removetree.All(filepath.Join(m.podDir(uid), e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // OnDisk lists the pods that have something on disk, for the clean-up at start.

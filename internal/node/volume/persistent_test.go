@@ -177,6 +177,66 @@ func TestSinglePod(t *testing.T) {
 	}
 }
 
+// stuck is a node whose CSI driver does not release volumes.
+type stuck struct {
+	fullNode
+
+	gone bool // it does
+}
+
+func (s *stuck) Release(context.Context, types.UID) error {
+	if !s.gone {
+		return errors.New("the driver is away")
+	}
+	return nil
+}
+
+// A ReadWriteOncePod volume stays with its pod as long as the driver has not released it, also when the agent starts
+// again (never), and goes when it is (late, twice). Without the list of pods nobody gets the volume.
+func TestSinglePodThatStays(t *testing.T) {
+	w, s, driver := newWorld(t), bound(t.TempDir()), &stuck{}
+	s.volumes["pv"].Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	w.cfg.Persistent, w.cfg.CSI = s, driver
+	if err := w.Prepare(t.Context(), podWithClaim("p1")); err != nil {
+		t.Fatal(err)
+	}
+	again := func() {
+		w.Manager = w.restart()
+		w.cfg.Persistent, w.cfg.CSI = s, driver
+	}
+	for range 2 {
+		if err := w.Remove(t.Context(), "p1"); err == nil {
+			t.Fatal("the pod's volumes were removed without the driver")
+		}
+		if err := w.Prepare(t.Context(), podWithClaim("p2")); err == nil ||
+			!strings.Contains(err.Error(), "already in use by another pod") {
+			t.Errorf("the second pod: %v", err)
+		}
+		again()
+	}
+	driver.gone = true
+	for range 2 {
+		if err := w.Remove(t.Context(), "p1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(w.podDir("p3"), singleDir)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o700), os.WriteFile(dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if err := w.Prepare(t.Context(), podWithClaim("p2")); err == nil ||
+		!strings.Contains(err.Error(), "find the ReadWriteOncePod volumes of pods") {
+		t.Errorf("with an unreadable list: %v", err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Prepare(t.Context(), podWithClaim("p2")); err != nil {
+		t.Error(err)
+	}
+}
+
 // Mount options make a mount of the pod's own, which goes with the pod and leaves the data.
 func TestMountOptions(t *testing.T) {
 	w, data := newWorld(t), t.TempDir()
