@@ -1,8 +1,10 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -198,6 +200,32 @@ func TestStartEvents(t *testing.T) {
 		"Warning CheckLimitsForResolvConf Resolv.conf file '/etc/resolv.conf' contains search line consisting of more than 29 domains!") {
 		t.Error(got)
 	}
+}
+
+// S11.123: limits that cannot be set at the start are tried each minute: they are set late, or never.
+func TestLimitsAreSetLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		record := func(e nodeEvent) { said = append(said, e.kind+" "+e.reason) }
+		began, tries := time.Now(), 0
+		enforceAgain(t.Context(), func() error {
+			if tries++; tries < 3 {
+				return errors.New("device or resource busy")
+			}
+			return nil
+		}, record)
+		const failed, set = "Warning FailedNodeAllocatableEnforcement", "Normal NodeAllocatableEnforced"
+		if want := []string{failed, failed, set}; !slices.Equal(said, want) || time.Since(began) != 3*time.Minute {
+			t.Errorf("after %v: %v, want %v", time.Since(began), said, want)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour+time.Second)
+		defer cancel()
+		said = nil
+		enforceAgain(ctx, func() error { return errors.New("device or resource busy") }, record)
+		if len(said) != 60 {
+			t.Errorf("%d tries in an hour", len(said))
+		}
+	})
 }
 
 // L10.16: a pod whose change requires features that the node lacks gets an event; other changes get none.

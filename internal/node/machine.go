@@ -31,26 +31,27 @@ import (
 
 // machine is the agent's state of the machine, without the pods.
 type machine struct {
-	started  time.Time
-	client   kubernetes.Interface
-	attacher runtime.Attacher       // nil: the runtime has none
-	counter  runtime.Counter        // nil: the runtime has none
-	handlers runtime.HandlerWatcher // nil: no handler has a runtime of its own
-	hardware nodeobject.Machine
-	meter    *metrics.Meter
-	cgroups  *podcgroups.Manager
-	events   *events.Recorder
-	health   *health
-	facts    *facts
-	known    *nodeobject.Known // the Node object
-	reporter *nodeobject.Reporter
-	shortage *eviction.Shortage
-	shutdown *shutdown.Manager // nil: no time is configured for it
-	rotator  *logs.Rotator
-	links    *logs.Links
-	devices  *devices.Manager // nil: none
-	csi      *csi.Manager     // nil: there are no CSI drivers
-	pinning  *pinning.Manager // nil: no container has CPUs or NUMA nodes of its own
+	started   time.Time
+	client    kubernetes.Interface
+	attacher  runtime.Attacher       // nil: the runtime has none
+	counter   runtime.Counter        // nil: the runtime has none
+	handlers  runtime.HandlerWatcher // nil: no handler has a runtime of its own
+	hardware  nodeobject.Machine
+	unlimited bool // the limits across pods could not be set
+	meter     *metrics.Meter
+	cgroups   *podcgroups.Manager
+	events    *events.Recorder
+	health    *health
+	facts     *facts
+	known     *nodeobject.Known // the Node object
+	reporter  *nodeobject.Reporter
+	shortage  *eviction.Shortage
+	shutdown  *shutdown.Manager // nil: no time is configured for it
+	rotator   *logs.Rotator
+	links     *logs.Links
+	devices   *devices.Manager // nil: none
+	csi       *csi.Manager     // nil: there are no CSI drivers
+	pinning   *pinning.Manager // nil: no container has CPUs or NUMA nodes of its own
 }
 
 // newMachine reads the facts of machine and runtime. It completes cfg with them, and counts the

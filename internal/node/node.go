@@ -98,6 +98,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		drive(eviction.NewNotices(*p.cfg.Eviction, p.reporter.Wake).Run)
 	}
 	drive(p.watchOOM)
+	drive(p.enforceLimits)
 	drive(p.watchHandlers)
 	if p.shutdown != nil {
 		drive(func(ctx context.Context) { p.shutdown.Run(ctx, p.pods) })

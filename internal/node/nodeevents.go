@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/status"
@@ -54,16 +55,49 @@ func startEvents(h host) []nodeEvent {
 			"The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) "+
 				"might be swapped to disk and should no longer be considered secure.")
 	}
-	if h.enforce != nil {
-		warn("FailedNodeAllocatableEnforcement", h.enforce.Error())
-	} else {
-		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced",
-			"Updated Node Allocatable limit across pods"})
-	}
+	list = append(list, enforcement(h.enforce))
 	for _, r := range h.reserved {
 		list = append(list, nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced", r.Message()})
 	}
 	return list
+}
+
+// enforcement is the event about the limits across pods (S11.123).
+func enforcement(err error) nodeEvent {
+	if err != nil {
+		return nodeEvent{corev1.EventTypeWarning, "FailedNodeAllocatableEnforcement", err.Error()}
+	}
+	return nodeEvent{corev1.EventTypeNormal, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods"}
+}
+
+// enforceAgain sets the limits across pods, which could not be set at the start: the pods may have used more than they
+// may. It tries each minute until it succeeds.
+func enforceAgain(ctx context.Context, enforce func() error, record func(nodeEvent)) {
+	again := time.NewTicker(time.Minute)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+		err := enforce()
+		record(enforcement(err))
+		if err == nil {
+			return
+		}
+	}
+}
+
+func (p *parts) enforce() error {
+	return p.cgroups.Enforce(p.hardware.Capacity, p.cfg.limitOfPods(p.hardware))
+}
+
+func (p *parts) enforceLimits(ctx context.Context) {
+	if !p.unlimited {
+		return
+	}
+	enforceAgain(ctx, p.enforce, func(e nodeEvent) { p.events.Node(e.kind, e.reason, e.message) })
 }
 
 // recordStart records the events about the node when the agent starts.
@@ -71,9 +105,10 @@ func (p *parts) recordStart(machine nodeobject.Machine, facts *spec.Node) {
 	h := host{
 		cgroupV2: p.cgroups.V2(), resolverFile: p.facts.resolverFile, resolver: facts.Resolver,
 		domain: p.cfg.ClusterDomain,
-		swap:   machine.Info.Swap != nil, enforce: p.cgroups.Enforce(machine.Capacity, p.cfg.limitOfPods(machine)),
+		swap:   machine.Info.Swap != nil, enforce: p.enforce(),
 		reserved: p.cfg.Reservations,
 	}
+	p.unlimited = h.enforce != nil
 	if h.swap {
 		h.noswap = tmpfsHasNoswap()
 	}
