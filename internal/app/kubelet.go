@@ -86,7 +86,7 @@ func kubeletSettings(in *instance.Instance, cfg *node.Config) error {
 	if err := pinningSettings(k, cfg); err != nil {
 		return err
 	}
-	cfg.MemoryNotices = k.KernelMemcgNotification
+	cfg.MemoryNotifications = k.KernelMemcgNotification
 	cfg.LogMaxSize = kubeletconfig.LogSize(k)
 	if n := k.ContainerLogMaxFiles; n != nil {
 		cfg.LogMaxFiles = int(*n)

@@ -87,7 +87,7 @@ func (m *machine) pin(pod *corev1.Pod) *podlife.Rejection {
 
 func needs(pod *corev1.Pod) placement.Needs {
 	missing, err := nodeobject.MissingFeatures(pod)
-	return placement.Needs{AppArmor: spec.WantsAppArmor(pod), Missing: missing, Unknown: err}
+	return placement.Needs{AppArmor: spec.RequestsAppArmor(pod), Missing: missing, Unknown: err}
 }
 
 // count updates the ledger to these pods.

@@ -102,8 +102,8 @@ type Config struct {
 
 	Eviction *eviction.Config      // nil: upstream's hard thresholds (L7.145)
 	ImageGC  *eviction.ImagePolicy // nil: upstream's (L7.133)
-	// MemoryNotices: memory is looked at also when the kernel reports that it may be short (S11.75).
-	MemoryNotices bool
+	// MemoryNotifications: memory is looked at also when the kernel reports that it may be short (S11.75).
+	MemoryNotifications bool
 
 	// ShutdownGrace is how long a shutdown of the machine waits for pods, and
 	// ShutdownCritical how much of that is for critical ones (L7.155); 0: it does not wait.

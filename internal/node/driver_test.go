@@ -56,7 +56,7 @@ func TestCriticalPodPreempts(t *testing.T) {
 				t.Errorf("%s: %s %q %v", name, st.Reason, st.Message, st.Conditions)
 			}
 		}
-		if !w.sawEvent("Warning Preempting: Preempted in order to admit critical pod") {
+		if !w.hasEvent("Warning Preempting: Preempted in order to admit critical pod") {
 			t.Errorf("no event: %v", w.events)
 		}
 	})
@@ -95,10 +95,10 @@ func TestLogsAreRemovedWithTheObject(t *testing.T) {
 		w.api.put(webPod("a"))
 		settle(time.Millisecond)
 		w.api.mu.Lock()
-		tell := w.api.changed
+		forward := w.api.changed
 		w.api.changed = func(pod *corev1.Pod, deleted bool) {
 			if !deleted {
-				tell(pod, false)
+				forward(pod, false)
 			}
 		}
 		w.api.mu.Unlock()
@@ -129,7 +129,7 @@ func TestLifeOfAPod(t *testing.T) {
 		}
 		for _, e := range []string{"Normal Pulled: ", "Normal Created: Container created",
 			"Normal Started: Container started"} {
-			if !w.sawEvent(e) {
+			if !w.hasEvent(e) {
 				t.Errorf("no event %q in %v", e, w.events)
 			}
 		}
@@ -187,7 +187,7 @@ func TestDeletionAbortsAPull(t *testing.T) {
 		w.api.put(pod)
 		settle(time.Minute)
 		w.mustBe("a", corev1.PodPending)
-		if !w.sawEvent(`Pulling image "big"`) {
+		if !w.hasEvent(`Pulling image "big"`) {
 			t.Fatalf("events %v", w.events)
 		}
 		w.deleteGracefully("a", 30)
@@ -366,7 +366,7 @@ func TestExitWhileDown(t *testing.T) {
 }
 
 // An exit is acted on at once with events, and within a second without them (L8.1); the status shows it a moment later.
-func TestExitIsNoticed(t *testing.T) {
+func TestExitIsObserved(t *testing.T) {
 	for name, within := range map[string]time.Duration{"events": time.Millisecond,
 		"no events": 1100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -449,7 +449,7 @@ func TestNodeIsFull(t *testing.T) {
 			s.Message != "Pod was rejected: Node has reached its volume attachment limit" {
 			t.Errorf("reason %q, message %q", s.Reason, s.Message)
 		}
-		if !w.sawEvent("Warning VolumeAttachmentLimitExceeded: Node has reached its volume attachment limit") {
+		if !w.hasEvent("Warning VolumeAttachmentLimitExceeded: Node has reached its volume attachment limit") {
 			t.Errorf("no event tells: %q", w.events)
 		}
 		if n := w.runtime.count("CreateContainer"); n != 0 {
@@ -470,7 +470,7 @@ func TestRuntimeOutage(t *testing.T) {
 		defer w.stop()
 		w.api.put(webPod("a"))
 		settle(time.Minute)
-		if !w.sawEvent("FailedSync: error determining status: ") {
+		if !w.hasEvent("FailedSync: error determining status: ") {
 			t.Errorf("events %v", w.events)
 		}
 		w.runtime.mu.Lock()
@@ -570,7 +570,7 @@ func TestRuntimeClass(t *testing.T) {
 		w.mustBe("default", corev1.PodRunning)
 		w.mustBe("vm", corev1.PodRunning)
 		w.mustBe("gone", corev1.PodPending)
-		if !w.sawEvent(`FailedCreatePodSandBox`) || !w.sawEvent(`runtimeclasses.node.k8s.io "gone" not found`) {
+		if !w.hasEvent(`FailedCreatePodSandBox`) || !w.hasEvent(`runtimeclasses.node.k8s.io "gone" not found`) {
 			t.Errorf("nobody was told: %v", w.events)
 		}
 		got := map[string]string{}

@@ -44,7 +44,7 @@ type facts struct {
 	reported       string
 }
 
-func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, tell func(message string)) *facts {
+func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, report func(message string)) *facts {
 	f := &facts{
 		base: spec.Node{
 			Name: cfg.Name, Hostname: m.Hostname, ClusterDomain: cfg.ClusterDomain, NoClusterDNS: cfg.NoClusterDNS,
@@ -52,7 +52,7 @@ func newFacts(ctx context.Context, cfg *Config, m nodeobject.Machine, v2 bool, t
 			Allocatable: m.Allocatable(), CgroupV2: v2,
 			SeccompDefault: cfg.SeccompDefault, NetRaw: cfg.NetRaw, ThermalEvents: thermalEvents(cpuDir),
 		},
-		hostIPs: cfg.HostIPs, report: tell, log: klog.FromContext(ctx),
+		hostIPs: cfg.HostIPs, report: report, log: klog.FromContext(ctx),
 		resolv: followed{name: resolvConf}, behind: followed{name: resolvedConf}, hosts: followed{name: hostsFile},
 	}
 	if cfg.ResolvConf != "" {

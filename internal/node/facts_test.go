@@ -33,10 +33,10 @@ func TestFactsFollowTheHost(t *testing.T) {
 		}
 	}
 	ips := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-	var told []string
+	var reports []string
 	f := newFacts(t.Context(), &Config{HostIPs: func() []netip.Addr { return ips }, ClusterDomain: "cluster.local"},
 		nodeobject.Machine{Capacity: corev1.ResourceList{}}, false,
-		func(m string) { told = append(told, m) })
+		func(m string) { reports = append(reports, m) })
 	f.resolv.name, f.behind.name, f.hosts.name, f.log = path("resolv"), path("behind"), path("hosts"), klog.Background()
 
 	expect := func(servers, hosts string, addresses ...string) {
@@ -82,8 +82,8 @@ func TestFactsFollowTheHost(t *testing.T) {
 		f.node()
 	}
 	want := "Resolv.conf file '" + path("resolv") + "' contains search line consisting of more than 29 domains!"
-	if len(told) != 1 || told[0] != want {
-		t.Errorf("told %q", told)
+	if len(reports) != 1 || reports[0] != want {
+		t.Errorf("told %q", reports)
 	}
 }
 

@@ -418,8 +418,8 @@ func (a *fakeAPI) Pods(string) corev1client.PodInterface { return a }
 
 var podResource = corev1.Resource("pods")
 
-// tell sends events in the order of the writes, as a watch does. The caller holds mu.
-func (a *fakeAPI) tell(pod *corev1.Pod, deleted bool) {
+// notify sends events in the order of the writes, as a watch does. The caller holds mu.
+func (a *fakeAPI) notify(pod *corev1.Pod, deleted bool) {
 	changed := a.changed
 	a.news = append(a.news, func() { changed(pod, deleted) })
 	if len(a.news) == 1 {
@@ -444,7 +444,7 @@ func (a *fakeAPI) store(pod *corev1.Pod) *corev1.Pod {
 	a.version++
 	pod.ResourceVersion = strconv.Itoa(a.version)
 	a.pods[pod.Name] = pod
-	a.tell(pod, false)
+	a.notify(pod, false)
 	return pod.DeepCopy()
 }
 
@@ -509,7 +509,7 @@ func (a *fakeAPI) Delete(_ context.Context, name string, o metav1.DeleteOptions)
 	}
 	a.note("delete grace=%d phase=%s", *o.GracePeriodSeconds, pod.Status.Phase)
 	delete(a.pods, name)
-	a.tell(pod, true)
+	a.notify(pod, true)
 	return nil
 }
 

@@ -93,8 +93,8 @@ func TestStalledRuntime(t *testing.T) {
 // A check that hangs has failed, and is not started again meanwhile.
 func TestCheckThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		release, asked := make(chan struct{}), 0
-		check := inTime(func() error { asked++; <-release; return nil })
+		release, calls := make(chan struct{}), 0
+		check := inTime(func() error { calls++; <-release; return nil })
 		for range 2 {
 			if check() == nil {
 				t.Error("it hangs and is healthy")
@@ -102,8 +102,8 @@ func TestCheckThatHangs(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if err := check(); err != nil || asked != 2 {
-			t.Errorf("%v, asked %d times", err, asked)
+		if err := check(); err != nil || calls != 2 {
+			t.Errorf("%v, asked %d times", err, calls)
 		}
 	})
 }
@@ -159,7 +159,7 @@ func TestSwapNeedsVersion2(t *testing.T) {
 
 // L10.70, L10.75, L10.77: the events about the node at the start of an agent.
 func TestStartEvents(t *testing.T) {
-	say := func(h host) string {
+	eventsOf := func(h host) string {
 		var lines []string
 		for _, e := range startEvents(h) {
 			lines = append(lines, e.kind+" "+e.reason+" "+e.message)
@@ -184,11 +184,11 @@ func TestStartEvents(t *testing.T) {
 		if c.want != "" {
 			want += "\n" + c.want
 		}
-		if got := say(c.host); got != want+"\n"+enforced {
+		if got := eventsOf(c.host); got != want+"\n"+enforced {
 			t.Errorf("%+v:\n%s\nwant\n%s", c.host, got, want)
 		}
 	}
-	failed := say(host{cgroupV2: true, enforce: errors.New("no")})
+	failed := eventsOf(host{cgroupV2: true, enforce: errors.New("no")})
 	if failed != began+"\nWarning FailedNodeAllocatableEnforcement no" {
 		t.Error(failed)
 	}
@@ -196,7 +196,7 @@ func TestStartEvents(t *testing.T) {
 	for range 30 {
 		many.resolver.Searches = append(many.resolver.Searches, "example.com")
 	}
-	if got := say(many); !strings.Contains(got,
+	if got := eventsOf(many); !strings.Contains(got,
 		"Warning CheckLimitsForResolvConf Resolv.conf file '/etc/resolv.conf' contains search line consisting of more than 29 domains!") {
 		t.Error(got)
 	}

@@ -94,8 +94,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	part("static pods", p.manifests)
 	drive(func(ctx context.Context) { p.statics.Run(ctx, staticRunner{p.pods}) })
 	drive(p.eviction.Run)
-	if p.cfg.MemoryNotices {
-		drive(eviction.NewNotices(*p.cfg.Eviction, p.reporter.Wake).Run)
+	if p.cfg.MemoryNotifications {
+		drive(eviction.NewNotifier(*p.cfg.Eviction, p.reporter.Wake).Run)
 	}
 	drive(p.watchOOM)
 	drive(p.enforceLimits)

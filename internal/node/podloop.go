@@ -150,15 +150,15 @@ func (l *podLoop) readManifests(cfg *Config) {
 type staticPods struct {
 	to func([]*corev1.Pod)
 
-	mu   sync.Mutex
-	told [2]bool
-	pods [2][]*corev1.Pod
+	mu       sync.Mutex
+	received [2]bool
+	pods     [2][]*corev1.Pod
 }
 
 func (s *staticPods) wanted(source int, pods []*corev1.Pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.told[source], s.pods[source] = true, pods; s.told[0] && s.told[1] {
+	if s.received[source], s.pods[source] = true, pods; s.received[0] && s.received[1] {
 		s.to(slices.Concat(s.pods[0], s.pods[1]))
 	}
 }

@@ -79,14 +79,14 @@ func TestResize(t *testing.T) {
 		if n := w.runtime.count("UpdateContainerResources"); n != 1 {
 			t.Errorf("%d updates", n)
 		}
-		if !w.sawEvent("ResizeStarted") || !w.sawEvent("ResizeCompleted") ||
+		if !w.hasEvent("ResizeStarted") || !w.hasEvent("ResizeCompleted") ||
 			hasCondition(w.api.get("a"), corev1.PodResizeInProgress) {
 			t.Errorf("events %v, status %+v", w.events, w.api.get("a").Status.Conditions)
 		}
 
 		w.resize("a", "32Mi")
 		settle(time.Second)
-		if !w.sawEvent("below current usage (52428800)") || !hasCondition(w.api.get("a"), corev1.PodResizeInProgress) {
+		if !w.hasEvent("below current usage (52428800)") || !hasCondition(w.api.get("a"), corev1.PodResizeInProgress) {
 			t.Errorf("events %v", w.events)
 		}
 		w.resize("a", "100Mi")
@@ -104,7 +104,7 @@ func TestResize(t *testing.T) {
 		w.api.change("a", func(pod *corev1.Pod) { pod.Labels = map[string]string{"refused-beside": "b"} })
 		w.resize("a", "200Mi")
 		settle(time.Second)
-		if !w.sawEvent("ResizeDeferred") || !hasCondition(w.api.get("a"), corev1.PodResizePending) {
+		if !w.hasEvent("ResizeDeferred") || !hasCondition(w.api.get("a"), corev1.PodResizePending) {
 			t.Fatalf("events %v", w.events)
 		}
 		updates := w.runtime.count("UpdateContainerResources")

@@ -60,7 +60,7 @@ func TestRecreatedPodWaits(t *testing.T) {
 		}) {
 			t.Errorf("the status does not say what it waits for: %v", w.api.get("a").Status.Conditions)
 		}
-		if !w.sawEvent("Normal WaitingForRoom: Waits until these have ended: default/a (uid-a) (no cpu)") ||
+		if !w.hasEvent("Normal WaitingForRoom: Waits until these have ended: default/a (uid-a) (no cpu)") ||
 			!w.journalHas("uid-2", journal.Wait, "room") {
 			t.Errorf("events %v", w.events)
 		}

@@ -22,8 +22,8 @@ func (p *part) Follow(context.Context, func(types.UID)) {}
 func TestRouted(t *testing.T) {
 	a, b, queues := &part{routed: map[types.UID]bool{}}, &part{routed: map[types.UID]bool{}},
 		&part{routed: map[types.UID]bool{"served": true, "other": true}}
-	ask := routed([]Traffic{a, b}, queues)
-	if ask("other") || queues.requests > 0 {
+	waits := routed([]Traffic{a, b}, queues)
+	if waits("other") || queues.requests > 0 {
 		t.Errorf("a pod of no Service waits, %d looks", queues.requests)
 	}
 	for _, step := range []struct {
@@ -42,11 +42,11 @@ func TestRouted(t *testing.T) {
 	} {
 		a.routed["served"], b.routed["served"], queues.routed["served"] = step.a, step.b, step.queue
 		queues.requests = 0
-		if got := ask("served"); got != step.want || queues.requests != step.looks {
+		if got := waits("served"); got != step.want || queues.requests != step.looks {
 			t.Errorf("%s: %v after %d looks", step.name, got, queues.requests)
 		}
 	}
-	if ask := routed([]Traffic{a}, nil); ask("served") {
+	if waits := routed([]Traffic{a}, nil); waits("served") {
 		t.Error("nobody looks, and the pod waits")
 	}
 	if routed(nil, queues) != nil {

@@ -226,7 +226,7 @@ func (w *world) imagesChanged() {
 	}
 }
 
-func (w *world) sawEvent(part string) bool {
+func (w *world) hasEvent(part string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.events, func(e string) bool { return strings.Contains(e, part) })

@@ -106,15 +106,15 @@ func TestHostileNodeInfo(t *testing.T) {
 	for _, bad := range []*csiapi.NodeGetInfoResponse{{}, {NodeId: strings.Repeat("x", 257)}, {NodeId: "\xff"},
 		{NodeId: "n", AccessibleTopology: &csiapi.Topology{Segments: map[string]string{"a/b/c": "x"}}},
 		{NodeId: "n", AccessibleTopology: &csiapi.Topology{Segments: map[string]string{"zone": "a b"}}}} {
-		liar := *d
-		liar.node = answers{d.node, bad}
-		if info, err := w.nodeInfo(t.Context(), &liar); err == nil {
+		invalid := *d
+		invalid.node = answers{d.node, bad}
+		if info, err := w.nodeInfo(t.Context(), &invalid); err == nil {
 			t.Errorf("%v became %+v", bad, info)
 		}
 	}
-	liar := *d
-	liar.node = answers{d.node, &csiapi.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: 1 << 40}}
-	if info, err := w.nodeInfo(t.Context(), &liar); err != nil || *info.limit != 1<<31-1 {
+	invalid := *d
+	invalid.node = answers{d.node, &csiapi.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: 1 << 40}}
+	if info, err := w.nodeInfo(t.Context(), &invalid); err != nil || *info.limit != 1<<31-1 {
 		t.Errorf("limit %v, %v", info.limit, err)
 	}
 }
@@ -306,8 +306,8 @@ func TestNodeIsFull(t *testing.T) {
 			if _, full := errors.AsType[*FullError](err); full != tc.full || !errors.Is(err, ErrNotAttached) {
 				t.Errorf("got %v", err)
 			}
-			if asked := len(w.driver.Calls("NodeGetInfo")) > before; asked != tc.full {
-				t.Errorf("asked for its limit: %t", asked)
+			if called := len(w.driver.Calls("NodeGetInfo")) > before; called != tc.full {
+				t.Errorf("limit requested: %t", called)
 			}
 		})
 	}

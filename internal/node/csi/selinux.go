@@ -10,12 +10,12 @@ import (
 // LabelConflictError means that another pod on this node uses the volume with another SELinux label. All mounts of a
 // volume have one label, so that the pod waits until the other one has ended (S4.74).
 type LabelConflictError struct {
-	Volume     string // name of the persistent volume
-	Has, Wants string // labels; "": files keep their own labels
+	Volume         string // name of the persistent volume
+	Has, Requested string // labels; "": files keep their own labels
 }
 
 func (e *LabelConflictError) Error() string {
-	return fmt.Sprintf("conflicting SELinux labels of volume %s: %q and %q", e.Volume, e.Has, e.Wants)
+	return fmt.Sprintf("conflicting SELinux labels of volume %s: %q and %q", e.Volume, e.Has, e.Requested)
 }
 
 // label decides the SELinux label that the volume is mounted with for a pod, and adds it to the mount options. A volume
@@ -35,7 +35,7 @@ func (m *Manager) label(u *use, s *staged, t *target) error {
 			continue
 		}
 		m.cfg.Meter.Labelled(plugin(u.handle), corevolume.AccessMode(u.PV), true)
-		return &LabelConflictError{Volume: u.name(), Has: other.label, Wants: u.SELinux}
+		return &LabelConflictError{Volume: u.name(), Has: other.label, Requested: u.SELinux}
 	}
 	if u.SELinux != "" {
 		m.cfg.Meter.Labelled(plugin(u.handle), corevolume.AccessMode(u.PV), false)

@@ -13,9 +13,9 @@ import (
 func TestKilledDuringAllocation(t *testing.T) {
 	a := start(t, short(t), fake.NewClientset())
 	p := &plugin{}
-	asked, late := make(chan struct{}), make(chan struct{})
+	called, late := make(chan struct{}), make(chan struct{})
 	p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) {
-		close(asked)
+		close(called)
 		<-late
 		return &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPU": "late"}}, nil
 	}
@@ -23,7 +23,7 @@ func TestKilledDuringAllocation(t *testing.T) {
 	a.allocatable(1)
 	done := make(chan error, 1)
 	go func() { done <- a.Allocate(context.Background(), podWith("a", 1)) }()
-	<-asked
+	<-called
 	p.server.Stop()
 	if err := <-done; err == nil {
 		t.Error("a plugin that is gone has given a device")
@@ -44,6 +44,6 @@ func TestKilledDuringAllocation(t *testing.T) {
 	next.mu.Lock()
 	defer next.mu.Unlock()
 	if len(next.requested) != 1 {
-		t.Errorf("the next plugin was asked %d times", len(next.requested))
+		t.Errorf("the next plugin got %d requests", len(next.requested))
 	}
 }

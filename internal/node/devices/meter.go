@@ -19,8 +19,8 @@ type Meter interface {
 	DriverCalled(driver, method, code string, took time.Duration)
 	// ClaimsHandled: the claims of a pod were prepared or undone; operation is PrepareResources or UnprepareResources.
 	ClaimsHandled(operation string, err error, took time.Duration)
-	// PodResourcesAsked: the pod resources API served a request; method is List, Get, or GetAllocatableResources.
-	PodResourcesAsked(method string, err error)
+	// PodResourcesServed: the pod resources API served a request; method is List, Get, or GetAllocatableResources.
+	PodResourcesServed(method string, err error)
 }
 
 type noMeter struct{}
@@ -29,7 +29,7 @@ func (noMeter) Registered(string)                                  {}
 func (noMeter) Allocated(string, time.Duration)                    {}
 func (noMeter) DriverCalled(string, string, string, time.Duration) {}
 func (noMeter) ClaimsHandled(string, error, time.Duration)         {}
-func (noMeter) PodResourcesAsked(string, error)                    {}
+func (noMeter) PodResourcesServed(string, error)                   {}
 
 // timed reports each call of a driver to the meter.
 func (m *Manager) timed(driver string) grpc.UnaryClientInterceptor {

@@ -41,7 +41,7 @@ func (c *tally) DriverCalled(driver, method, code string, _ time.Duration) {
 func (c *tally) ClaimsHandled(operation string, err error, _ time.Duration) {
 	c.note("%s %t", operation, err != nil)
 }
-func (c *tally) PodResourcesAsked(method string, err error) { c.note("%s %t", method, err != nil) }
+func (c *tally) PodResourcesServed(method string, err error) { c.note("%s %t", method, err != nil) }
 
 // has waits for calls that follow a response, and compares them.
 func (c *tally) has(a *agent, want map[string]int) {

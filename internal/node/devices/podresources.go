@@ -44,7 +44,7 @@ func (m *Manager) servePodResources(ctx context.Context) error {
 			return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 		}
 		resp, err := handler(ctx, req)
-		m.cfg.Meter.PodResourcesAsked(filepath.Base(info.FullMethod), err)
+		m.cfg.Meter.PodResourcesServed(filepath.Base(info.FullMethod), err)
 		return resp, err
 	}))
 	podresources.RegisterPodResourcesListerServer(server, lister{m: m})

@@ -216,7 +216,7 @@ type pull struct {
 // share one pull; it continues until the last of them is cancelled.
 func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 	sandbox *cri.PodSandboxConfig) (*podlife.Pulled, *podlife.Failure) {
-	asked := time.Now()
+	requested := time.Now()
 	name, err := Normalize(image)
 	if err != nil {
 		return nil, &podlife.Failure{Reason: "InvalidImageName",
@@ -257,7 +257,7 @@ func (m *Manager) Pull(ctx context.Context, pod *corev1.Pod, image string,
 		}
 		return nil, failureOf(image, err)
 	}
-	pulled := &podlife.Pulled{Ref: ref, Took: took, Waited: time.Since(asked)}
+	pulled := &podlife.Pulled{Ref: ref, Took: took, Waited: time.Since(requested)}
 	id := ref
 	found, err := m.lookup(ctx, pod, ref)
 	if err != nil || found == nil {

@@ -11,11 +11,11 @@ import (
 
 // deviceFamilies are those of device plugins (S8.65), of claims (S9.80) and of the pod resources API (S12.94).
 type deviceFamilies struct {
-	registered            *prometheus.CounterVec
-	allocated             *prometheus.HistogramVec
-	handled, driverCalls  *prometheus.HistogramVec
-	asked                 *prometheus.CounterVec
-	askedOf, failedToTell map[string]*prometheus.CounterVec // by method
+	registered           *prometheus.CounterVec
+	allocated            *prometheus.HistogramVec
+	handled, driverCalls *prometheus.HistogramVec
+	requests             *prometheus.CounterVec
+	requestsOf, errorsOf map[string]*prometheus.CounterVec // by method
 }
 
 // draBuckets are upstream's, in seconds: calls end after 45.
@@ -48,15 +48,15 @@ func newDeviceFamilies(r prometheus.Registerer) deviceFamilies {
 		driverCalls: spread("dra_grpc_operations_duration_seconds",
 			"Duration in seconds of the gRPC calls of drivers of claims.", draBuckets, "driver_name", "method_name",
 			"grpc_status_code"),
-		asked: count("pod_resources_endpoint_requests_total",
+		requests: count("pod_resources_endpoint_requests_total",
 			"Cumulative number of requests to the pod resources API.", "server_api_version"),
-		askedOf: map[string]*prometheus.CounterVec{}, failedToTell: map[string]*prometheus.CounterVec{},
+		requestsOf: map[string]*prometheus.CounterVec{}, errorsOf: map[string]*prometheus.CounterVec{},
 	}
 	for method, name := range map[string]string{"List": "list", "Get": "get",
 		"GetAllocatableResources": "get_allocatable"} {
-		f.askedOf[method] = count("pod_resources_endpoint_requests_"+name,
+		f.requestsOf[method] = count("pod_resources_endpoint_requests_"+name,
 			"Number of requests to "+method+" of the pod resources API.", "server_api_version")
-		f.failedToTell[method] = count("pod_resources_endpoint_errors_"+name,
+		f.errorsOf[method] = count("pod_resources_endpoint_errors_"+name,
 			"Number of requests to "+method+" of the pod resources API that failed.", "server_api_version")
 	}
 	return f
@@ -82,16 +82,16 @@ func (m *Meter) ClaimsHandled(operation string, err error, took time.Duration) {
 	m.devices.handled.WithLabelValues(operation, strconv.FormatBool(err != nil)).Observe(took.Seconds())
 }
 
-// PodResourcesAsked implements devices.Meter.
-func (m *Meter) PodResourcesAsked(method string, err error) {
-	asked := m.devices.askedOf[method]
-	if asked == nil {
+// PodResourcesServed implements devices.Meter.
+func (m *Meter) PodResourcesServed(method string, err error) {
+	requests := m.devices.requestsOf[method]
+	if requests == nil {
 		return // no method that has a family
 	}
-	m.devices.asked.WithLabelValues(podResourcesVersion).Inc()
-	asked.WithLabelValues(podResourcesVersion).Inc()
+	m.devices.requests.WithLabelValues(podResourcesVersion).Inc()
+	requests.WithLabelValues(podResourcesVersion).Inc()
 	if err != nil {
-		m.devices.failedToTell[method].WithLabelValues(podResourcesVersion).Inc()
+		m.devices.errorsOf[method].WithLabelValues(podResourcesVersion).Inc()
 	}
 }
 

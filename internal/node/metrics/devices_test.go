@@ -16,10 +16,10 @@ func TestDevices(t *testing.T) {
 	w.DriverCalled("gpu.example.com", "/v1.DRAPlugin/NodePrepareResources", "Unavailable", 3*time.Second)
 	w.ClaimsHandled("PrepareResources", errors.New("no"), 45*time.Second)
 	w.ClaimsHandled("UnprepareResources", nil, time.Second)
-	w.PodResourcesAsked("List", nil)
-	w.PodResourcesAsked("Get", errors.New("not found"))
-	w.PodResourcesAsked("GetAllocatableResources", nil)
-	w.PodResourcesAsked("Unknown", nil)
+	w.PodResourcesServed("List", nil)
+	w.PodResourcesServed("Get", errors.New("not found"))
+	w.PodResourcesServed("GetAllocatableResources", nil)
+	w.PodResourcesServed("Unknown", nil)
 	w.expect(t,
 		`kubelet_device_plugin_registration_total{resource_name="example.com/gpu"} 2`,
 		`kubelet_device_plugin_alloc_duration_seconds_sum{resource_name="example.com/gpu"} 2`,

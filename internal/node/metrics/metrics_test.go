@@ -380,7 +380,7 @@ func TestFamilies(t *testing.T) {
 		w.DriverCalled("gpu.example.com", "/x/y", "OK", 0)
 		w.ClaimsHandled("PrepareResources", nil, 0)
 		for _, method := range []string{"List", "Get", "GetAllocatableResources"} {
-			w.PodResourcesAsked(method, errors.New("no"))
+			w.PodResourcesServed(method, errors.New("no"))
 		}
 		w.PluginRun("p", 0, true)
 		w.views = []pods.View{{Pod: p}}

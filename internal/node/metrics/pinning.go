@@ -47,8 +47,8 @@ var _ pinning.Meter = (*Meter)(nil)
 // PinningAdmitted implements pinning.Meter.
 func (m *Meter) PinningAdmitted(cpus, memory, topology bool, refused string, took time.Duration) {
 	f := &m.pinning
-	add := func(asked bool, requests, errors prometheus.Counter) {
-		if asked {
+	add := func(counted bool, requests, errors prometheus.Counter) {
+		if counted {
 			requests.Inc()
 			if refused != "" {
 				errors.Inc()

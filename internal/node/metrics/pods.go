@@ -179,7 +179,7 @@ func initTime(status *corev1.PodStatus) (sum time.Duration) {
 
 // ends calls a function for the newest instance of each container that has ended.
 func ends(status *corev1.PodStatus,
-	tell func(kind string, s *corev1.ContainerStatus, id string, t *corev1.ContainerStateTerminated)) {
+	report func(kind string, s *corev1.ContainerStatus, id string, t *corev1.ContainerStateTerminated)) {
 	for kind, list := range map[string][]corev1.ContainerStatus{
 		"container": status.ContainerStatuses, "init_container": status.InitContainerStatuses,
 		"ephemeral_container": status.EphemeralContainerStatuses,
@@ -191,7 +191,7 @@ func ends(status *corev1.PodStatus,
 				t = s.LastTerminationState.Terminated
 			}
 			if t != nil && t.ContainerID != "" {
-				tell(kind, s, t.ContainerID, t)
+				report(kind, s, t.ContainerID, t)
 			}
 		}
 	}

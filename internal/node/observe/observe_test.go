@@ -196,7 +196,7 @@ func TestSnapshotIsComplete(t *testing.T) {
 	if seen.Containers[0].ID != "dead" || seen.Containers[0].ExitCode != 3 {
 		t.Errorf("containers %+v", seen.Containers)
 	}
-	if running, told := logs["live"]; !running || !told || logs["dead"] {
+	if running, recorded := logs["live"]; !running || !recorded || logs["dead"] {
 		t.Errorf("logs %v", logs)
 	}
 	if o.RunningID("u", "web") != "live" || o.SandboxID("u") != "s" || o.LogPath("u", "dead") != "/log/dead" {

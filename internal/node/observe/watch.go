@@ -90,14 +90,14 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // follow keeps an event stream open.
 func (w *Watcher) follow(ctx context.Context, streams chan<- bool) {
-	say := func(up bool) {
+	report := func(up bool) {
 		select {
 		case streams <- up:
 		case <-ctx.Done():
 		}
 	}
 	for ctx.Err() == nil {
-		say(true)
+		report(true)
 		err := w.Observer.cfg.Runtime.ContainerEvents(ctx, func(e *cri.ContainerEventResponse) {
 			if uid := e.GetPodSandboxStatus().GetMetadata().GetUid(); uid != "" {
 				w.Changed(types.UID(uid))
@@ -106,7 +106,7 @@ func (w *Watcher) follow(ctx context.Context, streams chan<- bool) {
 		if ctx.Err() != nil {
 			return
 		}
-		say(false)
+		report(false)
 		if status.Code(err) == codes.Unimplemented {
 			klog.FromContext(ctx).V(1).Info("The runtime has no events, listing it every second")
 			return

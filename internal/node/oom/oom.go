@@ -43,7 +43,7 @@ func Open() (io.ReadCloser, error) {
 // Watch calls tell for each victim, and full when connection tracking of the network namespace with this inode
 // refused packets, until ctx ends or the log does. Each Read of log must return one record, as /dev/kmsg does;
 // Watch closes it.
-func Watch(ctx context.Context, log io.ReadCloser, netns uint64, tell func(Victim), full func()) {
+func Watch(ctx context.Context, log io.ReadCloser, netns uint64, report func(Victim), full func()) {
 	stop := context.AfterFunc(ctx, func() { _ = log.Close() })
 	defer func() {
 		if stop() {
@@ -64,7 +64,7 @@ func Watch(ctx context.Context, log io.ReadCloser, netns uint64, tell func(Victi
 			return
 		}
 		if v, ok := parse(string(record[:n])); ok {
-			tell(v)
+			report(v)
 		}
 		if conntrackFull(string(record[:n]), netns) {
 			full()

@@ -211,11 +211,11 @@ func (w *Watcher) register(ctx context.Context, path string) (unregister func(),
 	}
 	call, cancel = context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	if _, told := client.NotifyRegistrationStatus(call, result); told != nil {
+	if _, notifyErr := client.NotifyRegistrationStatus(call, result); notifyErr != nil {
 		if err == nil {
 			unregister()
 		}
-		return nil, errors.Join(err, fmt.Errorf("report the result of the registration to a plugin: %w", told))
+		return nil, errors.Join(err, fmt.Errorf("report the result of the registration to a plugin: %w", notifyErr))
 	}
 	return unregister, err
 }

@@ -109,9 +109,9 @@ func (o *owner) post(change func(*mailbox)) {
 func (o *owner) imagesChanged() {
 	o.box.mu.Lock()
 	o.box.images = true
-	tell := o.box.awaitsImage
+	awaited := o.box.awaitsImage
 	o.box.mu.Unlock()
-	if tell {
+	if awaited {
 		o.post(func(*mailbox) {})
 	}
 }

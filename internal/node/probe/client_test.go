@@ -114,7 +114,7 @@ func TestRequestsOfHostilePaths(t *testing.T) {
 		"a:b": false, "http:b": false, "http:127.0.0.1": false,
 	} {
 		t.Run(fmt.Sprintf("%q", path), func(t *testing.T) {
-			ask := func(via http.RoundTripper) string {
+			get := func(via http.RoundTripper) string {
 				req, err := Request(t.Context(), &corev1.HTTPGetAction{Path: path, Port: port}, &corev1.Container{},
 					host, "test")
 				if err != nil {
@@ -127,8 +127,8 @@ func TestRequestsOfHostilePaths(t *testing.T) {
 				defer res.Body.Close()
 				return res.Status
 			}
-			got := ask(oneRequest{})
-			sameText(t, addr, got, ask(Transport()))
+			got := get(oneRequest{})
+			sameText(t, addr, got, get(Transport()))
 			if (got == "200 OK") != reaches {
 				t.Errorf("got %q", got)
 			}

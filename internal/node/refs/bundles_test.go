@@ -31,19 +31,19 @@ func TestTrustBundlesOfSigner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(bundle("s:1", "s", "1"), bundle("other:1", "other", "1"))
 		s := New(client)
-		told := 0
+		notified := 0
 		for _, uid := range []string{"u1", "u2"} {
 			s.Hold(podWithSource(uid,
 				corev1.VolumeProjection{ClusterTrustBundle: &corev1.ClusterTrustBundleProjection{SignerName: new("s"),
 					LabelSelector: &metav1.LabelSelector{}}}),
-				func(types.UID) { told++ })
+				func(types.UID) { notified++ })
 		}
 		expect := func(n, changes int) {
 			t.Helper()
 			synctest.Wait()
 			list, err := s.TrustBundles(t.Context(), "s")
-			if err != nil || len(list) != n || told != 2*changes {
-				t.Fatalf("%d bundles, told %d times, %v; want %d, told %d times", len(list), told, err, n, 2*changes)
+			if err != nil || len(list) != n || notified != 2*changes {
+				t.Fatalf("%d bundles, told %d times, %v; want %d, told %d times", len(list), notified, err, n, 2*changes)
 			}
 		}
 		api := client.CertificatesV1().ClusterTrustBundles()
@@ -80,12 +80,12 @@ func TestCertificateRequest(t *testing.T) {
 			UID: "sa-uid"}},
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "n1-uid"}})
 		s := New(client)
-		told := map[types.UID]int{}
+		notified := map[types.UID]int{}
 		src := &corev1.PodCertificateProjection{SignerName: "example.com/s", KeyType: "ED25519",
 			MaxExpirationSeconds: new(int32(3600)), UserAnnotations: map[string]string{"example.com/a": "b"}}
 		pod := podWithSource("u1", corev1.VolumeProjection{PodCertificate: src})
-		s.Hold(pod, func(uid types.UID) { told[uid]++ })
-		s.Hold(podWithSource("u2", corev1.VolumeProjection{PodCertificate: src}), func(uid types.UID) { told[uid]++ })
+		s.Hold(pod, func(uid types.UID) { notified[uid]++ })
+		s.Hold(podWithSource("u2", corev1.VolumeProjection{PodCertificate: src}), func(uid types.UID) { notified[uid]++ })
 		synctest.Wait()
 		name, err := s.RequestCertificate(t.Context(), pod, src, []byte("csr"))
 		if err != nil {
@@ -103,8 +103,8 @@ func TestCertificateRequest(t *testing.T) {
 			len(req.OwnerReferences) != 1 || req.OwnerReferences[0].UID != "u1" {
 			t.Errorf("%+v", req)
 		}
-		if told["u1"] != 1 || told["u2"] != 0 {
-			t.Errorf("told %v, want the pod of the request alone", told)
+		if notified["u1"] != 1 || notified["u2"] != 0 {
+			t.Errorf("told %v, want the pod of the request alone", notified)
 		}
 		for _, a := range client.Actions() {
 			if a.Matches("get", "podcertificaterequests") {

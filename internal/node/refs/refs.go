@@ -317,14 +317,14 @@ func (s *Store) store(o *watched, now objects) (final bool) {
 	s.mu.Lock()
 	old := o.objects
 	o.objects = now
-	var tell []func()
+	var notify []func()
 	for uid, changed := range o.changed {
 		if o.mayBeOutdated && concerns(uid, old, now) {
-			tell = append(tell, func() { changed(uid) })
+			notify = append(notify, func() { changed(uid) })
 		}
 	}
 	s.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 	for _, obj := range now {

@@ -48,8 +48,8 @@ func TestObjectsAreWatchedWhileHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(configMap("cm", "1", "a"))
 		s := New(client)
-		var told []types.UID
-		changed := func(uid types.UID) { told = append(told, uid) }
+		var notified []types.UID
+		changed := func(uid types.UID) { notified = append(notified, uid) }
 		s.Hold(podWith("u1", "cm"), changed)
 		s.Hold(podWith("u2", "cm"), changed)
 		s.Hold(podWith("u2", "cm"), changed)
@@ -63,16 +63,16 @@ func TestObjectsAreWatchedWhileHeld(t *testing.T) {
 		if count(client, "list") != 1 || count(client, "watch") != 1 || count(client, "get") != 0 {
 			t.Errorf("calls: %v", client.Actions())
 		}
-		if len(told) != 0 {
-			t.Errorf("the first value is not a change: told %v", told)
+		if len(notified) != 0 {
+			t.Errorf("the first value is not a change: told %v", notified)
 		}
 		if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap("cm", "2", "b"),
 			metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if len(told) != 2 {
-			t.Errorf("told %v, want both pods", told)
+		if len(notified) != 2 {
+			t.Errorf("told %v, want both pods", notified)
 		}
 		if cm, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || cm.Data["k"] != "b" {
 			t.Error(cm, err)
@@ -104,8 +104,8 @@ func TestObjectThatComesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		s := New(client)
-		told := 0
-		s.Hold(podWith("u1", "cm"), func(types.UID) { told++ })
+		notified := 0
+		s.Hold(podWith("u1", "cm"), func(types.UID) { notified++ })
 		if _, err := s.ConfigMap(t.Context(), "ns", "cm"); !apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
@@ -115,8 +115,8 @@ func TestObjectThatComesLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if cm, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || cm.Data["k"] != "a" || told != 1 {
-			t.Errorf("%v %v, told %d times", cm, err, told)
+		if cm, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || cm.Data["k"] != "a" || notified != 1 {
+			t.Errorf("%v %v, told %d times", cm, err, notified)
 		}
 		stop(t, s)
 	})
@@ -140,8 +140,8 @@ func TestOutage(t *testing.T) {
 			return down, nil, errors.New("down")
 		})
 		s := New(client)
-		told := 0
-		s.Hold(podWith("u1", "cm"), func(types.UID) { told++ })
+		notified := 0
+		s.Hold(podWith("u1", "cm"), func(types.UID) { notified++ })
 		if _, err := s.ConfigMap(t.Context(), "ns", "cm"); err == nil || err.Error() != "down" {
 			t.Fatal(err)
 		}
@@ -152,8 +152,8 @@ func TestOutage(t *testing.T) {
 		down = false
 		time.Sleep(lastRetry)
 		synctest.Wait()
-		if told != 1 {
-			t.Errorf("told %d times that the object can be read", told)
+		if notified != 1 {
+			t.Errorf("told %d times that the object can be read", notified)
 		}
 		stop(t, s)
 	})

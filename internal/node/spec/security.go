@@ -309,8 +309,8 @@ func apparmor(pod *corev1.Pod, c *corev1.Container, p *corev1.AppArmorProfile) *
 	}
 }
 
-// WantsAppArmor reports whether a container of the pod requests an AppArmor profile.
-func WantsAppArmor(pod *corev1.Pod) bool {
+// RequestsAppArmor reports whether a container of the pod requests an AppArmor profile.
+func RequestsAppArmor(pod *corev1.Pod) bool {
 	var shared *corev1.AppArmorProfile
 	if pod.Spec.SecurityContext != nil {
 		shared = pod.Spec.SecurityContext.AppArmorProfile

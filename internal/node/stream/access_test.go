@@ -93,7 +93,7 @@ func TestAccess(t *testing.T) {
 			"operator get proxy": true, "operator create proxy": true},
 	}
 	w := newWorldWith(t, func(c *Config) { c.Others = rules.client(t) })
-	stranger := newAuthority(t)
+	other := newAuthority(t)
 	client := func(pair *tls.Certificate) *http.Client {
 		c := &tls.Config{InsecureSkipVerify: true} // the server is not what is tested
 		if pair != nil {
@@ -128,8 +128,8 @@ func TestAccess(t *testing.T) {
 		{"proxy is not stats", cert(w.ca, "operator"), "", "GET", "/stats/summary", 403, "Forbidden"},
 		{"the certificate counts", cert(w.ca, "reader"), "good", "GET", "/metrics", 403, "user=reader"},
 		{"no verb", cert(w.ca, "operator"), "", "OPTIONS", "/pods", 403, "verb=,"},
-		{"a stranger's certificate", cert(stranger, "operator"), "", "GET", "/pods", 0, ""},
-		{"a stranger called as the API server", cert(stranger, "api"), "", "GET", "/pods", 0, ""},
+		{"a stranger's certificate", cert(other, "operator"), "", "GET", "/pods", 0, ""},
+		{"a stranger called as the API server", cert(other, "api"), "", "GET", "/pods", 0, ""},
 		{"the API server", cert(w.ca, "api"), "", "GET", "/pods", 200, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -248,11 +248,11 @@ func (s *Server) logShown(ctx context.Context, id, path string, q logQuery) *log
 		tries = 1 // it sends all later output, too
 	}
 	for range tries {
-		if told := holder.LogShown(ctx, id); errors.Is(told, errors.ErrUnsupported) {
+		if shownErr := holder.LogShown(ctx, id); errors.Is(shownErr, errors.ErrUnsupported) {
 			return nil
-		} else if told != nil {
+		} else if shownErr != nil {
 			s.cfg.Logger.V(2).Info("Output that a log shows may be shown again to a client that attaches", "container",
-				id, "err", told)
+				id, "err", shownErr)
 			return nil
 		}
 		after, now := logs.End(path)

@@ -112,9 +112,9 @@ func TestScrapeCallsTheRuntimeOnce(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "carob://id1",
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-	asked := 0
+	calls := 0
 	s := &Server{cfg: Config{Pods: podList{list: []*corev1.Pod{pod}}, Counter: counterFunc(func() runtime.Counters {
-		asked++
+		calls++
 		return runtime.Counters{
 			Stats: []*cri.ContainerStats{{
 				Attributes: &cri.ContainerAttributes{Id: "id1",
@@ -140,8 +140,8 @@ func TestScrapeCallsTheRuntimeOnce(t *testing.T) {
 			t.Errorf("%s is missing in\n%s", want, w.Body)
 		}
 	}
-	if asked != 1 {
-		t.Errorf("asked %d times", asked)
+	if calls != 1 {
+		t.Errorf("asked %d times", calls)
 	}
 }
 

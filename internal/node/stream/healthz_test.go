@@ -10,23 +10,23 @@ import (
 // L8.27: /healthz returns ok, or which check failed; only the path of the check shows the reason.
 func TestHealthz(t *testing.T) {
 	w := newWorld(t)
-	ask := func(path, want string, code int) {
+	expect := func(path, want string, code int) {
 		t.Helper()
 		status, got := w.get("api", path)
 		if got != want || status != code {
 			t.Errorf("%s: %d %q, want %d %q", path, status, got, code, want)
 		}
 	}
-	ask("/healthz", "ok", http.StatusOK)
-	ask("/healthz?verbose", "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n", http.StatusOK)
-	ask("/healthz/syncloop", "ok", http.StatusOK)
-	ask("/healthz/nothing", "404 page not found\n", http.StatusNotFound)
-	w.change(func() { w.sick = errors.New("sync Loop took longer than expected") })
-	ask("/healthz", "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n",
+	expect("/healthz", "ok", http.StatusOK)
+	expect("/healthz?verbose", "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n", http.StatusOK)
+	expect("/healthz/syncloop", "ok", http.StatusOK)
+	expect("/healthz/nothing", "404 page not found\n", http.StatusNotFound)
+	w.change(func() { w.syncErr = errors.New("sync Loop took longer than expected") })
+	expect("/healthz", "[+]ping ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n",
 		http.StatusInternalServerError)
-	ask("/healthz?exclude=syncloop", "ok", http.StatusOK)
-	ask("/healthz/ping", "ok", http.StatusOK)
-	ask("/healthz/syncloop", "internal server error: sync Loop took longer than expected\n",
+	expect("/healthz?exclude=syncloop", "ok", http.StatusOK)
+	expect("/healthz/ping", "ok", http.StatusOK)
+	expect("/healthz/syncloop", "internal server error: sync Loop took longer than expected\n",
 		http.StatusInternalServerError)
 }
 
@@ -50,13 +50,13 @@ func TestSLIs(t *testing.T) {
 	}
 	health(http.StatusOK)
 	health(http.StatusOK)
-	w.change(func() { w.sick = errors.New("no") })
+	w.change(func() { w.syncErr = errors.New("no") })
 	health(http.StatusInternalServerError)
 	shows(`kubernetes_healthcheck{name="ping",type="healthz"} 1`, `kubernetes_healthcheck{name="syncloop",type="healthz"} 0`,
 		`kubernetes_healthchecks_total{name="ping",status="success",type="healthz"} 3`,
 		`kubernetes_healthchecks_total{name="syncloop",status="success",type="healthz"} 2`,
 		`kubernetes_healthchecks_total{name="syncloop",status="error",type="healthz"} 1`)
-	w.change(func() { w.sick = nil })
+	w.change(func() { w.syncErr = nil })
 	health(http.StatusOK)
 	shows(`kubernetes_healthcheck{name="syncloop",type="healthz"} 1`)
 }

@@ -126,7 +126,7 @@ func parseNodeLogQuery(v url.Values) (*nodeLogQuery, field.ErrorList) {
 			q.services = append(q.services, s)
 		}
 	}
-	if _, asked := v["query"]; asked && len(q.files)+len(q.services) == 0 {
+	if _, present := v["query"]; present && len(q.files)+len(q.services) == 0 {
 		errs = append(errs, field.Invalid(field.NewPath("query"), v["query"], "may not be empty"))
 	}
 	moment := func(name string) *time.Time {

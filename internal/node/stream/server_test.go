@@ -118,7 +118,7 @@ type world struct {
 	running map[string]string // container name to id
 	changed chan struct{}
 	logs    map[string]string // container id to path
-	sick    error             // of the check syncloop
+	syncErr error             // of the check syncloop
 	opened  int               // streams that were requested from the runtime
 	exec    func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
 }
@@ -156,7 +156,7 @@ func newWorldWith(t *testing.T, change func(*Config)) *world {
 		AllowedUsers: []string{"api"},
 		NodeName:     "n1", Pods: w, Runtime: w, Logger: klog.Background(),
 		Checks: []Check{{"ping", func() error { return nil }},
-			{"syncloop", func() error { w.mu.Lock(); defer w.mu.Unlock(); return w.sick }}},
+			{"syncloop", func() error { w.mu.Lock(); defer w.mu.Unlock(); return w.syncErr }}},
 		Handlers: map[string]http.Handler{"/timeline/": http.HandlerFunc(func(rw http.ResponseWriter,
 			_ *http.Request) {
 			fmt.Fprint(rw, "timeline")

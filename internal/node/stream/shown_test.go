@@ -52,10 +52,10 @@ func logWorld(t *testing.T) (w *world, path string, get func(Runtime, string) (i
 // what the runtime has dropped.
 func TestLogShown(t *testing.T) {
 	w, path, get := logWorld(t)
-	var told []string
+	var notified []string
 	writes := 1 // of the container, during the call of the runtime
 	h := holder{w, func(_ context.Context, id string) error {
-		told = append(told, id)
+		notified = append(notified, id)
 		if writes--; writes < 0 {
 			return nil
 		}
@@ -67,15 +67,15 @@ func TestLogShown(t *testing.T) {
 		_, err = io.WriteString(f, "2026-11-21T00:00:02Z stderr F b\n")
 		return err
 	}}
-	if code, text := get(h, ""); code != 200 || text != "a\nb\n" || len(told) != 2 || told[0] != "id1" {
-		t.Errorf("%d %q, told of %q", code, text, told)
+	if code, text := get(h, ""); code != 200 || text != "a\nb\n" || len(notified) != 2 || notified[0] != "id1" {
+		t.Errorf("%d %q, told of %q", code, text, notified)
 	}
-	told, writes = nil, 100 // it never stops: everything is sent, with this many notifications
+	notified, writes = nil, 100 // it never stops: everything is sent, with this many notifications
 	if code, text := get(h, ""); code != 200 || text != "a\n"+strings.Repeat("b\n", 1+shownTries) ||
-		len(told) != shownTries {
-		t.Errorf("%d %q, told of %q", code, text, told)
+		len(notified) != shownTries {
+		t.Errorf("%d %q, told of %q", code, text, notified)
 	}
-	told, writes = nil, 0
+	notified, writes = nil, 0
 	// One that has ended is reported, too, and reported again.
 	w.change(func() {
 		delete(w.running, "c")
@@ -83,18 +83,18 @@ func TestLogShown(t *testing.T) {
 			Terminated: &corev1.ContainerStateTerminated{ContainerID: "carob://id1"}}
 	})
 	if code, text := get(h, "?follow=true&timestamps=false"); code != 200 || !strings.HasPrefix(text, "a\nb\nb\n") ||
-		len(told) != 1 {
-		t.Errorf("%d %q, told of %q", code, text, told)
+		len(notified) != 1 {
+		t.Errorf("%d %q, told of %q", code, text, notified)
 	}
 	for _, query := range []string{"tailLines=0", "tailLines=5", "limitBytes=1", "sinceSeconds=5",
 		"sinceTime=2026-11-21T00:00:02Z", "stream=Stdout", "stream=Stderr"} {
-		if code, _ := get(h, "?"+query); code != 200 || len(told) != 1 {
-			t.Errorf("%s shows a part of the log: %d, told of %q", query, code, told)
+		if code, _ := get(h, "?"+query); code != 200 || len(notified) != 1 {
+			t.Errorf("%s shows a part of the log: %d, told of %q", query, code, notified)
 		}
 	}
 	for _, query := range []string{"previous=true", "tailLines=x"} {
-		if code, _ := get(h, "?"+query); code != 400 || len(told) != 1 {
-			t.Errorf("%s shows nothing: %d, told of %q", query, code, told)
+		if code, _ := get(h, "?"+query); code != 400 || len(notified) != 1 {
+			t.Errorf("%s shows nothing: %d, told of %q", query, code, notified)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func (c *certificate) overdue() time.Time { return c.renew.Add(renewOverdue) }
 // warn records an event for a certificate in force that is overdue or past its end, once each.
 func (m *Manager) warn(pod *corev1.Pod, c *certificate) {
 	now := time.Now()
-	say := func(at time.Time, reason, message string) {
+	record := func(at time.Time, reason, message string) {
 		if now.Before(at) || !c.warned.Before(at) {
 			return
 		}
@@ -173,8 +173,8 @@ func (m *Manager) warn(pod *corev1.Pod, c *certificate) {
 			m.cfg.Event(pod, corev1.EventTypeWarning, reason, message)
 		}
 	}
-	say(c.overdue(), "CertificateOverdueForRefresh", "PodCertificate refresh overdue")
-	say(c.expires, "CertificateExpired", "PodCertificate expired")
+	record(c.overdue(), "CertificateOverdueForRefresh", "PodCertificate refresh overdue")
+	record(c.expires, "CertificateExpired", "PodCertificate expired")
 }
 
 // due is when the certificate must be checked without a change; zero: never.

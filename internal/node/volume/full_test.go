@@ -38,8 +38,8 @@ func TestNodeIsFull(t *testing.T) {
 		if rejected != full {
 			t.Fatalf("full %t: %v", full, err)
 		}
-		if told := slices.Clone(w.events); len(told) == 0 != full {
-			t.Errorf("full %t: events %q", full, told)
+		if events := slices.Clone(w.events); len(events) == 0 != full {
+			t.Errorf("full %t: events %q", full, events)
 		}
 		const want = "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[v], " +
 			"unattached volumes=[v], failed to process volumes=[]: volume h of driver d is not attached to this node: " +

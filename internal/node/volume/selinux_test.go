@@ -11,13 +11,13 @@ import (
 	"carob/internal/node/csi"
 )
 
-// asked is a node with CSI drivers that records the requested labels.
-type asked struct {
+// labelRecorder is a node with CSI drivers that records the requested labels.
+type labelRecorder struct {
 	fullNode
 	labels []string
 }
 
-func (a *asked) SetUp(_ context.Context, req csi.Request) (csi.Ready, error) {
+func (a *labelRecorder) SetUp(_ context.Context, req csi.Request) (csi.Ready, error) {
 	a.labels = append(a.labels, req.SELinux)
 	return csi.Ready{Path: "/v"}, a.err
 }
@@ -81,7 +81,7 @@ func TestMountLabel(t *testing.T) {
 // The driver gets the label only where the kernel uses labels. A conflict is recorded as the kubelet records it.
 func TestLabelOfClaim(t *testing.T) {
 	for _, enabled := range []bool{false, true} {
-		w, s, drivers := newWorld(t), bound(t.TempDir()), &asked{}
+		w, s, drivers := newWorld(t), bound(t.TempDir()), &labelRecorder{}
 		s.volumes["pv"].Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
 			CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}
 		w.cfg.Persistent, w.cfg.CSI, w.cfg.SELinux = s, drivers, enabled
@@ -96,7 +96,7 @@ func TestLabelOfClaim(t *testing.T) {
 		if got := drivers.labels[0]; (got == "system_u:object_r:container_file_t:s0:c1") != enabled {
 			t.Errorf("enabled %t: %q", enabled, got)
 		}
-		drivers.err = &csi.LabelConflictError{Volume: "pv", Has: "a", Wants: "b"}
+		drivers.err = &csi.LabelConflictError{Volume: "pv", Has: "a", Requested: "b"}
 		const want = "FailedMount Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], " +
 			`failed to process volumes=[v]: conflicting SELinux labels of volume pv: "a" and "b"`
 		if err := w.Prepare(t.Context(), pod("p2")); err == nil || len(w.events) == 0 ||

@@ -151,12 +151,12 @@ func (w *world) Release(uid types.UID) {
 func (w *world) put(name string, data map[string]string) {
 	w.mu.Lock()
 	w.maps[name] = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
-	var tell []func()
+	var notify []func()
 	for uid, changed := range w.holders {
-		tell = append(tell, func() { changed(uid) })
+		notify = append(notify, func() { changed(uid) })
 	}
 	w.mu.Unlock()
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 }
@@ -478,15 +478,15 @@ func TestFilesFollowResize(t *testing.T) {
 		}
 	}
 	look(0, "cpu 644 100", "l 644 "+pod.Labels["app"])
-	asks := pod.DeepCopy()
-	asks.Generation++
-	asks.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("200m")
-	asks.Labels["app"] = "new"
-	w.Update(asks)
+	requested := pod.DeepCopy()
+	requested.Generation++
+	requested.Spec.Containers[0].Resources.Requests["cpu"] = resource.MustParse("200m")
+	requested.Labels["app"] = "new"
+	w.Update(requested)
 	look(1, "cpu 644 100", "l 644 new") // requested only
-	w.Resized(asks)
+	w.Resized(requested)
 	look(1, "cpu 644 200", "l 644 new")
-	again := asks.DeepCopy()
+	again := requested.DeepCopy()
 	again.Labels["app"] = "newer"
 	w.Update(again)
 	look(1, "cpu 644 200", "l 644 newer")

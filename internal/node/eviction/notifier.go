@@ -25,8 +25,8 @@ const (
 	// armEvery is how often the usage is computed anew at which the kernel notifies: what is available changes
 	// also without the usage, for instance when files in the page cache are written.
 	armEvery = 10 * time.Second
-	// noticeGap is the minimum time between two notices about the usage.
-	noticeGap = time.Second
+	// notifyGap is the minimum time between two notifications of the usage.
+	notifyGap = time.Second
 )
 
 // stalls are the triggers for /proc/pressure/memory, the first that the kernel accepts is used: processes waited for
@@ -34,12 +34,12 @@ const (
 // CAP_SYS_RESOURCE. The kernel notifies once in a window at most.
 var stalls = []string{"some 100000 1000000", "some 200000 2000000"}
 
-// Notices causes a look at the node's memory when the kernel reports that it may be short, between the regular looks
+// A Notifier causes a look at the node's memory when the kernel reports that it may be short, between the regular looks
 // (S11.75). There are two sources: processes wait for memory (pressure stall information), and, with version 1 of
 // cgroups, the usage reaches the point where a threshold is (as the kubelet does).
-type Notices struct {
+type Notifier struct {
 	Rules eviction.Config
-	Look  func() // called for each notice; must not block
+	Look  func() // called for each notification; must not block
 
 	group    string // directory of the memory hierarchy, version 1; empty: there is none
 	pressure string // file with pressure stall information
@@ -49,10 +49,10 @@ type Notices struct {
 	gap      time.Duration
 }
 
-// NewNotices returns Notices of the whole machine; look must not block.
-func NewNotices(rules eviction.Config, look func()) *Notices {
-	n := &Notices{Rules: rules, Look: look, pressure: "/proc/pressure/memory", stalls: stalls, memory: readMemory,
-		every: armEvery, gap: noticeGap}
+// NewNotifier returns a Notifier for the whole machine; look must not block.
+func NewNotifier(rules eviction.Config, look func()) *Notifier {
+	n := &Notifier{Rules: rules, Look: look, pressure: "/proc/pressure/memory", stalls: stalls, memory: readMemory,
+		every: armEvery, gap: notifyGap}
 	if !cgroups.IsCgroup2UnifiedMode() {
 		if at, err := cgroups.FindCgroupMountpoint("", "memory"); err == nil {
 			n.group = at
@@ -69,8 +69,8 @@ func readMemory() (eviction.Observation, error) {
 	return memoryOf(meminfo)
 }
 
-// Run waits for notices until ctx ends. A source that does not exist or fails is logged; the regular looks go on.
-func (n *Notices) Run(ctx context.Context) {
+// Run waits for notifications until ctx ends. A source that does not exist or fails is logged; the regular looks go on.
+func (n *Notifier) Run(ctx context.Context) {
 	var wait sync.WaitGroup
 	wait.Go(func() {
 		if err := n.followPressure(ctx); err != nil && ctx.Err() == nil {
@@ -88,7 +88,7 @@ func (n *Notices) Run(ctx context.Context) {
 }
 
 // followPressure calls Look each time that processes have waited for memory. It ends with an error, or with ctx.
-func (n *Notices) followPressure(ctx context.Context) error {
+func (n *Notifier) followPressure(ctx context.Context) error {
 	fd, err := n.openTrigger()
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (n *Notices) followPressure(ctx context.Context) error {
 
 // followPoller calls Look each time that Go's poller finds the poller of the pressure ready, until it is closed or its
 // file is gone. Go's poller has fetched the event then; the poller of the pressure does not have it any more.
-func (n *Notices) followPoller(f *os.File) error {
+func (n *Notifier) followPoller(f *os.File) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (n *Notices) followPoller(f *os.File) error {
 }
 
 // openTrigger opens the file with pressure stall information, and sets when the kernel notifies.
-func (n *Notices) openTrigger() (int, error) {
+func (n *Notifier) openTrigger() (int, error) {
 	fd, err := unix.Open(n.pressure, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("wait for pressure: %w", &os.PathError{Op: "open", Path: n.pressure, Err: err})
@@ -152,7 +152,7 @@ func (n *Notices) openTrigger() (int, error) {
 }
 
 // followUsage calls Look each time that the usage passes a threshold. It ends with an error, or with ctx.
-func (n *Notices) followUsage(ctx context.Context) error {
+func (n *Notifier) followUsage(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -173,7 +173,7 @@ func (n *Notices) followUsage(ctx context.Context) error {
 }
 
 // awaitUsage waits until the usage passes the next threshold, for n.every at most; false: it has not.
-func (n *Notices) awaitUsage(ctx context.Context) (bool, error) {
+func (n *Notifier) awaitUsage(ctx context.Context) (bool, error) {
 	const name = "memory.usage_in_bytes"
 	usage, err := os.Open(filepath.Join(n.group, name))
 	if err != nil {
@@ -207,7 +207,7 @@ func (n *Notices) awaitUsage(ctx context.Context) (bool, error) {
 
 // arm has the kernel signal event when the usage passes the next threshold. passed: it has already. While no threshold
 // lies ahead, event is not signalled.
-func (n *Notices) arm(event, usage *os.File) (passed bool, err error) {
+func (n *Notifier) arm(event, usage *os.File) (passed bool, err error) {
 	before, err := n.memory()
 	if err != nil {
 		return false, err

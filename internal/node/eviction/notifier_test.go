@@ -20,12 +20,12 @@ import (
 	"carob/internal/core/eviction"
 )
 
-// startNotices returns Notices of memory.available<100 on a machine with so much available, and what they cause.
-func startNotices(available func() int64) (*Notices, chan struct{}) {
+// startNotifier returns a Notifier for memory.available<100 on a machine with so much available, and what they cause.
+func startNotifier(available func() int64) (*Notifier, chan struct{}) {
 	looks := make(chan struct{}, 1000)
 	rules := eviction.Config{Thresholds: []eviction.Threshold{{Signal: eviction.MemoryAvailable,
 		Min: eviction.Amount{Quantity: new(resource.MustParse("100"))}}}}
-	n := NewNotices(rules, func() { looks <- struct{}{} })
+	n := NewNotifier(rules, func() { looks <- struct{}{} })
 	n.memory = func() (eviction.Observation, error) {
 		return eviction.Observation{Signal: eviction.MemoryAvailable, Available: available(), Capacity: 1 << 40}, nil
 	}
@@ -36,7 +36,7 @@ func startNotices(available func() int64) (*Notices, chan struct{}) {
 // ends what is in it; it needs the test's context, as a cleanup does not.
 func group(t *testing.T, at string) (dir string, remove func()) {
 	t.Helper()
-	dir = filepath.Join(at, "carob-test-notices-"+strconv.Itoa(os.Getpid()))
+	dir = filepath.Join(at, "carob-test-notifier-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Skipf("this test makes cgroups: %v", err)
 	}
@@ -91,8 +91,8 @@ func run(t *testing.T, f func(context.Context) error) {
 }
 
 // When a cgroup's usage passes the threshold, the kernel notifies: long before the next time that it is set.
-func TestUsageIsNoticed(t *testing.T) {
-	n, looks := startNotices(func() int64 { return 100 + 30<<20 })
+func TestUsageNotifies(t *testing.T) {
+	n, looks := startNotifier(func() int64 { return 100 + 30<<20 })
 	dir, remove := group(t, memoryHierarchy(t))
 	defer remove()
 	n.group, n.every = dir, time.Hour
@@ -102,10 +102,10 @@ func TestUsageIsNoticed(t *testing.T) {
 	<-looks
 }
 
-// What passes the threshold while the kernel is being set up is noticed, too; if nothing happens, it is set again.
+// What passes the threshold while the kernel is being set up causes a notification, too; if nothing happens, it is set again.
 func TestUsagePassedBefore(t *testing.T) {
 	calls := 0
-	n, looks := startNotices(func() int64 {
+	n, looks := startNotifier(func() int64 {
 		if calls++; calls < 6 {
 			return 1 << 30
 		}
@@ -121,7 +121,7 @@ func TestUsagePassedBefore(t *testing.T) {
 // Without a threshold ahead, it waits, and neither looks nor sets the kernel up; it ends with its context.
 func TestNoThresholdAhead(t *testing.T) {
 	readings := make(chan struct{}, 1000)
-	n, looks := startNotices(func() int64 { readings <- struct{}{}; return 0 })
+	n, looks := startNotifier(func() int64 { readings <- struct{}{}; return 0 })
 	dir, remove := group(t, memoryHierarchy(t))
 	defer remove()
 	n.group, n.every = dir, time.Hour
@@ -135,9 +135,9 @@ func TestNoThresholdAhead(t *testing.T) {
 	}
 }
 
-// Processes that wait for memory are noticed: they read a file that is larger than the memory of their cgroup. When
+// Processes that wait for memory cause a notification: they read a file that is larger than the memory of their cgroup. When
 // that is gone, the watch ends.
-func TestPressureIsNoticed(t *testing.T) {
+func TestPressureNotifies(t *testing.T) {
 	memory, remove := group(t, memoryHierarchy(t))
 	remove = sync.OnceFunc(remove)
 	defer remove()
@@ -147,7 +147,7 @@ func TestPressureIsNoticed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(memory, "memory.limit_in_bytes"), []byte("8M"), 0); err != nil {
 		t.Skip(err)
 	}
-	n, looks := startNotices(func() int64 { return 0 })
+	n, looks := startNotifier(func() int64 { return 0 })
 	n.pressure, n.stalls = filepath.Join(unified, "memory.pressure"), []string{"some 10000 1000000", "some 10000 2000000"}
 	if _, err := os.Stat(n.pressure); err != nil {
 		t.Skip(err)
@@ -169,7 +169,7 @@ func TestPressureIsNoticed(t *testing.T) {
 
 // A watch of the machine's pressure ends with its context.
 func TestPressureEnds(t *testing.T) {
-	n, _ := startNotices(func() int64 { return 0 })
+	n, _ := startNotifier(func() int64 { return 0 })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.followPressure(ctx) }()
@@ -181,7 +181,7 @@ func TestPressureEnds(t *testing.T) {
 
 // A kernel without pressure stall information, or one that refuses the trigger: an error, and nothing else.
 func TestNoPressure(t *testing.T) {
-	n, looks := startNotices(func() int64 { return 0 })
+	n, looks := startNotifier(func() int64 { return 0 })
 	for _, at := range []string{filepath.Join(t.TempDir(), "missing"), "/proc/pressure/memory"} {
 		n.pressure, n.stalls = at, []string{"nonsense"}
 		if err := n.followPressure(t.Context()); err == nil || len(looks) > 0 {
