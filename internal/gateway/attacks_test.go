@@ -279,7 +279,7 @@ func TestIdleConnections(t *testing.T) {
 		return m.HeapAlloc + m.StackInuse
 	}
 	const request = "GET / HTTP/1.1\r\nHost: x.example.com\r\n\r\n"
-	ask := func(c net.Conn, answer []byte) error {
+	get := func(c net.Conn, answer []byte) error {
 		if _, err := io.WriteString(c, request); err != nil {
 			return err
 		}
@@ -299,7 +299,7 @@ func TestIdleConnections(t *testing.T) {
 		if conns[i], err = d.DialContext(t.Context(), "tcp", l.http); err != nil {
 			return err
 		}
-		return ask(conns[i], answer)
+		return get(conns[i], answer)
 	}
 	if err := open(n, make([]byte, 4096)); err != nil { // what is made once
 		t.Fatal(err)
@@ -329,7 +329,7 @@ func TestIdleConnections(t *testing.T) {
 	if open := l.open.Load(); open < int64(n) {
 		t.Errorf("%d connections are counted", open)
 	}
-	if err := ask(conns[0], make([]byte, 4096)); err != nil { // they are still served
+	if err := get(conns[0], make([]byte, 4096)); err != nil { // they are still served
 		t.Error(err)
 	}
 }

@@ -54,12 +54,12 @@ func TestClientCertificates(t *testing.T) {
 		t.Fatal(errs)
 	}
 	emptied := make(chan struct{}, 1)
-	asks := func(c *gatewayplan.ClientAuth) *site {
+	siteWith := func(c *gatewayplan.ClientAuth) *site {
 		return &site{tls: true, certs: set, clients: c, table: table, pools: newPools(), emptied: emptied}
 	}
 	g := New(Config{})
 	at := freePort(t)
-	p, err := listen(t.Context(), at, asks(nil), &g.open, g.mirrors, g.seen, nil, g.cfg.Sockets)
+	p, err := listen(t.Context(), at, siteWith(nil), &g.open, g.mirrors, g.seen, nil, g.cfg.Sockets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestClientCertificates(t *testing.T) {
 		return c.ConnectionState().DidResume, err
 	}
 	need := func(ca string) *gatewayplan.ClientAuth { return &gatewayplan.ClientAuth{CA: ca} }
-	wish := func(ca string) *gatewayplan.ClientAuth { return &gatewayplan.ClientAuth{CA: ca, Fallback: true} }
+	optional := func(ca string) *gatewayplan.ClientAuth { return &gatewayplan.ClientAuth{CA: ca, Fallback: true} }
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		for what, c := range map[string]struct {
 			cert          tls.Certificate
@@ -92,20 +92,20 @@ func TestClientCertificates(t *testing.T) {
 			"another CA":         {first, need(firstCA), need(secondCA), false},
 			"was not needed":     {tls.Certificate{}, nil, need(firstCA), false},
 			"was not looked at":  {second, nil, need(firstCA), false},
-			"any was enough":     {second, wish(firstCA), need(firstCA), false},
+			"any was enough":     {second, optional(firstCA), need(firstCA), false},
 			"expired":            {expired, nil, need(expiredCA), false},
-			"expired, from then": {expired, wish(expiredCA), need(expiredCA), false},
+			"expired, from then": {expired, optional(expiredCA), need(expiredCA), false},
 		} {
 			cfg := &tls.Config{ServerName: "x.example.com", InsecureSkipVerify: true, MaxVersion: version,
 				ClientSessionCache: tls.NewLRUClientSessionCache(8),
 				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 					return &c.cert, nil
 				}}
-			p.site.Store(asks(c.before))
+			p.site.Store(siteWith(c.before))
 			if _, err := reached(cfg); err != nil {
 				t.Errorf("%s: before: %v", what, err)
 			}
-			p.site.Store(asks(c.after))
+			p.site.Store(siteWith(c.after))
 			if resumed, err := reached(cfg); (err == nil) != c.let || c.let && !resumed {
 				t.Errorf("%s, %s: %v, resumed: %v", what, tls.VersionName(version), err, resumed)
 			}

@@ -287,7 +287,7 @@ func (x *exchange) Fail(w http.ResponseWriter, _ *http.Request, err error) {
 		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok && tooLarge != nil {
 			status = http.StatusRequestEntityTooLarge
 		} else if x.body != nil {
-			status = x.body.Blame(status)
+			status = x.body.StatusOf(status)
 		}
 	}
 	refuse(w, x.in, status)

@@ -175,7 +175,7 @@ func TestSlowReadersAreBounded(t *testing.T) {
 			return nil
 		},
 	} {
-		before, asked := heap(), waiting.Load()
+		before, received := heap(), waiting.Load()
 		var all []net.Conn
 		for range readers {
 			c, err := net.Dial("tcp", l.http)
@@ -191,7 +191,7 @@ func TestSlowReadersAreBounded(t *testing.T) {
 			}
 			all = append(all, c)
 		}
-		testwait.For(t, "the answers", func() bool { return waiting.Load() >= asked+readers*requests[what] })
+		testwait.For(t, "the answers", func() bool { return waiting.Load() >= received+readers*requests[what] })
 		status, text, _ := l.get("GET", "x.example.com", "/", nil)
 		want(t, "another client, "+what, status, text, 200)
 		grown := heap() - before

@@ -49,7 +49,7 @@ func TestPoolsAreFollowed(t *testing.T) {
 		}
 	}
 	offered("no pool", false)
-	ask := func(what string, status int, parts ...string) {
+	post := func(what string, status int, parts ...string) {
 		t.Helper()
 		got, body, _ := l.get("POST", "x", "/v1/completions", strings.NewReader(`{"model":"m"}`))
 		want(t, what, got, body, status, parts...)
@@ -61,15 +61,15 @@ func TestPoolsAreFollowed(t *testing.T) {
 			Name: "mine"}
 		return &gatewayplan.Inference{OldPools: []*inferenceapi.OldPool{p}}
 	}
-	ask("no pool", 500)
+	post("no pool", 500)
 	l.follows(pool("one"))
-	ask("a pool", 200, `"got":"{\"model\":\"m\"}"`)
+	post("a pool", 200, `"got":"{\"model\":\"m\"}"`)
 	offered("a pool", true)
 	if states := l.PoolStates(""); len(states) != 1 || len(states[0].Servers) != 1 {
 		t.Errorf("the state is %+v", states)
 	}
 	l.follows(pool("two"))
-	ask("another selector", 503)
+	post("another selector", 503)
 	if l.Routed(l.pods[0].UID) {
 		t.Error("the pod that left the pool gets requests")
 	}
@@ -78,12 +78,12 @@ func TestPoolsAreFollowed(t *testing.T) {
 		Spec: inferenceapi.ModelSpec{ModelName: "m", TargetModels: []inferenceapi.TargetModel{{Name: "m2"}},
 			PoolRef: inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "llm"}}}}
 	l.follows(in)
-	ask("a model", 200, `"got":"{\"model\":\"m2\"}"`)
+	post("a model", 200, `"got":"{\"model\":\"m2\"}"`)
 	in = pool("one")
 	in.Configs = map[name]gatewayplan.PickerConfig{
 		{Namespace: "default", Name: "mine"}: {Config: routing.DefaultConfig()}}
 	l.follows(in)
-	ask("a configuration", 200, `"got":"{\"model\":\"m\"}"`)
+	post("a configuration", 200, `"got":"{\"model\":\"m\"}"`)
 	var served *served
 	for ref := range l.plan.Pools {
 		p, _ := l.pools.Get(ref)
@@ -93,7 +93,7 @@ func TestPoolsAreFollowed(t *testing.T) {
 		t.Errorf("the picker has no configuration: %+v", served)
 	}
 	l.follows(&gatewayplan.Inference{})
-	ask("the pool has gone", 500)
+	post("the pool has gone", 500)
 	offered("the pool has gone", false)
 	if l.plan != plan || l.pools.Len() != 0 || len(l.retired) != 0 {
 		t.Errorf("a new plan: %v, %d pools, %d retired", l.plan != plan, l.pools.Len(), len(l.retired))

@@ -296,7 +296,7 @@ func TestTLS(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
 		TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "x.example.com", InsecureSkipVerify: true}}}
 	defer client.CloseIdleConnections()
-	ask := func() string {
+	get := func() string {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.https+"/", nil)
 		r.Host = "x.example.com"
 		res, err := client.Do(r)
@@ -307,7 +307,7 @@ func TestTLS(t *testing.T) {
 		text, _ := io.ReadAll(res.Body)
 		return res.Proto + " " + string(text)
 	}
-	want(t, "https", 200, ask(), 200, "HTTP/2.0 a GET / host=x.example.com", "proto=https")
+	want(t, "https", 200, get(), 200, "HTTP/2.0 a GET / host=x.example.com", "proto=https")
 	next, err := certs.SelfSigned(time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func TestTLS(t *testing.T) {
 	if string(seen("x.example.com")) != string(next.Certificate[0]) {
 		t.Error("the new certificate is not used")
 	}
-	want(t, "https again", 200, ask(), 200, "a GET / host=x.example.com")
+	want(t, "https again", 200, get(), 200, "a GET / host=x.example.com")
 }
 
 // What a backend gets is one request for each request, however a client frames it.

@@ -24,7 +24,7 @@ func TestPickerConfig(t *testing.T) {
 		Name: "mine"}
 	f := &feed{}
 	f.configMaps.all = map[name]*corev1.ConfigMap{}
-	say := func(text string) {
+	configure := func(text string) {
 		t.Helper()
 		f.configMaps.all[name{Namespace: "default", Name: "mine"}] = &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "mine"},
@@ -49,20 +49,20 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
 	if first.own == nil || first.config != nil {
 		t.Fatalf("before the ConfigMap is there: %+v", first)
 	}
-	say(config)
+	configure(config)
 	second := pool()
 	if second.own != first.own || second.config == nil {
 		t.Errorf("the ConfigMap came later: %+v", second)
 	}
-	say(config)
+	configure(config)
 	if again := pool(); again.config != second.config {
 		t.Error("the same text was read again")
 	}
-	say("kind: Nothing\n")
+	configure("kind: Nothing\n")
 	if broken := pool(); broken.own != first.own || broken.config != second.config {
 		t.Errorf("one that cannot be used: %+v", broken)
 	}
-	say(strings.Replace(config, "queue-scorer", "kv-cache-utilization-scorer", 2))
+	configure(strings.Replace(config, "queue-scorer", "kv-cache-utilization-scorer", 2))
 	if other := pool(); other.config == nil || other.config == second.config {
 		t.Errorf("another one: %+v", other)
 	}
@@ -88,7 +88,7 @@ func TestDrainTimeout(t *testing.T) {
 	})
 	l.serveNow()
 	pod := l.pods[0].UID
-	says := func(want string) {
+	expect := func(want string) {
 		t.Helper()
 		got := "nothing"
 		if d := l.DrainTimeout(pod); d != nil {
@@ -104,11 +104,11 @@ func TestDrainTimeout(t *testing.T) {
 		l.world.Inference.OldPools = []*inferenceapi.OldPool{l.pool}
 		l.serveNow()
 	}
-	says("nothing")
+	expect("nothing")
 	annotate("5m")
-	says("5m0s")
+	expect("5m0s")
 	annotate("long")
-	says("nothing")
+	expect("nothing")
 	if s := l.PoolStates("")[0]; !strings.Contains(s.DrainProblem, podlife.DrainAnnotation) {
 		t.Errorf("%+v", s)
 	}
@@ -124,7 +124,7 @@ func TestDrainTimeout(t *testing.T) {
 	if !l.Routed(pod) {
 		t.Error("the pod has a request, and is not waited for")
 	}
-	says("5m0s")
+	expect("5m0s")
 	released := make(chan types.UID)
 	ctx, cancel := context.WithCancel(t.Context())
 	followed := make(chan struct{})
@@ -141,7 +141,7 @@ func TestDrainTimeout(t *testing.T) {
 	if <-released != pod { // the change is announced
 		t.Error("another pod")
 	}
-	says("1m0s")
+	expect("1m0s")
 	close(leave)
 	for l.Routed(<-released) { // a change may be announced twice
 	}

@@ -24,7 +24,7 @@ func TestPickerNamesALeavingPod(t *testing.T) {
 	gone, there := addr(0), addr(1)
 	l.pods = l.pods[1:]
 	l.serveNow()
-	ask := func(answers ...func() []*extprocv3.ProcessingResponse) (status int, text string, h http.Header,
+	post := func(answers ...func() []*extprocv3.ProcessingResponse) (status int, text string, h http.Header,
 		among []string) {
 		picker.mu.Lock()
 		picker.among = nil
@@ -59,7 +59,7 @@ func TestPickerNamesALeavingPod(t *testing.T) {
 		"again":      {[]func() []*extprocv3.ProcessingResponse{names(gone, "first")}, 503, "", twice},
 		"a stranger": {[]func() []*extprocv3.ProcessingResponse{names("10.255.255.255:1", "first")}, 503, "", twice},
 	} {
-		status, text, h, among := ask(c.answers...)
+		status, text, h, among := post(c.answers...)
 		want(t, what, status, text, c.status, c.text)
 		if status == 200 && h.Get("X-Who") != there || !slices.Equal(among, c.among) {
 			t.Errorf("%s: served by %s, called to choose among %q", what, h.Get("X-Who"), among)
@@ -68,7 +68,7 @@ func TestPickerNamesALeavingPod(t *testing.T) {
 	testwait.For(t, "all bytes are given back", func() bool { return l.bodies.Used() == 0 })
 	l.pods = nil
 	l.serveNow()
-	if status, _, _, among := ask(names(gone, "first")); status != 503 || !slices.Equal(among, twice[:1]) {
+	if status, _, _, among := post(names(gone, "first")); status != 503 || !slices.Equal(among, twice[:1]) {
 		t.Errorf("no endpoint: %d, called to choose among %q", status, among)
 	}
 }

@@ -315,10 +315,10 @@ func TestExternalPicker(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)
 	l.server(2, answering)
-	stranger := echo(t, "stranger")
+	outside := echo(t, "stranger")
 	picker, server := l.picker()
 	addr := func(i int) string { return fmt.Sprintf("%s:%d", l.pods[i].Status.PodIP, l.port) }
-	ask := func(answers func([]byte) []*extprocv3.ProcessingResponse) (int, string, http.Header) {
+	post := func(answers func([]byte) []*extprocv3.ProcessingResponse) (int, string, http.Header) {
 		picker.mu.Lock()
 		picker.pick = answers
 		picker.mu.Unlock()
@@ -326,7 +326,7 @@ func TestExternalPicker(t *testing.T) {
 			"X-Gateway-Destination-Endpoint", addr(0))
 	}
 	for i := range l.pods {
-		status, text, h := ask(func(body []byte) []*extprocv3.ProcessingResponse {
+		status, text, h := post(func(body []byte) []*extprocv3.ProcessingResponse {
 			if len(body) != 200<<10 {
 				t.Errorf("the picker got %d bytes", len(body))
 			}
@@ -342,24 +342,24 @@ func TestExternalPicker(t *testing.T) {
 		t.Errorf("the picker has seen no usage: %s", picker.answer)
 	}
 	picker.mu.Unlock()
-	status, text, h := ask(func([]byte) []*extprocv3.ProcessingResponse {
-		return append(replaced("xx"), toward(strings.TrimPrefix(stranger.URL, "http://")))
+	status, text, h := post(func([]byte) []*extprocv3.ProcessingResponse {
+		return append(replaced("xx"), toward(strings.TrimPrefix(outside.URL, "http://")))
 	})
 	want(t, "an address outside of the pool", status, text, 503)
 	if h.Get(routing.ReasonHeader) == "" {
 		t.Error("no reason")
 	}
-	status, text, _ = ask(func([]byte) []*extprocv3.ProcessingResponse {
+	status, text, _ = post(func([]byte) []*extprocv3.ProcessingResponse {
 		return []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 			ImmediateResponse: &extprocv3.ImmediateResponse{Status: &typev3.HttpStatus{Code: 429},
 				Body: []byte("later")}}}}
 	})
 	want(t, "shed", status, text, 429, "later")
 	server.Stop()
-	status, text, _ = ask(nil)
+	status, text, _ = post(nil)
 	want(t, "FailClose", status, text, 503)
 	l.pool.Spec.ExtensionRef.FailureMode = "FailOpen"
 	l.serveNow()
-	status, text, _ = ask(nil)
+	status, text, _ = post(nil)
 	want(t, "FailOpen", status, text, 200, `"length":204800`)
 }

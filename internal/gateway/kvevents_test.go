@@ -24,7 +24,7 @@ func publisher(t *testing.T, at netip.AddrPort) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ln.Close() })
-	says := "\xff" + strings.Repeat("\x00", 8) + "\x7f\x03\x00NULL" + strings.Repeat("\x00", 48) +
+	handshake := "\xff" + strings.Repeat("\x00", 8) + "\x7f\x03\x00NULL" + strings.Repeat("\x00", 48) +
 		"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB" +
 		"\x01\x08kv@pod@m\x01\x08\x00\x00\x00\x00\x00\x00\x00\x00"
 	batch := "\x92\xc0\x91\x95\xabBlockStored\x91\x07\xc0\xdc\x00\x10"
@@ -32,14 +32,14 @@ func publisher(t *testing.T, at netip.AddrPort) {
 		batch += string([]byte{i})
 	}
 	batch += "\x10"
-	says += "\x00" + string([]byte{byte(len(batch))}) + batch
+	handshake += "\x00" + string([]byte{byte(len(batch))}) + batch
 	go func() {
 		for {
 			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			_, _ = io.WriteString(c, says)
+			_, _ = io.WriteString(c, handshake)
 			go func() { _, _ = io.Copy(io.Discard, c); _ = c.Close() }()
 		}
 	}()

@@ -28,7 +28,7 @@ func figure(t *testing.T, l *lab, name string, labels map[string]string) float64
 	for _, m := range series(t, l, name) {
 		fits := true
 		for _, p := range m.GetLabel() {
-			if want, asked := labels[p.GetName()]; asked && want != p.GetValue() {
+			if want, selected := labels[p.GetName()]; selected && want != p.GetValue() {
 				fits = false
 			}
 		}

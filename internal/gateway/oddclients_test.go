@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// says is a backend that answers each request, which fits into one packet, with a text, and closes the connection.
-func says(t *testing.T, answer string) string {
+// respondWith is a backend that answers each request, which fits into one packet, with a text, and closes the connection.
+func respondWith(t *testing.T, answer string) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -40,10 +40,10 @@ func says(t *testing.T, answer string) string {
 
 // A response without a Content-Type stays so. The server guesses text/html for what looks like it, and a browser would
 // run the scripts of a file that somebody has uploaded.
-func TestContentTypeIsNotGuessed(t *testing.T) {
+func TestNoContentTypeIsAdded(t *testing.T) {
 	l := newLab(t)
 	const page = "<html><script>alert(1)</script></html>"
-	l.service("a", "", at(says(t, "HTTP/1.1 200 OK\r\nX-Content-Type-Options: nosniff\r\n\r\n"+page), "pa"))
+	l.service("a", "", at(respondWith(t, "HTTP/1.1 200 OK\r\nX-Content-Type-Options: nosniff\r\n\r\n"+page), "pa"))
 	l.ingress("", nil, "/=a")
 	l.update()
 	h2c := &http.Transport{Protocols: new(http.Protocols)}
@@ -100,8 +100,8 @@ func TestTargetWithoutPath(t *testing.T) {
 // is reset.
 func TestIncompleteResponseForHTTP10(t *testing.T) {
 	l := newLab(t)
-	l.service("a", "", at(says(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"), "pa"))
-	l.service("b", "", at(says(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "pb"))
+	l.service("a", "", at(respondWith(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"), "pa"))
+	l.service("b", "", at(respondWith(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "pb"))
 	in := l.ingress("", nil, "/=a", "/whole=b")
 	in.Spec.TLS = nil
 	l.update()
@@ -111,7 +111,7 @@ func TestIncompleteResponseForHTTP10(t *testing.T) {
 			return tls.Dial("tcp", l.https, &tls.Config{InsecureSkipVerify: true})
 		},
 	} {
-		ask := func(path string) (string, error) {
+		get := func(path string) (string, error) {
 			c, err := dial()
 			if err != nil {
 				t.Fatal(what, err)
@@ -121,10 +121,10 @@ func TestIncompleteResponseForHTTP10(t *testing.T) {
 			text, err := io.ReadAll(c)
 			return string(text), err
 		}
-		if text, err := ask("/whole"); err != nil || !strings.HasSuffix(text, "\r\n\r\nhello") {
+		if text, err := get("/whole"); err != nil || !strings.HasSuffix(text, "\r\n\r\nhello") {
 			t.Errorf("%s: a whole response: %q %v", what, text, err)
 		}
-		if text, err := ask("/"); !errors.Is(err, unix.ECONNRESET) {
+		if text, err := get("/"); !errors.Is(err, unix.ECONNRESET) {
 			t.Errorf("%s: %q %v", what, text, err)
 		}
 	}

@@ -27,7 +27,7 @@ func TestOfferedSheds(t *testing.T) {
 		Spec: inferenceapi.ModelSpec{ModelName: "llama2", Criticality: "Critical",
 			PoolRef: inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "llm"}}}}
 	l.serveNow()
-	ask := func(model string) error {
+	pick := func(model string) error {
 		t.Helper()
 		r, ok := l.beginPick("llm.default", "", http.Header{}, nil)
 		if !ok {
@@ -44,12 +44,12 @@ func TestOfferedSheds(t *testing.T) {
 		states := l.PoolStates("")
 		return len(states) == 1 && len(states[0].Servers) == 1 && states[0].Servers[0].Waiting == 100
 	})
-	no, ok := errors.AsType[*extproc.Refused](ask("nobody"))
+	no, ok := errors.AsType[*extproc.Refused](pick("nobody"))
 	if !ok || no.Status != http.StatusTooManyRequests || no.Name != routing.ReasonHeader ||
 		no.Reason != string(routing.Saturated) {
 		t.Errorf("what can be shed: %+v", no)
 	}
-	if err := ask("llama2"); err != nil {
+	if err := pick("llama2"); err != nil {
 		t.Errorf("what is critical: %v", err)
 	}
 	if n := l.bodies.Used(); n != 0 {

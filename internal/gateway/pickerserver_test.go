@@ -57,7 +57,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	ask := func(pool, body string, headers ...string) (*extproc.Stream, *extproc.Picked, error) {
+	pick := func(pool, body string, headers ...string) (*extproc.Stream, *extproc.Picked, error) {
 		r := httptest.NewRequest(http.MethodPost, "/v1/completions", nil)
 		for i := 0; i < len(headers); i += 2 {
 			r.Header.Set(headers[i], headers[i+1])
@@ -65,7 +65,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), extproc.PoolHeader, pool)
 		return client.Pick(ctx, r, []byte(body), nil)
 	}
-	stream, got, err := ask("llm.default", `{"prompt":"hi","model":"llama2"}`, extproc.Destination, "127.0.0.1:22")
+	stream, got, err := pick("llm.default", `{"prompt":"hi","model":"llama2"}`, extproc.Destination, "127.0.0.1:22")
 	if err != nil || got.Answer != nil {
 		t.Fatalf("%+v: %v", got, err)
 	}
@@ -97,7 +97,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 		"compressed": {"x", "application/json", "gzip", 415},
 		"audio":      {"RIFF", "audio/wav", "", 0},
 	} {
-		s, got, err := ask("llm.default", c.body, "Content-Type", c.kind, "Content-Encoding", c.coding)
+		s, got, err := pick("llm.default", c.body, "Content-Type", c.kind, "Content-Encoding", c.coding)
 		switch {
 		case err != nil:
 			t.Errorf("%s: %v", what, err)
@@ -113,7 +113,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 			t.Errorf("%s: %+v", what, got.Answer)
 		}
 	}
-	if _, _, err := ask("llm.other", "{}"); err == nil {
+	if _, _, err := pick("llm.other", "{}"); err == nil {
 		t.Error("a pool that is not there is served")
 	}
 	cancel() // also the first stream, which was not closed

@@ -21,7 +21,7 @@ func TestPoolStates(t *testing.T) {
 		PoolRef: inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "llm"}}}}
 	l.world.Inference.Models[0].Namespace = "default"
 	l.serveNow()
-	ask := func(query string) (out []explain.PoolState) {
+	pools := func(query string) (out []explain.PoolState) {
 		t.Helper()
 		w := httptest.NewRecorder()
 		l.ServePools(w, httptest.NewRequestWithContext(t.Context(), "GET", "/carob/pools"+query, nil))
@@ -31,16 +31,16 @@ func TestPoolStates(t *testing.T) {
 		return out
 	}
 	testwait.For(t, "both have been asked", func() bool {
-		all := ask("?namespace=default")
+		all := pools("?namespace=default")
 		return len(all) == 1 && len(all[0].Servers) == 2 && all[0].Servers[0].Seen != nil &&
 			all[0].Servers[1].Problem != ""
 	})
-	got := ask("")[0]
+	got := pools("")[0]
 	if got.Name != "llm" || got.Namespace != "default" || got.Group != inferenceapi.OldGroup || got.Ready != 2 ||
 		len(got.Models) != 1 || got.Models[0] != "a" || !got.Shed || got.Picker != "" || got.Servers[1].Seen != nil {
 		t.Errorf("%+v", got)
 	}
-	if other := ask("?namespace=other"); len(other) != 0 {
+	if other := pools("?namespace=other"); len(other) != 0 {
 		t.Errorf("%+v", other)
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // header2 is a PROXY header of version 2: the command, the family, and what follows with the length that is said.
-func header2(command, family byte, said int, rest string) string {
+func header2(command, family byte, length int, rest string) string {
 	b := append([]byte("\r\n\r\n\x00\r\nQUIT\n"), 0x20|command, family)
-	return string(binary.BigEndian.AppendUint16(b, uint16(said))) + rest
+	return string(binary.BigEndian.AppendUint16(b, uint16(length))) + rest
 }
 
 // halfClosed sends bytes and the end to a port, and returns what comes back.

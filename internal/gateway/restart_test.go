@@ -115,7 +115,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	}
 	start(old)
 	testwait.For(t, "the sockets at the service manager", func() bool { return m.has(old.http) && m.has(old.https) })
-	ask := func(path string) error {
+	get := func(path string) error {
 		tr := &http.Transport{DisableKeepAlives: true}
 		r, err := http.NewRequest(http.MethodGet, "http://"+old.http+path, nil)
 		if err != nil {
@@ -137,7 +137,7 @@ func TestRestartUnderLoad(t *testing.T) {
 	for range 4 {
 		clients.Go(func() {
 			for {
-				if err := ask("/"); err != nil {
+				if err := get("/"); err != nil {
 					t.Errorf("a request failed: %v", err)
 					return
 				}
@@ -151,7 +151,7 @@ func TestRestartUnderLoad(t *testing.T) {
 		})
 	}
 	long := make(chan error, 1)
-	go func() { long <- ask("/long") }()
+	go func() { long <- get("/long") }()
 	<-begun
 	for range 3 {
 		before := served.Load()

@@ -17,9 +17,9 @@ import (
 func TestRetries(t *testing.T) {
 	port := freePort(t)
 	l := newStreamLab(t, gatewayv1.HTTPProtocolType, port)
-	var asked atomic.Int64
+	var requests atomic.Int64
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n := asked.Add(1)
+		n := requests.Add(1)
 		text, _ := io.ReadAll(r.Body)
 		if n > 2 {
 			fmt.Fprintf(w, "%d bytes", len(text))
@@ -53,7 +53,7 @@ func TestRetries(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		body         io.Reader
-		asked        int64
+		requests     int64
 		status       int
 		text         string
 	}{
@@ -63,7 +63,7 @@ func TestRetries(t *testing.T) {
 		{"GET", "/404", nil, 1, 404, ""}, {"POST", "/reset", strings.NewReader("four"), 3, 200, "4 bytes"},
 		{"GET", "/late", nil, 3, 200, "0 bytes"},
 	} {
-		asked.Store(0)
+		requests.Store(0)
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+port.String()+c.path, c.body)
 		if err != nil {
 			t.Fatal(err)
@@ -75,9 +75,9 @@ func TestRetries(t *testing.T) {
 		text, err := io.ReadAll(res.Body)
 		_ = res.Body.Close()
 		if res.StatusCode != c.status || string(text) != c.text || err != nil ||
-			asked.Load() != c.asked && (c.path != "/late" || asked.Load() < c.asked) {
+			requests.Load() != c.requests && (c.path != "/late" || requests.Load() < c.requests) {
 			t.Errorf("%s %s: %s, %q after %d requests, want %d, %q after %d: %v", c.method, c.path, res.Status, text,
-				asked.Load(), c.status, c.text, c.asked, err)
+				requests.Load(), c.status, c.text, c.requests, err)
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
@@ -86,8 +86,8 @@ func TestRetries(t *testing.T) {
 	route.Spec.Rules[0].Retry.Attempts = new(1)
 	l.world.HTTPRoutes = []*gatewayv1.HTTPRoute{route}
 	l.update()
-	asked.Store(0)
-	if got := statusOf(t, "http://"+port.String()+"/500"); got != 500 || asked.Load() != 2 {
-		t.Errorf("%d after %d requests", got, asked.Load())
+	requests.Store(0)
+	if got := statusOf(t, "http://"+port.String()+"/500"); got != 500 || requests.Load() != 2 {
+		t.Errorf("%d after %d requests", got, requests.Load())
 	}
 }

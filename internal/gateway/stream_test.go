@@ -84,8 +84,8 @@ func tcpEcho(t *testing.T, who string) string {
 	return ln.Addr().String()
 }
 
-// greeted connects, and returns the connection with the name of the backend.
-func greeted(t *testing.T, at netip.AddrPort) (net.Conn, *bufio.Reader, string) {
+// dialNamed connects, and returns the connection with the name of the backend.
+func dialNamed(t *testing.T, at netip.AddrPort) (net.Conn, *bufio.Reader, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", at.String())
 	if err != nil {
@@ -111,7 +111,7 @@ func TestTCP(t *testing.T) {
 	l.update()
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	for range 4 {
-		c, r, who := greeted(t, at80)
+		c, r, who := dialNamed(t, at80)
 		if who != "a" {
 			t.Fatal(who)
 		}
@@ -189,14 +189,14 @@ func TestTCPDrains(t *testing.T) {
 	l.world.TCPRoutes = []*gatewayv1.TCPRoute{tcpRoute("r", toService("a", 1))}
 	l.update()
 	plan := l.plan
-	c, r, who := greeted(t, at80)
+	c, r, who := dialNamed(t, at80)
 	changed := tcpRoute("r", toService("b", 1))
 	s := l.snapshot()
 	note(&s.changes.TCPRoutes, nameOf(changed), changed)
 	if l.followed(s); l.plan != plan {
 		t.Error("there is a new plan")
 	}
-	if _, _, now := greeted(t, at80); who != "a" || now != "b" {
+	if _, _, now := dialNamed(t, at80); who != "a" || now != "b" {
 		t.Errorf("connected to %s, then to %s", who, now)
 	}
 	if !l.Routed("pa") {
@@ -211,7 +211,7 @@ func TestTCPDrains(t *testing.T) {
 	s = l.snapshot()
 	note(&s.changes.TCPRoutes, nameOf(changed), nil)
 	l.followed(s)
-	if _, _, who := greeted(t, at80); !strings.Contains(who, "reset") {
+	if _, _, who := dialNamed(t, at80); !strings.Contains(who, "reset") {
 		t.Errorf("without a route: %s", who)
 	}
 	if got := series(t, l, "gateway_stream_connections_total"); len(got) != 0 {
@@ -286,7 +286,7 @@ func TestTLSRoutes(t *testing.T) {
 	}
 	l.world.TLSRoutes = []*gatewayv1.TLSRoute{route("r", "*.example.com", "a")}
 	l.update()
-	ask := func(host, want string) {
+	dialed := func(host, want string) {
 		t.Helper()
 		d := tls.Dialer{Config: &tls.Config{ServerName: host, InsecureSkipVerify: true}}
 		c, err := d.DialContext(t.Context(), "tcp", at443.String())
@@ -302,19 +302,19 @@ func TestTLSRoutes(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", host, got, err, want)
 		}
 	}
-	ask("x.example.com", "a x.example.com")
-	ask("other.org", "")
+	dialed("x.example.com", "a x.example.com")
+	dialed("other.org", "")
 	plan := l.plan
 	s := l.snapshot()
 	exact := route("exact", "y.example.com", "b")
 	note(&s.changes.TLSRoutes, nameOf(exact), exact)
 	l.followed(s)
-	ask("y.example.com", "b y.example.com")
-	ask("x.example.com", "a x.example.com")
+	dialed("y.example.com", "b y.example.com")
+	dialed("x.example.com", "a x.example.com")
 	s = l.snapshot()
 	note(&s.changes.TLSRoutes, nameOf(exact), nil)
 	l.followed(s)
-	ask("y.example.com", "a y.example.com")
+	dialed("y.example.com", "a y.example.com")
 	if l.plan != plan {
 		t.Error("there is a new plan")
 	}

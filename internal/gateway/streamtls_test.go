@@ -74,7 +74,7 @@ func TestTCPBackendWithPolicy(t *testing.T) {
 		l.world.CAs = map[name]gatewayplan.Material{{Namespace: "default", Name: "ca"}: {
 			PEM: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.ca.Certificate[0]}))}}
 		l.update()
-		conn, r, who := greeted(t, at80)
+		conn, r, who := dialNamed(t, at80)
 		if !c.served {
 			if !strings.HasPrefix(who, "error: ") {
 				t.Errorf("%s: %s", what, who)

@@ -39,7 +39,7 @@ func TestTLSSessions(t *testing.T) {
 		l.update()
 		return cert
 	}
-	ask := func(cache tls.ClientSessionCache) tls.ConnectionState {
+	handshake := func(cache tls.ClientSessionCache) tls.ConnectionState {
 		t.Helper()
 		c, err := tls.Dial("tcp", l.https, &tls.Config{InsecureSkipVerify: true, ServerName: "x.example.com",
 			ClientSessionCache: cache})
@@ -57,13 +57,13 @@ func TestTLSSessions(t *testing.T) {
 	}
 	rotate()
 	cache := tls.NewLRUClientSessionCache(10)
-	ask(cache)
-	if !ask(cache).DidResume {
+	handshake(cache)
+	if !handshake(cache).DidResume {
 		t.Error("a session is not resumed")
 	}
 	next := rotate()
-	ask(cache) // resumed or not: it is served
-	if got := ask(nil).PeerCertificates[0].Raw; string(got) != string(next.Certificate[0]) {
+	handshake(cache) // resumed or not: it is served
+	if got := handshake(nil).PeerCertificates[0].Raw; string(got) != string(next.Certificate[0]) {
 		t.Error("a new client gets another certificate")
 	}
 	openssl, err := exec.LookPath("openssl")

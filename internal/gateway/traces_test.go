@@ -75,7 +75,7 @@ func ofKind(all []*tracepb.Span, kind tracepb.Span_SpanKind) (out []*tracepb.Spa
 	return out
 }
 
-func said(s *tracepb.Span, key string) string {
+func attribute(s *tracepb.Span, key string) string {
 	for _, a := range s.GetAttributes() {
 		if a.GetKey() == key {
 			return a.GetValue().GetStringValue()
@@ -129,10 +129,10 @@ func TestTraces(t *testing.T) {
 	if h := got.Values("Traceparent"); len(h) != 1 || h[0] != want || got.Get("Tracestate") != "vendor=1" {
 		t.Errorf("the backend got %q %q, want %s", h, got.Get("Tracestate"), want)
 	}
-	if route := said(first, "carob.route"); route != "Ingress/default/"+in.Name {
+	if route := attribute(first, "carob.route"); route != "Ingress/default/"+in.Name {
 		t.Errorf("route %q", route)
 	}
-	if path := said(first, "url.path"); path != "/a" {
+	if path := attribute(first, "url.path"); path != "/a" {
 		t.Errorf("path %q: a query may have secrets", path)
 	}
 	failed := 0

@@ -228,7 +228,7 @@ func TestUDPPortIsTaken(t *testing.T) {
 	if !reasons["port "+to.String()+"/UDP PortUnavailable"] || !reasons["TCPRoute s OlderRoute"] {
 		t.Errorf("%v", reasons)
 	}
-	if _, _, who := greeted(t, to); who != "tcp" {
+	if _, _, who := dialNamed(t, to); who != "tcp" {
 		t.Error(who)
 	}
 	other.Close()

@@ -94,12 +94,12 @@ func readFrame(r io.Reader) (f frame, err error) {
 
 // webSocketEcho sends back each frame as it came. After a close frame, or the client's half close, it sends the number
 // of frames, and ends.
-func webSocketEcho(t *testing.T, told chan<- string) string {
+func webSocketEcho(t *testing.T, results chan<- string) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "websocket" {
 			if r.Method == http.MethodPost {
 				body, _ := io.ReadAll(r.Body)
-				told <- string(body)
+				results <- string(body)
 				return
 			}
 			w.Header().Set("Content-Type", "text/html")
@@ -334,9 +334,9 @@ func TestWebSocketOfBrowser(t *testing.T) {
 	if program == "" {
 		t.Skip("BROWSER names no browser")
 	}
-	told := make(chan string, 1)
+	results := make(chan string, 1)
 	l := newLab(t)
-	l.service("a", "", at(webSocketEcho(t, told), "pa"))
+	l.service("a", "", at(webSocketEcho(t, results), "pa"))
 	l.ingress("", nil, "/=a")
 	l.update()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -349,7 +349,7 @@ func TestWebSocketOfBrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case got := <-told:
+	case got := <-results:
 		if got != "5 hello; 300000 x; bytes 1,2,3; closed 4001 done" {
 			t.Errorf("the browser says %q", got)
 		}

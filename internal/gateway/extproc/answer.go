@@ -237,9 +237,9 @@ func (p *passing) watch(again bool) {
 	if p.waiting == nil {
 		return
 	}
-	owes := p.head == nil || len(p.sent) > 0 || p.opaque && (p.unanswered > 0 || p.ended)
+	pending := p.head == nil || len(p.sent) > 0 || p.opaque && (p.unanswered > 0 || p.ended)
 	switch {
-	case !owes:
+	case !pending:
 		p.waiting.Stop()
 	case again && (p.unlike || p.unanswered == 1):
 		p.waiting.Reset(p.stream.client.patience)

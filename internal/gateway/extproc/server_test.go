@@ -27,8 +27,8 @@ import (
 	"carob/internal/gateway/extproc/grpcstream"
 )
 
-// asker is a Request that sends the body back, and records how it ended.
-type asker struct {
+// echoRequest is a Request that sends the body back, and records how it ended.
+type echoRequest struct {
 	whole  bool
 	body   []byte
 	pick   chan struct{} // nil: at once
@@ -37,14 +37,14 @@ type asker struct {
 	ended  chan bool
 }
 
-func (a *asker) Whole() bool { return a.whole }
-func (a *asker) Body(p []byte) error {
+func (a *echoRequest) Whole() bool { return a.whole }
+func (a *echoRequest) Body(p []byte) error {
 	if a.body = append(a.body, p...); len(a.body) > 1<<20 {
 		return &Refused{413, "x-reason", "large", "too large"}
 	}
 	return nil
 }
-func (a *asker) Pick(ctx context.Context) (*Choice, error) {
+func (a *echoRequest) Pick(ctx context.Context) (*Choice, error) {
 	if a.pick != nil {
 		select {
 		case <-a.pick:
@@ -55,13 +55,13 @@ func (a *asker) Pick(ctx context.Context) (*Choice, error) {
 	return &Choice{Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")},
 		Body: [][]byte{[]byte("<"), a.body, []byte(">")}}, nil
 }
-func (a *asker) Sent() {}
-func (a *asker) Answered(_ int, served netip.AddrPort) map[string]string {
+func (a *echoRequest) Sent() {}
+func (a *echoRequest) Answered(_ int, served netip.AddrPort) map[string]string {
 	a.served = served
 	return map[string]string{"X-Session": "1"}
 }
-func (a *asker) AnswerPart(p []byte) { a.answer = append(a.answer, p...) }
-func (a *asker) End(complete bool)   { a.ended <- complete }
+func (a *echoRequest) AnswerPart(p []byte) { a.answer = append(a.answer, p...) }
+func (a *echoRequest) End(complete bool)   { a.ended <- complete }
 
 // start serves with short times, and returns a connection to it. Each request gets an asker from begin.
 func start(t *testing.T, s *Server) *grpc.ClientConn {
@@ -90,7 +90,7 @@ func start(t *testing.T, s *Server) *grpc.ClientConn {
 	return conn
 }
 
-func server(a *asker) *Server {
+func server(a *echoRequest) *Server {
 	a.ended = make(chan bool, 10)
 	return &Server{limits: grpcstream.Limits{Streams: 3, Connections: 10, Message: mostMessage, Messages: mostMessages,
 		MessageTime: time.Minute, StreamTime: time.Minute},
@@ -154,7 +154,7 @@ func TestHint(t *testing.T) {
 // carob's own client and server understand each other; large bodies go in parts.
 func TestClientAndServer(t *testing.T) {
 	for _, size := range []int{0, 1, chunk, 5*chunk + 7} {
-		a := &asker{whole: true}
+		a := &echoRequest{whole: true}
 		conn := start(t, server(a))
 		body := bytes.Repeat([]byte("x"), size)
 		c := newClient(conn, nil)
@@ -180,7 +180,7 @@ func TestClientAndServer(t *testing.T) {
 
 // The answer's body passes through; its end is the end of the request.
 func TestAnswerPasses(t *testing.T) {
-	a := &asker{}
+	a := &echoRequest{}
 	stream, err := extprocv3.NewExternalProcessorClient(start(t, server(a))).Process(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestHostileOrder(t *testing.T) {
 		"large message": {list{requestHeaders(false), requestBody(string(make([]byte, mostMessage)), false)}, true,
 			codes.ResourceExhausted},
 	} {
-		a := &asker{whole: true}
+		a := &echoRequest{whole: true}
 		stream, err := extprocv3.NewExternalProcessorClient(start(t, server(a))).Process(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +256,7 @@ func TestHostileOrder(t *testing.T) {
 
 // A refusal is an answer for the client.
 func TestRefusal(t *testing.T) {
-	a := &asker{whole: true}
+	a := &echoRequest{whole: true}
 	client := newClient(start(t, server(a)), nil)
 	_, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), make([]byte, 2<<20), nil)
 	if err != nil || got.Answer == nil || got.Answer.Status != 413 ||
@@ -277,7 +277,7 @@ func TestStopped(t *testing.T) {
 		"before the answer": {requestHeaders(true), time.Minute, time.Millisecond, nil},
 		"in the pick":       {requestHeaders(true), time.Minute, time.Minute, make(chan struct{})},
 	} {
-		a := &asker{whole: true, pick: c.pick}
+		a := &echoRequest{whole: true, pick: c.pick}
 		s := server(a)
 		s.limits.MessageTime, s.limits.StreamTime = c.part, c.life
 		var begun atomic.Bool
@@ -316,7 +316,7 @@ func TestStopped(t *testing.T) {
 
 // Streams above the limit are refused until one ends. An unknown pool is an error.
 func TestManyStreams(t *testing.T) {
-	a := &asker{whole: true, pick: make(chan struct{})}
+	a := &echoRequest{whole: true, pick: make(chan struct{})}
 	client := extprocv3.NewExternalProcessorClient(start(t, server(a)))
 	var open []extprocv3.ExternalProcessor_ProcessClient
 	refused := 0

@@ -98,7 +98,7 @@ func ServeUDP(ctx context.Context, conn *net.UDPConn, at netip.AddrPort, route R
 	p := &UDP{conn: conn, route: route, several: at.Addr().IsUnspecified(), flows: newFlows(sessions, leaving),
 		cancel: cancel}
 	if p.several {
-		if err := tellDestination(conn, at.Addr().Is4()); err != nil {
+		if err := receiveDestination(conn, at.Addr().Is4()); err != nil {
 			cancel()
 			_ = conn.Close()
 			return nil, fmt.Errorf("listen on %s (UDP): %w", at, err)
@@ -110,8 +110,8 @@ func ServeUDP(ctx context.Context, conn *net.UDPConn, at netip.AddrPort, route R
 	return p, nil
 }
 
-// tellDestination makes the kernel report to which address a datagram was sent.
-func tellDestination(c *net.UDPConn, v4 bool) error {
+// receiveDestination makes the kernel report to which address a datagram was sent.
+func receiveDestination(c *net.UDPConn, v4 bool) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err

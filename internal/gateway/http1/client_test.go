@@ -214,7 +214,7 @@ func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	said := make(chan struct{})
+	responded := make(chan struct{})
 	go func() {
 		for n := 0; ; n++ {
 			far, err := ln.Accept()
@@ -233,11 +233,11 @@ func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 				case 0:
 					_ = far.Close()
 				case 1:
-					<-said // the answer was taken
+					<-responded // the answer was taken
 					_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
 				}
 				if n < 2 {
-					said <- struct{}{}
+					responded <- struct{}{}
 				}
 			}
 		}
@@ -257,10 +257,10 @@ func TestIdleConnectionIsCheckedBeforeUse(t *testing.T) {
 		}
 		switch i {
 		case 0:
-			<-said // closed
+			<-responded // closed
 		case 1:
-			said <- struct{}{}
-			<-said // sent more
+			responded <- struct{}{}
+			<-responded // sent more
 		}
 		testwait.For(t, "the connection to be idle", func() bool {
 			c.mu.Lock()

@@ -49,8 +49,8 @@ func (f failing) Read([]byte) (int, error) { return 0, f.error }
 // Spent reports whether the body cannot be sent again. A request without a body has none (nil), and can.
 func (b *Body) Spent() bool { return b != nil && b.kept == nil && b.read.Load() }
 
-// Blame returns the status of a failure: the client's, if its body is not valid, or stopped.
-func (b *Body) Blame(status int) int {
+// StatusOf returns the status of a failure: the client's, if its body is not valid, or stopped.
+func (b *Body) StatusOf(status int) int {
 	switch err := b.failed.Load(); {
 	case err == nil:
 		return status

@@ -40,8 +40,8 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := json.Unmarshal(body, &o); err != nil {
 		return nil, err
 	}
-	said, err := json.Marshal(o.Status)
-	a.stored[r.Method+" "+strings.TrimPrefix(r.URL.Path, "/apis/gateway.networking.k8s.io/v1")] = string(said)
+	status, err := json.Marshal(o.Status)
+	a.stored[r.Method+" "+strings.TrimPrefix(r.URL.Path, "/apis/gateway.networking.k8s.io/v1")] = string(status)
 	return answer, err
 }
 
@@ -49,9 +49,9 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 // is not written, nor one of which the plan says nothing. The objects stay as they are: watches own them.
 func TestStatusesOfEachKind(t *testing.T) {
 	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	says := []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted"}}
-	said := slices.Clone(says)
-	said[0].LastTransitionTime = at
+	conditions := []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted"}}
+	withTime := slices.Clone(conditions)
+	withTime[0].LastTransitionTime = at
 	parents := func(c []metav1.Condition) []gatewayv1.RouteParentStatus {
 		return []gatewayv1.RouteParentStatus{{ControllerName: gatewayplan.GatewayController, Conditions: c}}
 	}
@@ -63,7 +63,7 @@ func TestStatusesOfEachKind(t *testing.T) {
 		Gateways: map[name]gatewayv1.GatewayStatus{}, ListenerSets: map[name]gatewayv1.ListenerSetStatus{},
 		HTTPRoutes: map[name][]gatewayv1.RouteParentStatus{}, GRPCRoutes: map[name][]gatewayv1.RouteParentStatus{},
 		TLSRoutes: map[name][]gatewayv1.RouteParentStatus{}, Policies: map[name][]gatewayv1.PolicyAncestorStatus{}}
-	for object, stored := range map[string][]metav1.Condition{"new": nil, "same": said, "unknown": nil} {
+	for object, stored := range map[string][]metav1.Condition{"new": nil, "same": withTime, "unknown": nil} {
 		o, n := named(object), name{Namespace: "ns", Name: object}
 		world.Gateways = append(world.Gateways, &gatewayv1.Gateway{ObjectMeta: o,
 			Status: gatewayv1.GatewayStatus{Conditions: stored}})
@@ -84,10 +84,10 @@ func TestStatusesOfEachKind(t *testing.T) {
 		if object == "unknown" {
 			continue
 		}
-		plan.Gateways[n] = gatewayv1.GatewayStatus{Conditions: says}
-		plan.ListenerSets[n] = gatewayv1.ListenerSetStatus{Conditions: says}
-		plan.HTTPRoutes[n], plan.GRPCRoutes[n], plan.TLSRoutes[n] = parents(says), parents(says), parents(says)
-		plan.Policies[n] = ancestors(says)
+		plan.Gateways[n] = gatewayv1.GatewayStatus{Conditions: conditions}
+		plan.ListenerSets[n] = gatewayv1.ListenerSetStatus{Conditions: conditions}
+		plan.HTTPRoutes[n], plan.GRPCRoutes[n], plan.TLSRoutes[n] = parents(conditions), parents(conditions), parents(conditions)
+		plan.Policies[n] = ancestors(conditions)
 	}
 	server := &api{fails: 2, stored: map[string]string{}}
 	w := New(Config{REST: &rest.Config{Host: "https://none.example", Transport: server},
