@@ -327,7 +327,7 @@ func TestHostilePublisher(t *testing.T) {
 		copy(out[at:], text)
 		return string(out)
 	}
-	for _, c := range []struct{ says, want string }{
+	for _, c := range []struct{ sent, want string }{
 		{"HTTP/1.1 400 Bad Request\r\n\r\n", "does not use ZMTP"},
 		{with(10, "\x02"), "version 2"},
 		{with(12, "CURVE"), `mechanism "CURVE"`},
@@ -344,12 +344,12 @@ func TestHostilePublisher(t *testing.T) {
 		{string(greeting) + ready + "\x01\x01k\x04\x01x", "command within"},
 		{string(greeting) + ready + "\x01\x01k\x02\x00\x00\x00\x00\x00\x7f\xff\xff" + strings.Repeat("x", 1000), "EOF"},
 	} {
-		p, err := subscribe(t.Context(), replayed([]byte(c.says)), "kv@")
+		p, err := subscribe(t.Context(), replayed([]byte(c.sent)), "kv@")
 		for err == nil {
 			err = p.next(t.Context(), func([][]byte) {})
 		}
 		if !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, want %q", c.says[max(0, len(c.says)-50):], err, c.want)
+			t.Errorf("%q: %v, want %q", c.sent[max(0, len(c.sent)-50):], err, c.want)
 		}
 	}
 	if n := len(largeMessages.held); n != 0 {
@@ -374,11 +374,11 @@ func TestSilentPublisher(t *testing.T) {
 // testdata/libzmq.bin is what a PUB socket of libzmq 4.3.4 sent to this subscriber's side of the conversation:
 // batches in arrays and in maps, packed by msgpack 1.0.3 for Python, the last one with 1,000 blocks.
 func TestLibzmq(t *testing.T) {
-	said, err := os.ReadFile("testdata/libzmq.bin")
+	sent, err := os.ReadFile("testdata/libzmq.bin")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := subscribe(t.Context(), replayed(said), "kv@")
+	p, err := subscribe(t.Context(), replayed(sent), "kv@")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -457,11 +457,11 @@ func TestBadBatches(t *testing.T) {
 func FuzzBatch(f *testing.F) {
 	f.Add(storing(1, codes("abcdefghijklmnop")...))
 	f.Add(removing(1, 2))
-	said, err := os.ReadFile("testdata/libzmq.bin")
+	sent, err := os.ReadFile("testdata/libzmq.bin")
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(said[115:500])
+	f.Add(sent[115:500])
 	c, err := routing.ParseConfig([]byte(`{"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig",
 		"plugins": [{"type": "precise-prefix-cache-scorer"}]}`))
 	if err != nil {
@@ -494,13 +494,13 @@ func FuzzBatch(f *testing.F) {
 
 // Whatever a publisher sends ends in messages or an error.
 func FuzzPublisher(f *testing.F) {
-	said, err := os.ReadFile("testdata/libzmq.bin")
+	sent, err := os.ReadFile("testdata/libzmq.bin")
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(said[:400])
-	f.Fuzz(func(t *testing.T, said []byte) {
-		p, err := subscribe(t.Context(), replayed(said), "kv@")
+	f.Add(sent[:400])
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		p, err := subscribe(t.Context(), replayed(sent), "kv@")
 		for err == nil {
 			err = p.next(t.Context(), func(frames [][]byte) {
 				if len(frames) == 0 || len(frames) > mostFrames {

@@ -26,13 +26,13 @@ import (
 
 // Limits of requests for tokens.
 const (
-	tokenTime     = 300 * time.Millisecond
-	mostAsking    = 32              // requests of a pool at once; further prompts stay without tokens
-	mostTokenPage = 8 << 20         // bytes of a response
-	tokenPause    = 5 * time.Second // pause for a server that did not respond
-	missingPause  = time.Minute     // pause for a server without /tokenize
-	mostPrompts   = 4096            // cached responses
-	mostHashes    = 1 << 20         // bytes of all of them
+	tokenTime         = 300 * time.Millisecond
+	mostTokenRequests = 32              // requests of a pool at once; further prompts stay without tokens
+	mostTokenPage     = 8 << 20         // bytes of a response
+	tokenPause        = 5 * time.Second // pause for a server that did not respond
+	missingPause      = time.Minute     // pause for a server without /tokenize
+	mostPrompts       = 4096            // cached responses
+	mostHashes        = 1 << 20         // bytes of all of them
 )
 
 // Prompt is a request whose tokens are needed.
@@ -45,7 +45,7 @@ type Prompt struct {
 // tokenizer calls the servers of a pool. It is made with the first request that needs it.
 type tokenizer struct {
 	transport http.RoundTripper
-	asking    chan struct{}
+	slots     chan struct{}
 	patience  time.Duration
 
 	mu      sync.Mutex
@@ -66,7 +66,7 @@ func newTokenizer() *tokenizer {
 	d := net.Dialer{Timeout: scrapeTimeout}
 	return &tokenizer{transport: &http.Transport{DialContext: d.DialContext, MaxIdleConnsPerHost: 8,
 		IdleConnTimeout: 30 * time.Second, DisableCompression: true, MaxResponseHeaderBytes: 64 << 10},
-		asking: make(chan struct{}, mostAsking), patience: tokenTime, paused: map[netip.AddrPort]time.Time{},
+		slots: make(chan struct{}, mostTokenRequests), patience: tokenTime, paused: map[netip.AddrPort]time.Time{},
 		known: map[[sha256.Size]byte]*list.Element{}, used: list.New()}
 }
 
@@ -165,8 +165,8 @@ func (p *Pool) Tokens(ctx context.Context, r *routing.Request, q *Prompt) {
 		return
 	}
 	select {
-	case t.asking <- struct{}{}:
-		defer func() { <-t.asking }()
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
 	default:
 		return
 	}

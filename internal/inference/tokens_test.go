@@ -24,13 +24,13 @@ func tokensOf(t *testing.T, p *Pool, path, body string) []uint64 {
 func TestTokens(t *testing.T) {
 	p, all := preciseFleet(t, 1)
 	if tokensOf(t, p, "/v1/completions", `{"prompt": "abcdefghijklmnop"}`) != nil || len(all[0].questions()) > 0 {
-		t.Error("tokens are asked for while there is nothing to compare with")
+		t.Error("tokens are requested while there is nothing to compare with")
 	}
 	all[0].publish(0, storing(1, codes("abcdefghijklmnop")...))
 	testwait.For(t, "the events are taken", func() bool { return p.cache(0).Blocks == 1 })
 	for _, c := range []struct {
-		path, body, asked string
-		blocks            int
+		path, body, want string
+		blocks           int
 	}{
 		{"/v1/completions", `{"model": "x", "prompt": "abcdefghijklmnopq", "max_tokens": 4, "add_special_tokens": false}`,
 			`{"model":"m","prompt":"abcdefghijklmnopq","add_special_tokens":false}`, 1},
@@ -45,9 +45,9 @@ func TestTokens(t *testing.T) {
 	} {
 		before := len(all[0].questions())
 		blocks := tokensOf(t, p, c.path, c.body)
-		asked := strings.Join(all[0].questions()[before:], "; ")
-		if len(blocks) != c.blocks || asked != c.asked {
-			t.Errorf("%s: %d blocks, asked %s", c.body, len(blocks), asked)
+		requests := strings.Join(all[0].questions()[before:], "; ")
+		if len(blocks) != c.blocks || requests != c.want {
+			t.Errorf("%s: %d blocks, requests %s", c.body, len(blocks), requests)
 		}
 	}
 }
@@ -64,10 +64,10 @@ func TestNoTokens(t *testing.T) {
 	t.Cleanup(func() { close(never) })
 	n := 0
 	for _, c := range []struct {
-		name   string
-		answer http.HandlerFunc
-		want   string
-		asked  int // servers
+		name     string
+		answer   http.HandlerFunc
+		want     string
+		requests int // of servers
 	}{
 		{"404", http.NotFound, "404", 2},
 		{"500", func(w http.ResponseWriter, _ *http.Request) {
@@ -101,15 +101,15 @@ func TestNoTokens(t *testing.T) {
 			w.tokens, w.tokenized = c.answer, nil
 			w.mu.Unlock()
 		}
-		asked := func() int { return len(all[0].questions()) + len(all[1].questions()) }
+		requests := func() int { return len(all[0].questions()) + len(all[1].questions()) }
 		for range 3 {
 			n++
 			if b := tokensOf(t, p, "/v1/completions", fmt.Sprintf(`{"prompt": "abcdefghijklmnop%d"}`, n)); b != nil {
 				t.Errorf("%s: %d blocks", c.name, len(b))
 			}
 		}
-		if got := p.TokenProblem(); asked() < c.asked || asked() > 2 || !strings.Contains(got, c.want) {
-			t.Errorf("%s: %d servers were asked; %s", c.name, asked(), got)
+		if got := p.TokenProblem(); requests() < c.requests || requests() > 2 || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %d requests; %s", c.name, requests(), got)
 		}
 	}
 	// A prompt that the server refuses does not count as a failure of the server.

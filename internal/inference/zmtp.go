@@ -64,7 +64,7 @@ func subscribe(ctx context.Context, conn net.Conn, topic string) (*publisher, er
 	if _, err := conn.Write(hello); err != nil {
 		return nil, fmt.Errorf("greet: %w", err)
 	}
-	if err := p.greeted(); err != nil {
+	if err := p.readGreeting(); err != nil {
 		return nil, err
 	}
 	ready := []byte("\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB")
@@ -84,8 +84,8 @@ func subscribe(ctx context.Context, conn net.Conn, topic string) (*publisher, er
 	return p, conn.SetDeadline(time.Time{})
 }
 
-// greeted reads the greeting.
-func (p *publisher) greeted() error {
+// readGreeting reads the greeting.
+func (p *publisher) readGreeting() error {
 	var hello [greetingBytes]byte
 	if _, err := io.ReadFull(p.in, hello[:10]); err != nil {
 		return fmt.Errorf("read the greeting: %w", err)

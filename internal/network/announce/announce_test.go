@@ -123,7 +123,7 @@ func TestAnnounce(t *testing.T) {
 	s := newSegment(t)
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 	known := []netip.Addr{netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("2001:db8::100")}
-	asked := []netip.Addr{netip.MustParseAddr("192.0.2.101"), netip.MustParseAddr("2001:db8::101")}
+	requested := []netip.Addr{netip.MustParseAddr("192.0.2.101"), netip.MustParseAddr("2001:db8::101")}
 	before := net.HardwareAddr{2, 0, 0, 0, 0, 9}
 	s.in("there", func() error {
 		for _, a := range known {
@@ -140,13 +140,13 @@ func TestAnnounce(t *testing.T) {
 		s.in("here", func() error { return a.Update(list, nil, node) })
 	}
 	t.Cleanup(a.Close)
-	update(append(asked, known...))
+	update(append(requested, known...))
 	for _, addr := range known {
 		testwait.For(t, "there learns where "+addr.String()+" is now", func() bool {
 			return bytes.Equal(s.neighbour(addr), s.hw)
 		})
 	}
-	for _, addr := range asked {
+	for _, addr := range requested {
 		if hw := s.neighbour(addr); hw != nil {
 			t.Errorf("%s is known before anybody asked: %s", addr, hw)
 		}
@@ -156,8 +156,8 @@ func TestAnnounce(t *testing.T) {
 		})
 	}
 	// One address is removed: requests for it, and for one that was never announced, get no reply.
-	gone, never := asked[0], netip.MustParseAddr("2001:db8::dead")
-	update(append(known, asked[1]))
+	gone, never := requested[0], netip.MustParseAddr("2001:db8::dead")
+	update(append(known, requested[1]))
 	s.in("there", func() error {
 		return netlink.NeighDel(&netlink.Neigh{LinkIndex: s.link, IP: gone.AsSlice()})
 	})
@@ -235,14 +235,14 @@ func TestLinks(t *testing.T) {
 
 func TestAnswerToARP(t *testing.T) {
 	me, other := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}
-	ask := arpPacket{op: arpRequest, sender: other, from: netip.MustParseAddr("192.0.2.2"),
+	request := arpPacket{op: arpRequest, sender: other, from: netip.MustParseAddr("192.0.2.2"),
 		target: netip.MustParseAddr("192.0.2.9")}
-	back, ok := decodeARP(ask.encode())
-	if !ok || back != ask {
+	back, ok := decodeARP(request.encode())
+	if !ok || back != request {
 		t.Fatalf("%+v", back)
 	}
-	if reply, ok := ask.answer(me); !ok || reply != (arpPacket{op: arpReply, sender: me, from: ask.target, to: other,
-		target: ask.from}) {
+	if reply, ok := request.answer(me); !ok || reply != (arpPacket{op: arpReply, sender: me, from: request.target, to: other,
+		target: request.from}) {
 		t.Errorf("%+v", reply)
 	}
 	for what, change := range map[string]func(*arpPacket){
@@ -250,7 +250,7 @@ func TestAnswerToARP(t *testing.T) {
 		"from a group": func(p *arpPacket) { p.sender = ethernetBroadcast },
 		"from itself":  func(p *arpPacket) { p.sender = me },
 	} {
-		p := ask
+		p := request
 		change(&p)
 		if _, ok := p.answer(me); ok {
 			t.Errorf("%s is answered", what)

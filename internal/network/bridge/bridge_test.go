@@ -280,15 +280,15 @@ func BenchmarkAttach(b *testing.B) {
 
 // The kernel reports whether devices changed during a list.
 func TestInterruptedDump(t *testing.T) {
-	asked := 0
+	lists := 0
 	got, err := dump(func() ([]int, error) {
-		if asked++; asked < 3 {
+		if lists++; lists < 3 {
 			return []int{1}, netlink.ErrDumpInterrupted
 		}
 		return []int{1, 2}, nil
 	})
-	if err != nil || len(got) != 2 || asked != 3 {
-		t.Errorf("got %v and %v after %d lists", got, err, asked)
+	if err != nil || len(got) != 2 || lists != 3 {
+		t.Errorf("got %v and %v after %d lists", got, err, lists)
 	}
 	wrong := errors.New("no permission")
 	if _, err := dump(func() ([]int, error) { return nil, wrong }); !errors.Is(err, wrong) {

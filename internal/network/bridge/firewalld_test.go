@@ -20,7 +20,7 @@ type fakeFirewalld struct {
 	mu    sync.Mutex
 	zones map[string]string // by interface
 	hang  chan struct{}     // calls wait until it is closed
-	asked chan string       // the methods that were called
+	calls chan string       // the methods that were called
 }
 
 func startFirewalld(t *testing.T, address string) (f *fakeFirewalld, stop func()) {
@@ -31,9 +31,9 @@ func startFirewalld(t *testing.T, address string) (f *fakeFirewalld, stop func()
 	}
 	stop = sync.OnceFunc(func() { _ = conn.Close() })
 	t.Cleanup(stop)
-	f = &fakeFirewalld{zones: map[string]string{}, asked: make(chan string, 100)}
+	f = &fakeFirewalld{zones: map[string]string{}, calls: make(chan string, 100)}
 	enter := func(method string) func() {
-		f.asked <- method
+		f.calls <- method
 		f.mu.Lock()
 		hang := f.hang
 		f.mu.Unlock()
@@ -167,7 +167,7 @@ func TestTrustIsKept(t *testing.T) {
 		t.Helper()
 		for {
 			select {
-			case got := <-fake.asked:
+			case got := <-fake.calls:
 				if got == want {
 					return
 				}
@@ -194,7 +194,7 @@ func TestTrustEnds(t *testing.T) {
 	h.fill()
 	k := keepTrusted(t.Context(), h.firewalld())
 	k.look()
-	<-fake.asked
+	<-fake.calls
 	k.close()
 }
 

@@ -17,19 +17,19 @@ import (
 
 // gate is a network.Gate that a test opens.
 type gate struct {
-	asked   chan network.Place
-	answer  chan error
-	freed   []string
-	adopted []network.Place
-	n       *Network
-	held    map[string]bool // sandboxes whose addresses were still taken when they were freed
+	requests chan network.Place
+	answer   chan error
+	freed    []string
+	adopted  []network.Place
+	n        *Network
+	held     map[string]bool // sandboxes whose addresses were still taken when they were freed
 }
 
 func (g *gate) Adopt(all []network.Place) { g.adopted = all }
 
 func (g *gate) Admit(ctx context.Context, p network.Place) error {
 	select {
-	case g.asked <- p:
+	case g.requests <- p:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -46,7 +46,7 @@ func (g *gate) Free(sandbox string) {
 // A pod may send only after the gate has let it through; if it does not, nothing of the pod is left.
 func TestPodSendsOnlyAfterAdmission(t *testing.T) {
 	cfg := testConfig(t)
-	g := &gate{asked: make(chan network.Place), answer: make(chan error), held: map[string]bool{}}
+	g := &gate{requests: make(chan network.Place), answer: make(chan error), held: map[string]bool{}}
 	cfg.Gate = g
 	n := open(t, cfg)
 	g.n = n
@@ -56,7 +56,7 @@ func TestPodSendsOnlyAfterAdmission(t *testing.T) {
 		_, err := n.Attach(t.Context(), pod)
 		attached <- err
 	}()
-	p := <-g.asked
+	p := <-g.requests
 	if p.UID != "u1" || p.Namespace != "x" || p.Name != "web" || p.SandboxID != "s1" || len(p.IPs) != 1 ||
 		!maps.Equal(p.Labels, pod.Labels) {
 		t.Errorf("asked for %+v", p)
@@ -75,7 +75,7 @@ func TestPodSendsOnlyAfterAdmission(t *testing.T) {
 		_, err := n.Attach(t.Context(), pod)
 		attached <- err
 	}()
-	p = <-g.asked
+	p = <-g.requests
 	g.answer <- nil
 	if err := <-attached; err != nil {
 		t.Fatal(err)

@@ -177,7 +177,7 @@ func TestOwnPortsAreKept(t *testing.T) {
 				}
 			}()
 		}
-		ask := func(addr string) string {
+		read := func(addr string) string {
 			c, err := net.Dial("tcp", addr)
 			if err != nil {
 				return err.Error()
@@ -188,7 +188,7 @@ func TestOwnPortsAreKept(t *testing.T) {
 			return string(buf[:k])
 		}
 		serve(at.NetNS, ":80", "thief")
-		if got := ask("127.0.0.1:6443"); got != "thief" {
+		if got := read("127.0.0.1:6443"); got != "thief" {
 			t.Fatalf("the host port answers %q", got)
 		}
 		if err := n.Close(); err != nil {
@@ -202,7 +202,7 @@ func TestOwnPortsAreKept(t *testing.T) {
 		for addr, want := range map[string]string{
 			"127.0.0.1:6443": "carob", "192.0.2.2:6443": "thief", "127.0.0.1:6444": "carob", "192.0.2.2:6444": "carob",
 		} {
-			if got := ask(addr); got != want {
+			if got := read(addr); got != want {
 				t.Errorf("%s answers %q, want %q", addr, got, want)
 			}
 		}

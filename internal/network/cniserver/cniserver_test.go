@@ -146,7 +146,7 @@ func TestRequests(t *testing.T) {
 	add := cniapi.Request{Command: "ADD", Container: "c1", NetNS: newNS(t), Device: "eth0",
 		Args:  cniapi.Args{Namespace: "n", Name: "p", UID: "u"},
 		Ports: []cniapi.PortMapping{{HostPort: 80, ContainerPort: 8080, Protocol: "TCP"}}}
-	ask := func(r cniapi.Request, code uint) cniapi.Reply {
+	call := func(r cniapi.Request, code uint) cniapi.Reply {
 		t.Helper()
 		reply, err := send(t.Context(), r)
 		got := uint(0)
@@ -159,7 +159,7 @@ func TestRequests(t *testing.T) {
 		return reply
 	}
 	for range 2 { // a repeated request has the same result
-		if r := ask(add, 0); len(r.IPs) != 1 || r.IPs[0].String() != "10.88.0.7" || len(r.Gateways) != 1 {
+		if r := call(add, 0); len(r.IPs) != 1 || r.IPs[0].String() != "10.88.0.7" || len(r.Gateways) != 1 {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -170,21 +170,21 @@ func TestRequests(t *testing.T) {
 	}
 	check := add
 	check.Command, check.IPs = "CHECK", []netip.Addr{netip.MustParseAddr("10.88.0.7")}
-	ask(check, 0)
+	call(check, 0)
 	check.IPs = []netip.Addr{netip.MustParseAddr("10.88.0.8")}
-	ask(check, cniapi.CodeFailed)
+	call(check, cniapi.CodeFailed)
 	for range 2 { // an unknown container is no error
-		ask(cniapi.Request{Command: "DEL", Container: "c1", Device: "eth0"}, 0)
+		call(cniapi.Request{Command: "DEL", Container: "c1", Device: "eth0"}, 0)
 	}
-	ask(check, cniapi.CodeUnknownContainer)
-	ask(cniapi.Request{Command: "GC"}, 0)
-	ask(cniapi.Request{Command: "STATUS"}, 0)
+	call(check, cniapi.CodeUnknownContainer)
+	call(cniapi.Request{Command: "GC"}, 0)
+	call(cniapi.Request{Command: "STATUS"}, 0)
 	if len(p.attached) != 0 || p.collects != 1 {
 		t.Errorf("%v, collected %d times", p.attached, p.collects)
 	}
 	p.fail = errkind.Errorf(errkind.Exhausted, "no address is free")
-	ask(add, cniapi.CodeTryAgain)
-	ask(cniapi.Request{Command: "STATUS"}, cniapi.CodeNotAvailable)
+	call(add, cniapi.CodeTryAgain)
+	call(cniapi.Request{Command: "STATUS"}, cniapi.CodeNotAvailable)
 }
 
 // A namespace must be one of the network, and not the host's; broken and large requests are refused.

@@ -36,14 +36,14 @@ const (
 
 // entry is one answer, in wire form without an OPT record.
 type entry struct {
-	wire    []byte
-	ttls    []int // where its TTLs are
-	kind    int
-	stored  time.Time
-	ttl     time.Duration
-	hits    int
-	lastHit time.Time
-	asking  bool // it is being refreshed
+	wire       []byte
+	ttls       []int // where its TTLs are
+	kind       int
+	stored     time.Time
+	ttl        time.Duration
+	hits       int
+	lastHit    time.Time
+	refreshing bool // it is being refreshed
 }
 
 func newCache(cfg *core.Cache, now func() time.Time, m *metrics) *answerCache {
@@ -99,9 +99,9 @@ func (c *answerCache) get(key []byte) (hit, bool) {
 		e.hits++
 		e.lastHit = now
 		left := e.ttl - age
-		if e.hits >= c.cfg.Prefetch && !e.asking &&
+		if e.hits >= c.cfg.Prefetch && !e.refreshing &&
 			(left <= e.ttl*time.Duration(c.cfg.PrefetchPercent)/100 || left <= time.Second) {
-			e.asking, h.refresh = true, true
+			e.refreshing, h.refresh = true, true
 		}
 	}
 	return h, true
@@ -119,10 +119,10 @@ func (c *answerCache) claim(key []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[string(key)]
-	if e == nil || e.asking {
+	if e == nil || e.refreshing {
 		return false
 	}
-	e.asking = true
+	e.refreshing = true
 	return true
 }
 
@@ -131,7 +131,7 @@ func (c *answerCache) release(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[key]; e != nil {
-		e.asking = false
+		e.refreshing = false
 	}
 }
 

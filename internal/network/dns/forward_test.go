@@ -278,12 +278,12 @@ func serverThat(t *testing.T, f func(right *dns.Msg) []*dns.Msg) netip.AddrPort 
 			if m.Unpack(buf[:n]) != nil {
 				continue
 			}
-			for _, lie := range f(address(m, "192.0.2.1", 30)) {
-				if lie == nil {
+			for _, forged := range f(address(m, "192.0.2.1", 30)) {
+				if forged == nil {
 					_, _ = conn.WriteTo([]byte("garbage"), from)
 					continue
 				}
-				wire, _ := lie.Pack()
+				wire, _ := forged.Pack()
 				_, _ = conn.WriteTo(wire, from)
 			}
 		}
@@ -300,14 +300,14 @@ func TestSpoofing(t *testing.T) {
 		mu.Lock()
 		ids[right.Id] = true
 		mu.Unlock()
-		lie := func() *dns.Msg { return address(right, "192.0.2.66", 30) }
-		id, name, typ := lie(), lie(), lie()
+		forged := func() *dns.Msg { return address(right, "192.0.2.66", 30) }
+		id, name, typ := forged(), forged(), forged()
 		id.Id++
 		name.Question[0].Name = "evil.example."
 		typ.Question[0].Qtype = dns.TypeAAAA
 		echo := right.Copy()
 		echo.Response, echo.Answer = false, nil
-		empty := lie()
+		empty := forged()
 		empty.Question = nil
 		return []*dns.Msg{nil, id, name, typ, echo, empty, right}
 	})

@@ -68,8 +68,8 @@ func FuzzHandle(f *testing.F) {
 		}
 		if verdict == core.Accept {
 			var again core.Query
-			asked := append([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, answer[12:]...)
-			again.Parse(asked)
+			question := append([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}, answer[12:]...)
+			again.Parse(question)
 			if string(again.Name()) != string(q.Name()) || again.Type != q.Type || again.Class != q.Class {
 				t.Errorf("the question is %q, the answer has %q", q.Name(), again.Name())
 			}

@@ -304,8 +304,8 @@ func TestServesTheAPIOverRealSockets(t *testing.T) {
 	for _, kind := range []string{"udp", "tcp"} {
 		c := &dns.Client{Net: kind}
 		testwait.For(t, "kube-dns over "+kind, func() bool {
-			ask := new(dns.Msg).SetQuestion("kube-dns.kube-system.svc.cluster.local.", dns.TypeA)
-			m, _, err := c.Exchange(ask, at.String())
+			query := new(dns.Msg).SetQuestion("kube-dns.kube-system.svc.cluster.local.", dns.TypeA)
+			m, _, err := c.Exchange(query, at.String())
 			return err == nil && line(m) == "NOERROR kube-dns.kube-system.svc.cluster.local. 5 A 10.96.0.10"
 		})
 	}

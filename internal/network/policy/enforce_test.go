@@ -210,11 +210,11 @@ func TestAdmitWaitsForTheWriter(t *testing.T) {
 func TestAdmitFailsClosed(t *testing.T) {
 	in(t, func(t *testing.T) {
 		ctx := context.Background()
-		deaf := fake.NewClientset()
-		deaf.PrependReactor("list", "networkpolicies", func(kubetesting.Action) (bool, runtime.Object, error) {
+		failing := fake.NewClientset()
+		failing.PrependReactor("list", "networkpolicies", func(kubetesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("no answer")
 		})
-		e := running(t, table, deaf)
+		e := running(t, table, failing)
 		e.patience = time.Millisecond
 		err := e.Admit(ctx, placeOf("1", 1, nil))
 		if errkind.Of(err) != errkind.Unavailable || !strings.Contains(err.Error(), "x/pod-1") {
@@ -276,9 +276,9 @@ func TestFlows(t *testing.T) {
 				{Port: new(intstr.FromInt32(80)), Protocol: new(corev1.ProtocolUDP)}}}}
 		api := fake.NewClientset(allow, deny("closed", "closed"), apiPod("0", "x", map[string]string{"app": "friend"}))
 		e := running(t, table, api)
-		friend := placeOf("0", 0, map[string]string{"app": "friend"})
+		allowed := placeOf("0", 0, map[string]string{"app": "friend"})
 		server := placeOf("1", 1, map[string]string{"app": "server"})
-		for _, p := range []network.Place{friend, server} {
+		for _, p := range []network.Place{allowed, server} {
 			if err := e.Admit(ctx, p); err != nil {
 				t.Fatal(err)
 			}

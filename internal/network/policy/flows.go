@@ -13,21 +13,21 @@ import (
 	"carob/internal/core/netplan/policies"
 )
 
-// judgePause is the time between two passes over all flows.
-const judgePause = time.Second
+// checkPause is the time between two passes over all flows.
+const checkPause = time.Second
 
 // dumpTries is how often the flows are listed if the kernel reports that the list was interrupted.
 const dumpTries = 5
 
-// judgeFlows checks the tracked UDP flows after the rules have changed, and deletes those that are no longer allowed: a
+// checkFlows checks the tracked UDP flows after the rules have changed, and deletes those that are no longer allowed: a
 // flow that never pauses would otherwise continue forever (N5.26). Established connections of TCP and SCTP continue
 // (N5.22).
-func (e *Enforcer) judgeFlows(ctx context.Context) {
+func (e *Enforcer) checkFlows(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-e.judge:
+		case <-e.flowCheck:
 		}
 		for range 2 { // again: a packet that passed the old rules may be tracked only after the first pass
 			if err := e.forget(func(f *flow) bool {
@@ -38,7 +38,7 @@ func (e *Enforcer) judgeFlows(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(judgePause):
+			case <-time.After(checkPause):
 			}
 		}
 	}

@@ -60,9 +60,9 @@ type Enforcer struct {
 	failed     error                               // why the write failed; nil: it succeeded
 	round      chan struct{}                       // closed and replaced after each write
 
-	wake   chan struct{}
-	judge  chan struct{} // the flows must be checked again
-	follow chan bool     // whether there are policies
+	wake      chan struct{}
+	flowCheck chan struct{} // the flows must be checked again
+	follow    chan bool     // whether there are policies
 }
 
 // object is a pod of the API.
@@ -86,7 +86,7 @@ func New(cfg Config) (*Enforcer, error) {
 		places: map[string]map[string]network.Place{}, namespaces: map[string]bool{}, used: map[netip.Addr]bool{},
 		synced:  map[kind]bool{},
 		settled: make(chan struct{}), round: make(chan struct{}),
-		wake: make(chan struct{}, 1), judge: make(chan struct{}, 1), follow: make(chan bool, 1)}, nil
+		wake: make(chan struct{}, 1), flowCheck: make(chan struct{}, 1), follow: make(chan bool, 1)}, nil
 }
 
 // Close frees what New took. The rules stay in force.
@@ -282,7 +282,7 @@ func (e *Enforcer) Run(ctx context.Context, api API) error {
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName("network policies"))
 	parts.Go(func() { e.watchPolicies(ctx, api) })
 	parts.Go(func() { e.watchOthers(ctx, api) })
-	parts.Go(func() { e.judgeFlows(ctx) })
+	parts.Go(func() { e.checkFlows(ctx) })
 	e.write(ctx)
 	return nil
 }

@@ -125,7 +125,7 @@ func (e *Enforcer) put(ctx context.Context, both []*half) error {
 		close(e.round)
 		e.round = make(chan struct{})
 		if compare || !change.Empty() {
-			poke(e.judge)
+			poke(e.flowCheck)
 		}
 		e.mu.Unlock()
 		return err

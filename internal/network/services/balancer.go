@@ -78,12 +78,12 @@ func (b *balancer) fromPool(in []input, node []netip.Addr) []addresspool.Event {
 		delete(b.todo, i.Name)
 		inputs[n] = addresspool.Input{Name: i.Name, Service: i.Service}
 	}
-	writes, notices := b.pool.Update(inputs, node)
+	writes, events := b.pool.Update(inputs, node)
 	for _, w := range writes {
 		b.todo[w.Name] = write{w.UID, w.Ingress}
 		poke(b.wake)
 	}
-	return notices
+	return events
 }
 
 // addresses are the addresses of the pool that Services have.
@@ -116,8 +116,8 @@ func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
 	p.unannounced = why
 }
 
-// recordNotices records events of Services.
-func (p *Proxy) recordNotices(list []addresspool.Event) {
+// recordEvents records events of Services.
+func (p *Proxy) recordEvents(list []addresspool.Event) {
 	for _, n := range list {
 		if s := p.feed.service(n.Name); s != nil && p.cfg.Events != nil {
 			p.cfg.Events.Event(s, n.Type, n.Reason, n.Text)

@@ -188,7 +188,7 @@ func TestHealthzServer(t *testing.T) {
 	d.run()
 	t.Cleanup(func() { d.stop() })
 	d.until("it runs", func() bool { return d.proxy.running })
-	ask := func(path string, want int) (got map[string]any) {
+	get := func(path string, want int) (got map[string]any) {
 		t.Helper()
 		d.untilAnswer("http://127.0.0.1:10256"+path, want, func(body string) {
 			d.must(json.Unmarshal([]byte(body), &got))
@@ -196,7 +196,7 @@ func TestHealthzServer(t *testing.T) {
 		return got
 	}
 	for path, more := range map[string]bool{"/healthz": true, "/livez": false} {
-		got := ask(path, http.StatusOK)
+		got := get(path, http.StatusOK)
 		_, has := got["nodeEligible"]
 		status, _ := got["status"].(map[string]any)["IPv4"].(map[string]any)
 		if got["healthy"] != true || has != more || got["lastUpdated"] == nil || got["currentTime"] == nil ||
@@ -209,10 +209,10 @@ func TestHealthzServer(t *testing.T) {
 	node.Spec.Taints = []corev1.Taint{{Key: taintToBeDeleted, Effect: corev1.TaintEffectNoSchedule}}
 	_, err = d.api.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{})
 	d.must(err)
-	if got := ask("/healthz", http.StatusServiceUnavailable); got["nodeEligible"] != false || got["healthy"] != true {
+	if got := get("/healthz", http.StatusServiceUnavailable); got["nodeEligible"] != false || got["healthy"] != true {
 		t.Errorf("a node that is to be deleted: %v", got)
 	}
-	ask("/livez", http.StatusOK)
+	get("/livez", http.StatusOK)
 }
 
 // untilAnswer repeats a request until it gets the wanted status.

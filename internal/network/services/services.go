@@ -339,7 +339,7 @@ func (p *Proxy) update(ctx context.Context, in []input, whole bool) error {
 	p.changed = make(chan struct{})
 	p.mu.Unlock()
 	p.recordProblems(in, problems)
-	p.recordNotices(p.balance.look(in, node.Addresses))
+	p.recordEvents(p.balance.look(in, node.Addresses))
 	p.announce(ctx, node.Addresses)
 	err := errors.Join(errs...)
 	p.metrics.synced(p, in, start, whole, err)

@@ -93,11 +93,11 @@ func TestUnservedAddresses(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	must(err)
 	must(netlink.LinkSetUp(lo))
-	pod, stranger := space("pod", "198.51.100.1/24", "198.51.100.2/24"), space("world", "192.0.2.1/24", "192.0.2.2/24")
+	pod, outside := space("pod", "198.51.100.1/24", "198.51.100.2/24"), space("world", "192.0.2.1/24", "192.0.2.2/24")
 	must(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0))
 	must(netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(192, 0, 2, 2)}))
 	service := netip.MustParseAddrPort("10.96.0.1:443")
-	must(netns.Do(stranger, func() error {
+	must(netns.Do(outside, func() error {
 		l, err := netlink.LinkByName("lo")
 		must(err)
 		a, err := netlink.ParseAddr("10.96.0.1/32")
@@ -117,7 +117,7 @@ func TestUnservedAddresses(t *testing.T) {
 		return nil
 	}))
 	dial := func(ns, kind string) error {
-		ask := func() error {
+		try := func() error {
 			c, err := net.DialTimeout(kind, service.String(), 10*time.Second)
 			if err != nil {
 				return err
@@ -133,9 +133,9 @@ func TestUnservedAddresses(t *testing.T) {
 			return err
 		}
 		if ns == "" {
-			return ask()
+			return try()
 		}
-		return netns.Do(ns, ask)
+		return netns.Do(ns, try)
 	}
 	from := map[string]string{"the host": "", "a pod": pod}
 	answers := func(when string, want error) {
