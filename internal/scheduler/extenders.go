@@ -80,11 +80,11 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 		}
 	}
 	s.consulting = true
-	asked := []placement.Filter{placement.Extender}
+	refusedBy := []placement.Filter{placement.Extender}
 	if len(s.interested(it.pod.Object)) == 0 {
-		asked = []placement.Filter{placement.DynamicResources}
+		refusedBy = []placement.Filter{placement.DynamicResources}
 	}
-	s.queue.Watch(it, asked)
+	s.queue.Watch(it, refusedBy)
 	pod, enough, weight := it.pod.Object, s.cluster.Enough(it.pod), it.pod.Profile().Weights.Devices
 	s.calls.Do(pod.UID, func() {
 		var err error

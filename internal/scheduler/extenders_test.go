@@ -25,7 +25,7 @@ import (
 // program is an extender: it answers each verb with a function, in JSON.
 type program struct {
 	mu      sync.Mutex
-	asked   []string // "VERB POD NODES"
+	calls   []string // "VERB POD NODES"
 	running int
 	most    int // calls at the same time
 	takes   time.Duration
@@ -41,7 +41,7 @@ func (p *program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	verb := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 	p.mu.Lock()
-	p.asked = append(p.asked,
+	p.calls = append(p.calls,
 		strings.TrimSpace(fmt.Sprint(verb, " ", podName(args), " ", strings.Join(names(args), ","))))
 	p.running++
 	p.most = max(p.most, p.running)
@@ -85,8 +85,8 @@ func names(args map[string]any) []string {
 func (p *program) seen() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := p.asked
-	p.asked = nil
+	out := p.calls
+	p.calls = nil
 	return out
 }
 
@@ -163,9 +163,9 @@ func TestExtender(t *testing.T) {
 		synctest.Wait()
 		w.on("p", "b")
 		w.on("q", "b")
-		asked := x.seen()
-		slices.Sort(asked)
-		equal(t, "asked", asked, "bind p b", "bind q b", "filter p a,b", "filter q a,b", "rate p a,b", "rate q a,b")
+		calls := x.seen()
+		slices.Sort(calls)
+		equal(t, "asked", calls, "bind p b", "bind q b", "filter p a,b", "filter q a,b", "rate p a,b", "rate q a,b")
 		if x.most > 2 { // the binding of one, the filter of the next
 			t.Errorf("%d calls at once", x.most)
 		}

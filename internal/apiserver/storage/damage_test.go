@@ -98,7 +98,7 @@ func TestDamagedFiles(t *testing.T) {
 	log := func(dir string) string { return logFile(t, dir) }
 	for name, c := range map[string]struct {
 		damage func(t *testing.T, dir string)
-		says   string // empty when all is there again
+		want   string // empty when all is there again
 	}{
 		"beginning of the log": {func(t *testing.T,
 			dir string) {
@@ -153,15 +153,15 @@ func TestDamagedFiles(t *testing.T) {
 			dir := copyDir(t, good)
 			c.damage(t, dir)
 			err := whole(t, dir, keys)
-			if c.says == "" {
+			if c.want == "" {
 				if err != nil {
 					t.Error(err)
 				}
 				return
 			}
-			if !errkind.Is(err, errkind.Corrupt) || !strings.Contains(err.Error(), c.says) ||
+			if !errkind.Is(err, errkind.Corrupt) || !strings.Contains(err.Error(), c.want) ||
 				!strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("%v: %v, want %q", errkind.Of(err), err, c.says)
+				t.Errorf("%v: %v, want %q", errkind.Of(err), err, c.want)
 			}
 			if broken, _ := filepath.Glob(filepath.Join(dir, "member/wal/*.broken")); len(broken) > 0 {
 				t.Errorf("it was repaired: %v", broken)

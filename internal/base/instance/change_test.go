@@ -113,9 +113,9 @@ func TestChangeOfMovedDirectory(t *testing.T) {
 			t.Errorf("%q is missing: %s", want, text)
 		}
 	}
-	told := now.Flags
-	told.ServiceCIDR = old.Flags.ServiceCIDR
-	if got := Change(old.Flags, told, Facts{}); len(got) > 0 {
+	withRange := now.Flags
+	withRange.ServiceCIDR = old.Flags.ServiceCIDR
+	if got := Change(old.Flags, withRange, Facts{}); len(got) > 0 {
 		t.Errorf("refused with the range of before: %v", ChangeError(got))
 	}
 }

@@ -82,8 +82,8 @@ func (w *world) on(verb string, answer func(clienttesting.Action) (runtime.Objec
 	})
 }
 
-// said returns the events since the last call.
-func (w *world) said() (out []string) {
+// newEvents returns the events since the last call.
+func (w *world) newEvents() (out []string) {
 	for {
 		select {
 		case e := <-w.events.Events:
@@ -110,11 +110,11 @@ func TestCreatePodsInWaves(t *testing.T) {
 	if made != 6 || requests != 7 || !apierrors.IsForbidden(err) {
 		t.Errorf("%d of %d requests made a pod: %v", made, requests, err)
 	}
-	said := w.said()
-	if n := len(slices.DeleteFunc(slices.Clone(said),
+	events := w.newEvents()
+	if n := len(slices.DeleteFunc(slices.Clone(events),
 		func(e string) bool { return !strings.HasPrefix(e, "Normal SuccessfulCreate Created pod: p") })); n != 6 ||
-		len(said) != 7 || !strings.HasPrefix(said[6], "Warning FailedCreate Error creating: ") {
-		t.Errorf("events %q", said)
+		len(events) != 7 || !strings.HasPrefix(events[6], "Warning FailedCreate Error creating: ") {
+		t.Errorf("events %q", events)
 	}
 	// The key is reconciled again when the watch shows the pods.
 	if w.Fresh.Fresh("ns/rs") {
@@ -141,8 +141,8 @@ func TestCreateInTerminatingNamespace(t *testing.T) {
 	ends.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
 	w.on("create", func(clienttesting.Action) (runtime.Object, error) { return nil, ends })
 	err := w.CreatePod(t.Context(), w.owner, pod("new", 0, nil))
-	if said := w.said(); !NamespaceEnds(err) || len(said) != 0 {
-		t.Errorf("%v, events %q", err, said)
+	if events := w.newEvents(); !NamespaceEnds(err) || len(events) != 0 {
+		t.Errorf("%v, events %q", err, events)
 	}
 }
 
@@ -168,8 +168,8 @@ func TestDeletePods(t *testing.T) {
 	if err != nil || len(refused) > 0 {
 		t.Error(refused, err)
 	}
-	if said := w.said(); !slices.Equal(said, []string{"Normal SuccessfulDelete Deleted pod: a"}) {
-		t.Errorf("events %q", said)
+	if events := w.newEvents(); !slices.Equal(events, []string{"Normal SuccessfulDelete Deleted pod: a"}) {
+		t.Errorf("events %q", events)
 	}
 	// The fate of the held one is unknown; the kept one certainly exists.
 	refused, err = w.DeletePods(t.Context(), w.owner,
@@ -180,8 +180,9 @@ func TestDeletePods(t *testing.T) {
 	if len(refused) != 1 || refused[0].Name != "kept" {
 		t.Errorf("refused: %v", refused)
 	}
-	if said := w.said(); len(said) != 3 || !strings.HasPrefix(said[1], "Warning FailedDelete Error deleting: ") {
-		t.Errorf("events %q", said)
+	if events := w.newEvents(); len(events) != 3 ||
+		!strings.HasPrefix(events[1], "Warning FailedDelete Error deleting: ") {
+		t.Errorf("events %q", events)
 	}
 }
 
@@ -294,7 +295,7 @@ func TestOnChildren(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger := replicaSet("rs", "namesake", "x")
+	namesake := replicaSet("rs", "namesake", "x")
 	version := 30
 	change := func(what string, p *corev1.Pod, want ...string) {
 		t.Helper()
@@ -316,8 +317,8 @@ func TestOnChildren(t *testing.T) {
 	change("it is adopted", pod("p", 0, mine), "ns/rs")
 	change("it changes", pod("p", 0, mine), "ns/rs")
 	change("it changes hands", pod("p", 0, next), "ns/next", "ns/rs")
-	change("its controller is a namesake", pod("p", 0, stranger), "ns/next")
-	change("a namesake's pod changes", pod("p", 0, stranger))
+	change("its controller is a namesake", pod("p", 0, namesake), "ns/next")
+	change("a namesake's pod changes", pod("p", 0, namesake))
 	change("it becomes an orphan", pod("p", 0, nil), "ns/rs")
 	change("it comes back", pod("p", 0, mine), "ns/rs")
 	if err := w.Pods.Delete(pod("p", version+1, mine)); err != nil {

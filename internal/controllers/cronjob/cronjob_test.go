@@ -174,7 +174,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = policy }))
 	var mu sync.Mutex
 	var r *controllertest.Running
-	dying, calm := false, false // calm: the final phase without failures
+	dying, noFaults := false, false // noFaults: the final phase without failures
 	made := map[string]int{}
 	roll := func(n int) int {
 		mu.Lock()
@@ -184,7 +184,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	chance := func(n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return !calm && random.IntN(n) == 0
+		return !noFaults && random.IntN(n) == 0
 	}
 	api.Late = func() time.Duration { return time.Duration(roll(2)) * 500 * time.Millisecond }
 	api.Faults = func() controllertest.Fault {
@@ -256,7 +256,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 		}
 	}
 	mu.Lock()
-	calm = true
+	noFaults = true
 	mu.Unlock()
 	finishAll := func() {
 		select {

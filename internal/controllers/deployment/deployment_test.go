@@ -193,9 +193,9 @@ func trouble(w *world, random *rand.Rand) {
 		defer mu.Unlock()
 		return random.IntN(100) < percent
 	}
-	calm, crash := false, make(chan struct{}, 1)
+	noFaults, crash := false, make(chan struct{}, 1)
 	w.api.Late = func() time.Duration {
-		if mu.Lock(); calm {
+		if mu.Lock(); noFaults {
 			mu.Unlock()
 			return 0
 		}
@@ -204,7 +204,7 @@ func trouble(w *world, random *rand.Rand) {
 	}
 	w.api.Faults = func() controllertest.Fault {
 		switch {
-		case calm:
+		case noFaults:
 		case chance(3):
 			return controllertest.Cut
 		case chance(10):
@@ -214,7 +214,7 @@ func trouble(w *world, random *rand.Rand) {
 	}
 	w.api.Before = func(_ string, gvr schema.GroupVersionResource, o metav1.Object) error {
 		switch {
-		case calm:
+		case noFaults:
 		case chance(4):
 			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), errors.New("somebody else"))
 		case chance(4):
@@ -242,7 +242,7 @@ func trouble(w *world, random *rand.Rand) {
 				delete(active[set], pod.UID)
 			}
 		}
-		if !calm && chance(4) {
+		if !noFaults && chance(4) {
 			select {
 			case crash <- struct{}{}:
 			default:
@@ -266,9 +266,9 @@ func trouble(w *world, random *rand.Rand) {
 			})
 		}
 		w.node(nil)
-		w.judge()
+		w.checkBounds()
 	}
-	calm = true
+	noFaults = true
 	w.settle()
 	for _, s := range controllertest.All[*appsv1.ReplicaSet](w.api) {
 		if !workload.SameTemplate(&s.Spec.Template, &w.deployment().Spec.Template) && *s.Spec.Replicas != 0 {
@@ -280,8 +280,8 @@ func trouble(w *world, random *rand.Rand) {
 	}
 }
 
-// judge checks the bounds of a rolling update on the stored objects.
-func (w *world) judge() {
+// checkBounds checks the bounds of a rolling update on the stored objects.
+func (w *world) checkBounds() {
 	w.Helper()
 	d := w.deployment()
 	surge, _ := plan.Bounds(d)

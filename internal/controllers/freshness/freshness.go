@@ -39,10 +39,10 @@ type Tracker struct {
 
 // unseen holds the writes to one kind that its watch has not shown.
 type unseen struct {
-	versions map[string]uint64    // by key, the newest
-	least    uint64               // lower bound of versions; 0 when there are none
-	deleted  map[types.UID]string // keys
-	doomed   map[string]int       // how many of deleted are a key's
+	versions  map[string]uint64    // by key, the newest
+	least     uint64               // lower bound of versions; 0 when there are none
+	deleted   map[types.UID]string // keys
+	deletions map[string]int       // how many of deleted are a key's
 }
 
 // New returns the tracker of a controller that plans with these watches, before they run. wake is
@@ -51,7 +51,8 @@ type unseen struct {
 func New(wake func(key string), watches ...*source.Watch) (*Tracker, error) {
 	t := &Tracker{wake: wake, kinds: map[*source.Watch]*unseen{}}
 	for _, w := range watches {
-		t.kinds[w] = &unseen{versions: map[string]uint64{}, deleted: map[types.UID]string{}, doomed: map[string]int{}}
+		t.kinds[w] = &unseen{versions: map[string]uint64{}, deleted: map[types.UID]string{},
+			deletions: map[string]int{}}
 		if err := w.OnProgress(func(version uint64) { t.reached(w, version) }); err != nil {
 			return nil, fmt.Errorf("freshness: %w", err)
 		}
@@ -111,7 +112,7 @@ func (t *Tracker) Deleted(key string, w *source.Watch, o metav1.Object) {
 	// Later events of the watch are passed to gone, which waits for the lock.
 	if obj, there, _ := w.Objects().GetByKey(name(o)); there && uid(obj) == o.GetUID() && !terminating(obj) {
 		u.deleted[o.GetUID()] = key
-		u.doomed[key]++
+		u.deletions[key]++
 	}
 }
 
@@ -125,7 +126,7 @@ func (t *Tracker) Fresh(key string) bool {
 
 func (t *Tracker) fresh(key string) bool {
 	for w, u := range t.kinds {
-		if u.versions[key] > w.Version() || u.doomed[key] > 0 {
+		if u.versions[key] > w.Version() || u.deletions[key] > 0 {
 			return false
 		}
 	}
@@ -165,8 +166,8 @@ func (t *Tracker) gone(w *source.Watch, before, after metav1.Object) {
 		return
 	}
 	delete(u.deleted, o.GetUID())
-	if u.doomed[key]--; u.doomed[key] == 0 {
-		delete(u.doomed, key)
+	if u.deletions[key]--; u.deletions[key] == 0 {
+		delete(u.deletions, key)
 		t.wakeFresh([]string{key})
 	}
 }

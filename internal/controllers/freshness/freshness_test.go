@@ -158,7 +158,7 @@ func TestRecreatedOwner(t *testing.T) {
 	_ = w.pods.Delete(pod("b", 16))
 	w.expect(t, "all gone", true)
 	for _, u := range w.kinds {
-		if len(u.versions)+len(u.deleted)+len(u.doomed) != 0 || u.least != 0 {
+		if len(u.versions)+len(u.deleted)+len(u.deletions) != 0 || u.least != 0 {
 			t.Errorf("something is left: %+v", u)
 		}
 	}
@@ -182,7 +182,7 @@ func TestRandomHistories(t *testing.T) {
 			}
 		}
 		needs := 0 // the version of the newest write
-		doomed := map[types.UID]*corev1.Pod{}
+		deleting := map[types.UID]*corev1.Pod{}
 		stale := false
 		for i := range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 5).Draw(t, "step") {
@@ -208,7 +208,7 @@ func TestRandomHistories(t *testing.T) {
 						events = append(events, gone)
 					}
 					w.Deleted("k", w.pods, p)
-					doomed[p.UID] = p
+					deleting[p.UID] = p
 					break
 				}
 			case 3, 4: // deliver an event
@@ -228,7 +228,7 @@ func TestRandomHistories(t *testing.T) {
 				_ = w.pods.Replace(list, strconv.Itoa(version))
 			}
 			want := w.pods.Version() >= uint64(needs)
-			for _, p := range doomed {
+			for _, p := range deleting {
 				if _, there, _ := w.pods.Objects().GetByKey("n/" + p.Name); there {
 					want = false
 				}

@@ -234,13 +234,13 @@ func trouble(t *testing.T, random *rand.Rand) {
 	})
 	api := controllertest.New(j)
 	var mu sync.Mutex
-	calm := false // the final phase without failures
+	noFaults := false // the final phase without failures
 	dying := false
 	r := (*controllertest.Running)(nil)
 	chance := func(n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return !calm && random.IntN(n) == 0
+		return !noFaults && random.IntN(n) == 0
 	}
 	api.Late = func() time.Duration {
 		if chance(3) {
@@ -298,13 +298,13 @@ func trouble(t *testing.T, random *rand.Rand) {
 			return 1, true
 		}
 		n := 3
-		if calm {
+		if noFaults {
 			n = 1
 		}
 		if random.IntN(n) != 0 {
 			return 0, false
 		}
-		if !calm && random.IntN(3) == 0 {
+		if !noFaults && random.IntN(3) == 0 {
 			bad[p.Name] = true
 			return 1, true
 		}
@@ -314,7 +314,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 	for i := 0; i < 400 && !finished(api); i++ {
 		if i == 100 {
 			mu.Lock()
-			calm = true
+			noFaults = true
 			mu.Unlock()
 		}
 		time.Sleep(time.Duration(random.IntN(30)) * time.Second)

@@ -121,9 +121,9 @@ func TestOneClaimForEachEntry(t *testing.T) {
 				return []controllertest.Fault{controllertest.None, controllertest.None, controllertest.Twice,
 					controllertest.Cut}[r.IntN(4)]
 			}
-			calm := false
+			noFaults := false
 			trouble := func(_ string, gvr schema.GroupVersionResource, o metav1.Object) error {
-				if calm || o.GetName() == "gpu" || r.IntN(3) > 0 {
+				if noFaults || o.GetName() == "gpu" || r.IntN(3) > 0 {
 					return nil
 				}
 				if r.IntN(2) == 0 {
@@ -144,7 +144,7 @@ func TestOneClaimForEachEntry(t *testing.T) {
 				time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
 			}
 			wait()
-			calm = true
+			noFaults = true
 			time.Sleep(time.Hour)
 			want := []string{"p0 a", "p0 b", "p1 a", "p1 b", "p2 a", "p2 b", "p3 a", "p3 b"}
 			claims := len(controllertest.All[*resourcev1.ResourceClaim](api))

@@ -28,15 +28,15 @@ func pod(name, uid, version string) *corev1.Pod {
 		ResourceVersion: version}}
 }
 
-// heard records the calls of a watch's listeners.
-type heard struct {
+// recorder records the calls of a watch's listeners.
+type recorder struct {
 	*Watch
 	log []string
 }
 
-func listen(t *testing.T) *heard {
+func listen(t *testing.T) *recorder {
 	t.Helper()
-	h := &heard{Watch: Pods(fake.NewClientset())}
+	h := &recorder{Watch: Pods(fake.NewClientset())}
 	text := func(o metav1.Object) string {
 		if o == nil {
 			return "-"
@@ -55,7 +55,7 @@ func listen(t *testing.T) *heard {
 	return h
 }
 
-func (h *heard) expect(t *testing.T, what string, err error, want ...string) {
+func (h *recorder) expect(t *testing.T, what string, err error, want ...string) {
 	t.Helper()
 	if err != nil {
 		t.Errorf("%s: %v", what, err)

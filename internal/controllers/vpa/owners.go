@@ -37,10 +37,10 @@ type scales interface {
 	get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error)
 }
 
-// scaleFor is how long a scale is cached; asking is the timeout of a read.
+// scaleFor is how long a scale is cached; readTimeout is the timeout of a read.
 const (
-	scaleFor = time.Minute
-	asking   = 5 * time.Second
+	scaleFor    = time.Minute
+	readTimeout = 5 * time.Second
 )
 
 // scaled holds the cached scales.
@@ -140,7 +140,7 @@ func (c *Controller) scalable(ctx context.Context, ref vpa.Ref, gvk schema.Group
 	if !served {
 		fail(fmt.Errorf("no matches for kind %q in version %q", ref.Kind, ref.APIVersion))
 	} else {
-		ctx, cancel := context.WithTimeout(ctx, asking)
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		s, err := c.scales.get(ctx, kind, ref.Namespace, ref.Name)
 		cancel()
 		switch {

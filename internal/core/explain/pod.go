@@ -280,8 +280,8 @@ func (l *Lines) events(all []corev1.Event, now time.Time) {
 	printed := 0
 	for _, e := range warnings {
 		message := brief(strings.TrimSpace(e.Message))
-		crash := e.Reason == "BackOff" && l.said("CrashLoopBackOff")
-		if crash || l.said(message) || !strings.Contains(message, " ") { // one word is the reason that a line has
+		crash := e.Reason == "BackOff" && l.contains("CrashLoopBackOff")
+		if crash || l.contains(message) || !strings.Contains(message, " ") { // one word is the reason that a line has
 			continue
 		}
 		l.warn("event %s ago: %s", ago(now, eventTime(e)), because(e.Reason, message))
@@ -304,8 +304,9 @@ func eventTime(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// said reports whether a line before has a text, such as the cause of a failed pull, which statuses and events repeat.
-func (l *Lines) said(text string) bool {
+// contains reports whether a line before has a text, such as the cause of a failed pull, which statuses and events
+// repeat.
+func (l *Lines) contains(text string) bool {
 	text = unnamed(text)
 	return text != "" && slices.ContainsFunc(*l, func(o Line) bool { return strings.Contains(unnamed(o.Text), text) })
 }

@@ -161,8 +161,8 @@ type changing struct {
 	streams map[*listener]bool // whose streams may have changed
 	gates   map[*gateway]bool  // whose statuses may have changed
 	added   map[*listenerSet]bool
-	// judged are policies whose statuses may be others, also those that have gone.
-	judged map[*policy]bool
+	// touched are policies whose statuses may be others, also those that have gone.
+	touched map[*policy]bool
 	// recertified: Ingresses have other certificates.
 	recertified bool
 	// repool: the Service of a picker, or its policy, has changed. repooled: other pools are served, or through other
@@ -189,7 +189,7 @@ func (l *Live) Change(c *Changes) (*Touched, bool) {
 		Pools: map[httproute.Ref]bool{}}, streams: map[*listener]bool{},
 		planned: map[routeID]*route{}, before: map[httproute.Ref]bool{},
 		parts: map[netip.AddrPort]map[partOf]*httproute.Route{}, gates: map[*gateway]bool{},
-		added: map[*listenerSet]bool{}, judged: map[*policy]bool{}}
+		added: map[*listenerSet]bool{}, touched: map[*policy]bool{}}
 	again := map[routeID]bool{}
 	gateways := n.gatewayObjects(c)
 	gateways = n.grants(c.Grants, again) || gateways
@@ -366,7 +366,7 @@ func (n *changing) replace(id routeID, after *route) {
 		}
 		n.count(r, []int{-1, 1}[i])
 		for pol := range r.policies { // any order: into a map
-			n.judged[pol] = true
+			n.touched[pol] = true
 		}
 		for k := range r.joined {
 			j := &r.joined[k]

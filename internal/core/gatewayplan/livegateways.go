@@ -185,7 +185,7 @@ func (n *changing) replaceJoined(before, after *route) {
 	n.countPools(after, 1)
 	n.repooled = n.repooled || len(before.pools) > 0
 	for pol := range before.policies { // any order: into a map
-		n.judged[pol] = true
+		n.touched[pol] = true
 	}
 }
 

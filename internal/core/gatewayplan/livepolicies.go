@@ -15,7 +15,7 @@ func (n *changing) policies(c *Changes, again map[routeID]bool) (gateways bool) 
 		pol := n.byPolicy[name]
 		if pol != nil && after != nil && SamePolicy(pol.BackendTLSPolicy, after) {
 			pol.BackendTLSPolicy = after
-			n.judged[pol] = true
+			n.touched[pol] = true
 			continue
 		}
 		changed[name] = after
@@ -24,10 +24,10 @@ func (n *changing) policies(c *Changes, again map[routeID]bool) (gateways bool) 
 	for name, after := range changed { // any order: each by itself
 		if before := n.byPolicy[name]; before != nil {
 			n.removePolicy(before)
-			n.judge(before, again)
+			n.notePolicy(before, again)
 		}
 		if after != nil {
-			n.judge(n.addPolicy(after), again)
+			n.notePolicy(n.addPolicy(after), again)
 		}
 	}
 	return gateways
@@ -65,19 +65,19 @@ func (n *changing) cas(all map[Name]*Material, changed map[Name]*gatewayv1.Backe
 	return gateways
 }
 
-// judge notes a policy that comes or goes, and the routes to the Services that it names.
-func (n *changing) judge(pol *policy, again map[routeID]bool) {
-	n.judged[pol] = true
+// notePolicy records a policy that comes or goes, and the routes to the Services that it names.
+func (n *changing) notePolicy(pol *policy, again map[routeID]bool) {
+	n.touched[pol] = true
 	for t := range pol.targets() {
 		n.repool = n.repool || n.pickers[t.service]
 		maps.Copy(again, n.naming[t.service])
 	}
 }
 
-// policyStatuses plans the statuses of policies: of those that were judged, and of those with the same targets.
+// policyStatuses plans the statuses of policies: of those that were touched, and of those with the same targets.
 func (n *changing) policyStatuses() {
 	all := map[*policy]bool{}
-	for pol := range n.judged { // any order: into a set
+	for pol := range n.touched { // any order: into a set
 		if n.byPolicy[nameOf(pol)] == pol {
 			all[pol] = true
 		} else {

@@ -178,8 +178,8 @@ func (c *Cluster) stateFor(p *Pod) *state {
 
 // keyOf returns the key of a pod's group: everything in the pod that a decision reads.
 func (c *Cluster) keyOf(p *Pod) string {
-	if p.wishes == "" {
-		p.wishes, p.company = wishesOf(p), companyOf(p)
+	if p.requirements == "" {
+		p.requirements, p.company = requirementsOf(p), companyOf(p)
 	}
 	named := len(p.affinity)+len(p.antiAffinity)+len(p.attractions)+len(p.hardSpread)+len(p.softSpread) > 0
 	company := ""
@@ -192,7 +192,7 @@ func (c *Cluster) keyOf(p *Pod) string {
 	if named || company != "" || hasHard(p.profile.DefaultSpread) {
 		company += p.company
 	}
-	return p.wishes + company + c.siblingsKey(p)
+	return p.requirements + company + c.siblingsKey(p)
 }
 
 func hasHard(constraints []corev1.TopologySpreadConstraint) bool {
@@ -217,8 +217,8 @@ func (c *Cluster) siblingsKey(p *Pod) string {
 	return *p.siblings
 }
 
-// wishesOf returns the requirements of a pod that depend on a single node.
-func wishesOf(p *Pod) string {
+// requirementsOf returns the requirements of a pod that depend on a single node.
+func requirementsOf(p *Pod) string {
 	pod := p.Object
 	var b strings.Builder
 	text := func(s string) { b.WriteString(strconv.Itoa(len(s))); b.WriteByte(':'); b.WriteString(s) }

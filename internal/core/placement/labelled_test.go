@@ -81,8 +81,8 @@ func TestCostOfManyOwners(t *testing.T) {
 			Labels: map[string]string{"kubernetes.io/hostname": "node"}}})
 		pod := func(deployment, replica int) *Pod {
 			name := fmt.Sprintf("d-%d", deployment)
-			asks := &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
-			term := corev1.PodAffinityTerm{LabelSelector: asks, TopologyKey: "kubernetes.io/hostname"}
+			selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+			term := corev1.PodAffinityTerm{LabelSelector: selector, TopologyKey: "kubernetes.io/hostname"}
 			preferred := []corev1.WeightedPodAffinityTerm{{Weight: 1, PodAffinityTerm: term}}
 			return Prepare(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "bench",
 				Name: fmt.Sprint(name, replica), UID: types.UID(fmt.Sprint(name, replica)),
@@ -102,22 +102,22 @@ func TestCostOfManyOwners(t *testing.T) {
 				c.SetPod(pod(d, r), "node")
 			}
 		}
-		asked := 0
+		matches := 0
 		p := pod(0, 9)
 		for _, terms := range [][]podTerm{p.affinity, p.antiAffinity, p.attractions} {
 			for i := range terms {
-				terms[i].selector = counting{terms[i].selector, &asked}
+				terms[i].selector = counting{terms[i].selector, &matches}
 			}
 		}
 		for i := range p.softSpread {
-			p.softSpread[i].selector = counting{p.softSpread[i].selector, &asked}
+			p.softSpread[i].selector = counting{p.softSpread[i].selector, &matches}
 		}
 		c.affinityState(p)
 		c.attraction(p)
 		c.spreadState(p, false)
 		// Three terms and one constraint look at five pods each; a term and the constraint also at the pod itself.
-		if asked != 22 {
-			t.Errorf("with %d Deployments, %d pods are looked at", deployments, asked)
+		if matches != 22 {
+			t.Errorf("with %d Deployments, %d pods are looked at", deployments, matches)
 		}
 	}
 }

@@ -51,9 +51,9 @@ type Pod struct {
 
 	byClass []corev1.ResourceName // extended resources that a DeviceClass provides where the node has none; sorted
 
-	wishes, company string  // key of its group; computed once
-	siblings        *string // name the pods it is spread from by default, as of siblingsAt
-	siblingsAt      uint64
+	requirements, company string  // key of its group; computed once
+	siblings              *string // name the pods it is spread from by default, as of siblingsAt
+	siblingsAt            uint64
 
 	node           *Node   // where the Cluster counts it; nil when nowhere
 	namespaceIndex int     // position in Cluster.byNamespace
@@ -113,7 +113,7 @@ func (p *Pod) Profile() *Profile { return p.profile }
 // none (S9.60).
 func (p *Pod) ServeByClass(names []corev1.ResourceName) {
 	if !slices.Equal(p.byClass, names) {
-		p.byClass, p.wishes = names, ""
+		p.byClass, p.requirements = names, ""
 	}
 }
 

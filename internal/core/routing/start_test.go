@@ -19,7 +19,7 @@ func first(pod string) []Endpoint {
 // happen late, twice, or never. Without an autoscaler they are refused at once.
 func TestStart(t *testing.T) {
 	r := &Request{Model: "m", Bytes: 100}
-	ask := func(p *Pool, at time.Time) Ticket {
+	hold := func(p *Pool, at time.Time) Ticket {
 		t.Helper()
 		if d, again := p.Decide(r, at), p.Decide(r, at); d.Verdict != Hold || again != d {
 			t.Fatalf("%s %s, then %s", d.Verdict, d.Reason, again.Verdict)
@@ -35,7 +35,7 @@ func TestStart(t *testing.T) {
 	p := NewPool(DefaultConfig())
 	refused(p, begin, NoEndpoints) // no autoscaler is active
 	p.HeldRead(begin)
-	one, two := ask(p, begin), ask(p, begin.Add(time.Second))
+	one, two := hold(p, begin), hold(p, begin.Add(time.Second))
 	f := p.Figures(begin.Add(time.Second))
 	if all, wakes, ok := Measures("inference_pool_requests", &f, nil); !ok || !wakes || len(all) != 1 ||
 		all[0].Value != 2 || !f.Starting {
@@ -63,7 +63,7 @@ func TestStart(t *testing.T) {
 	// Never: each request is refused after its own timeout.
 	p.SetEndpoints(nil)
 	p.HeldRead(late)
-	three := ask(p, late)
+	three := hold(p, late)
 	if ticket, _, next := p.Expire(late.Add(59 * time.Second)); ticket != 0 || !next.Equal(late.Add(time.Minute)) {
 		t.Errorf("%d %s", ticket, next)
 	}

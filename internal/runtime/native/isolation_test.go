@@ -77,9 +77,9 @@ func needAttacker(t *testing.T) {
 	}
 }
 
-// judge checks the output of an attacker: each attempt is a line, "blocked: …" or "ESCAPED: …", and
+// checkAttempts checks the output of an attacker: each attempt is a line, "blocked: …" or "ESCAPED: …", and
 // the last line is "done".
-func (w *world) judge(sbc *cri.PodSandboxConfig, id, name string) []string {
+func (w *world) checkAttempts(sbc *cri.PodSandboxConfig, id, name string) []string {
 	w.tb.Helper()
 	st := w.wait(id)
 	text := w.log(sbc, name)
@@ -173,7 +173,7 @@ func TestAttacksFromContainer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := &world{tb: t, dir: w.dir, cfg: w.cfg, r: w.r}
 			id := w.run(c.sb, c.sbc, name, append([]func(*cri.ContainerConfig){attacker(c.name)}, c.change...)...)
-			t.Log(strings.Join(w.judge(c.sbc, id, name), "\n"))
+			t.Log(strings.Join(w.checkAttempts(c.sbc, id, name), "\n"))
 		})
 	}
 	if now := hostNull(t); now != null {
@@ -209,7 +209,7 @@ func TestSetuid(t *testing.T) {
 		id := w.run(sb, sbc, name, attacker("euid"), securityContext(func(s *cri.LinuxContainerSecurityContext) {
 			s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: 1000}, nnp
 		}), func(c *cri.ContainerConfig) { c.Command = []string{"become-root"} })
-		if got := w.judge(sbc, id, name)[0]; got != want {
+		if got := w.checkAttempts(sbc, id, name)[0]; got != want {
 			t.Errorf("no_new_privs %v: effective user %s, want %s", nnp, got, want)
 		}
 	}
@@ -238,7 +238,7 @@ func TestOverwriteHelper(t *testing.T) {
 	if _, err := w.exec(id, "touch", "/tmp/stop"); err != nil {
 		t.Fatal(err)
 	}
-	lines := w.judge(sbc, id, "scan")
+	lines := w.checkAttempts(sbc, id, "scan")
 	t.Log(strings.Join(lines, "\n"))
 	if !strings.HasPrefix(lines[0], "blocked: ") {
 		t.Errorf("the attacker never met a helper: %q", lines)
@@ -411,7 +411,7 @@ func TestRaceForRoot(t *testing.T) {
 			if _, err := w.exec(id, "touch", "/tmp/stop"); err != nil {
 				t.Fatal(err)
 			}
-			lines := w.judge(sbc, id, "race")
+			lines := w.checkAttempts(sbc, id, "race")
 			t.Log(strings.Join(lines, "\n"))
 			if len(lines) < 2 {
 				t.Error("it saw no process: nothing was raced")
@@ -459,7 +459,7 @@ func TestMonitorGivesUp(t *testing.T) {
 		c.Envs = append(c.Envs, &cri.KeyValue{Key: "PIDS", Value: fmt.Append(nil, s.rec.Monitor)})
 	}
 	peek := w.run(host, hostCfg, "peek", attacker("peek"), victim)
-	t.Log(strings.Join(w.judge(hostCfg, peek, "peek"), "\n"))
+	t.Log(strings.Join(w.checkAttempts(hostCfg, peek, "peek"), "\n"))
 	w.inside(w.run(pods, podsCfg, "c", shell("sleep 0.01 & exec sleep 1000")))
 	p, err := w.r.sandbox(pods)
 	if err != nil {

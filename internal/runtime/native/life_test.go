@@ -131,9 +131,9 @@ func TestExitCodes(t *testing.T) {
 func TestStop(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("stop")
-	stubborn := shell("trap '' TERM; touch /tmp/ready; while :; do sleep 1000; done")
+	ignoresTERM := shell("trap '' TERM; touch /tmp/ready; while :; do sleep 1000; done")
 	t.Run("kill after the grace", func(t *testing.T) {
-		id := w.run(sb, sbc, "grace", stubborn)
+		id := w.run(sb, sbc, "grace", ignoresTERM)
 		w.until(id, "/tmp/ready")
 		w.stop(id, 1)
 		if st := w.wait(id); st.ExitCode != 137 || st.Reason != "Error" {
@@ -141,7 +141,7 @@ func TestStop(t *testing.T) {
 		}
 	})
 	t.Run("a cancelled stop kills nobody, a shorter one takes effect", func(t *testing.T) {
-		id := w.run(sb, sbc, "short", stubborn)
+		id := w.run(sb, sbc, "short", ignoresTERM)
 		w.until(id, "/tmp/ready")
 		ctx, cancel := context.WithCancel(Bg)
 		long := make(chan error)

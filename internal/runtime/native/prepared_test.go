@@ -337,13 +337,13 @@ func TestPreparedHelperWithUnexpectedInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := s.line()
-		say(t, m.Take().Line, lie)
+		writeLine(t, m.Take().Line, lie)
 		testwait.For(t, "it ends", func() bool { return len(childrenOf(t, m.PID())) == 0 })
 		w.run(sb, sbc, "c", shell("exec sleep 1000"))
 	}
 }
 
-func say(t *testing.T, line *net.UnixConn, text string) {
+func writeLine(t *testing.T, line *net.UnixConn, text string) {
 	t.Helper()
 	if _, err := line.Write([]byte(text)); err != nil {
 		t.Error(err)

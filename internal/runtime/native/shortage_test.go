@@ -208,16 +208,16 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 		now.Store(&breaker{at: s, do: func(string) error { fill(t, filler); return nil }})
 		sbc := w.sandboxConfig("pod")
 		sb, err := w.r.RunPodSandbox(Bg, &cri.RunPodSandboxRequest{Config: sbc})
-		said, id := cri.ContainerState_CONTAINER_UNKNOWN, ""
+		reported, id := cri.ContainerState_CONTAINER_UNKNOWN, ""
 		stopped := false
 		if err == nil {
 			var c *cri.CreateContainerResponse
 			if c, err = w.r.CreateContainer(Bg,
 				&cri.CreateContainerRequest{PodSandboxId: sb.PodSandboxId, SandboxConfig: sbc,
 					Config: containerConfig(sbc, "c", shell("exec sleep 1000"))}); err == nil {
-				id, said = c.ContainerId, cri.ContainerState_CONTAINER_RUNNING
+				id, reported = c.ContainerId, cri.ContainerState_CONTAINER_RUNNING
 				if _, err = w.r.StartContainer(Bg, &cri.StartContainerRequest{ContainerId: id}); err != nil {
-					said = cri.ContainerState_CONTAINER_EXITED
+					reported = cri.ContainerState_CONTAINER_EXITED
 				}
 			}
 		}
@@ -227,7 +227,7 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", s, err)
 			}
-			said, stopped = cri.ContainerState_CONTAINER_EXITED, true
+			reported, stopped = cri.ContainerState_CONTAINER_EXITED, true
 			if _, err = w.r.StopPodSandbox(Bg, &cri.StopPodSandboxRequest{PodSandboxId: sb.PodSandboxId}); err != nil {
 				t.Errorf("%s: a pod is stopped on a full disk: %v", s, err)
 			}
@@ -243,9 +243,9 @@ func TestDiskFillsAtEveryStep(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", s, err)
 			}
-			if st := c.status(); st.State != said {
-				t.Errorf("%s: it was %s, after a restart on the full disk: %v", s, said, st)
-			} else if said == cri.ContainerState_CONTAINER_RUNNING {
+			if st := c.status(); st.State != reported {
+				t.Errorf("%s: it was %s, after a restart on the full disk: %v", s, reported, st)
+			} else if reported == cri.ContainerState_CONTAINER_RUNNING {
 				w.inside(id)
 			}
 		}

@@ -98,9 +98,9 @@ func (c *container) requestStop(ctx context.Context, m *monitor.Monitor, grace t
 	}
 }
 
-// blindCheck is the number of the check, half a second after the first, from which the signal is
+// unseenCheck is the number of the check, half a second after the first, from which the signal is
 // sent even if nothing shows that the process handles it.
-const blindCheck = 9
+const unseenCheck = 9
 
 // sendStop sends the stop signal once; it returns false while the process would not get it. A
 // blocked signal waits for its process, but every fork blocks signals for a moment: a blocked
@@ -116,7 +116,7 @@ func (c *container) sendStop(m *monitor.Monitor, checks int) (delivered bool, _ 
 		caught, blocked := dispositions(c.rec.Pid)
 		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || checks < 3) &&
 			!awaitsSignals(c.rec.Pid) {
-			if checks == blindCheck { // it may handle signals in a way that cannot be seen
+			if checks == unseenCheck { // it may handle signals in a way that cannot be seen
 				return false, m.Kill(c.rec.ID, sig)
 			}
 			return false, nil

@@ -234,12 +234,12 @@ func TestStreamExec(t *testing.T) {
 		}
 	})
 	t.Run("not found", func(t *testing.T) {
-		told := newPipe()
-		err := s.Exec(Bg, id, []string{"nosuch"}, nil, newPipe(), told, false, nil)
+		message := newPipe()
+		err := s.Exec(Bg, id, []string{"nosuch"}, nil, newPipe(), message, false, nil)
 		var e utilexec.CodeExitError
 		if !asExit(err, &e) || e.Code != 127 ||
-			told.String() != "exec: \"nosuch\": executable file not found in $PATH\n" {
-			t.Errorf("%v, %q", err, told)
+			message.String() != "exec: \"nosuch\": executable file not found in $PATH\n" {
+			t.Errorf("%v, %q", err, message)
 		}
 	})
 }
@@ -442,7 +442,7 @@ func TestAttachAfterLog(t *testing.T) {
 	sb, sbc := w.sandbox("shown")
 	s := w.r.Streams()
 	interactive := func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true }
-	said := func(id, file string) {
+	waitFile := func(id, file string) {
 		t.Helper()
 		for range 1000 {
 			if x, err := w.exec(id, "test", "-e", file); err == nil && x.ExitCode == 0 {
@@ -474,10 +474,10 @@ func TestAttachAfterLog(t *testing.T) {
 			id := w.run(sb, sbc, fmt.Sprint("running", tty, times), shell(script), interactive,
 				func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
-			said(id, "/tmp/1")
+			waitFile(id, "/tmp/1")
 			shown(id, times)
 			w.exec(id, "touch", "/tmp/go")
-			said(id, "/tmp/2")
+			waitFile(id, "/tmp/2")
 			out, errs := attach(id, tty)
 			wantOut, wantErr := "two\n", "again\n"
 			if tty {
@@ -495,7 +495,7 @@ func TestAttachAfterLog(t *testing.T) {
 			id := w.run(sb, sbc, fmt.Sprint("all", tty), shell("echo one; touch /tmp/1; read x; echo got $x"),
 				interactive, func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
-			said(id, "/tmp/1")
+			waitFile(id, "/tmp/1")
 			shown(id, 1)
 			if out, _ := attach(id, tty); strings.Contains(out, "one") || !strings.HasSuffix(out, "got word\n") {
 				t.Errorf("%q", out)
@@ -506,7 +506,7 @@ func TestAttachAfterLog(t *testing.T) {
 				shell("echo one; printf 'name? '; touch /tmp/1; read x; echo got $x"), interactive,
 				func(c *cri.ContainerConfig) { c.Tty = tty })
 			w.inside(id)
-			said(id, "/tmp/1")
+			waitFile(id, "/tmp/1")
 			shown(id, 2)
 			if out, _ := attach(id, tty); !strings.HasPrefix(out, "name? ") || !strings.HasSuffix(out, "got word\n") {
 				t.Errorf("%q", out)

@@ -76,8 +76,8 @@ func podWith(name string, claims ...string) *corev1.Pod {
 	return p
 }
 
-// asking adds a request for one extended resource to the container of a pod.
-func asking(p *corev1.Pod, resourceName string) *corev1.Pod {
+// requesting adds a request for one extended resource to the container of a pod.
+func requesting(p *corev1.Pod, resourceName string) *corev1.Pod {
 	one := corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse("1")}
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: one, Limits: one}
 	return p
@@ -328,7 +328,7 @@ func TestScores(t *testing.T) { // S9.25
 // A class serves an extended resource on nodes that do not offer it themselves.
 func TestExtendedResources(t *testing.T) { // S9.60, S9.61
 	x := index(deviceClass("nic", "example.com/nic"), slice("n1", "d1"), slice("n2", "d2"))
-	pod := asking(podWith("p"), "example.com/nic")
+	pod := requesting(podWith("p"), "example.com/nic")
 	a := begin(t, x, pod)
 	offers := nodeOf("n2")
 	offers.Status.Allocatable = corev1.ResourceList{"example.com/nic": resource.MustParse("4")}

@@ -195,7 +195,7 @@ func TestUndo(t *testing.T) {
 // For extended resources a claim is created; the pod's status says which request serves which
 // container.
 func TestStoreOfExtendedResources(t *testing.T) { // S9.61
-	pod := asking(podWith("p"), "example.com/nic")
+	pod := requesting(podWith("p"), "example.com/nic")
 	api, _ := stored(pod)
 	a := attempt(t, pod, nil, deviceClass("nic", "example.com/nic"), slice("n1", "d1"))
 	s, err := a.Store(t.Context(), api, "n1")
@@ -253,7 +253,7 @@ func TestReady(t *testing.T) { // S9.28
 		c.Status.Allocation.Devices.Results[0].BindingFailureConditions = []string{"broken"}
 		return c
 	}
-	tell := func(c *resourcev1.ResourceClaim, condition string) *resourcev1.ResourceClaim {
+	withCondition := func(c *resourcev1.ResourceClaim, condition string) *resourcev1.ResourceClaim {
 		c = c.DeepCopy()
 		r := &c.Status.Allocation.Devices.Results[0]
 		c.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: r.Driver, Pool: r.Pool, Device: r.Device,
@@ -275,11 +275,11 @@ func TestReady(t *testing.T) { // S9.28
 		}
 	}
 	expect("none", false, nil)
-	x.SetClaim(tell(two, "attached"))
+	x.SetClaim(withCondition(two, "attached"))
 	expect("one of two", false, nil)
-	x.SetClaim(tell(one, "attached"))
+	x.SetClaim(withCondition(one, "attached"))
 	expect("both", true, nil)
-	x.SetClaim(tell(one, "broken"))
+	x.SetClaim(withCondition(one, "broken"))
 	expect("broken", false, podclaims.ErrBinding)
 	x.SetClaim(waiting("one", now.Add(-time.Hour)))
 	expect("late", false, podclaims.ErrBindingTimeout)

@@ -103,12 +103,12 @@ func (p *pass) annotate(a map[string]string) {
 	}
 	a[Revision] = strconv.FormatInt(next, 10)
 	if had {
-		a[RevisionHistory] = remember(a[RevisionHistory], before)
+		a[RevisionHistory] = addRevision(a[RevisionHistory], before)
 	}
 }
 
-// remember adds a revision to a list; the oldest ones are removed when it gets too long.
-func remember(list, n string) string {
+// addRevision adds a revision to a list; the oldest ones are removed when it gets too long.
+func addRevision(list, n string) string {
 	if list == "" {
 		return n
 	}

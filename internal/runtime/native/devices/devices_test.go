@@ -97,16 +97,16 @@ func TestInjectCDI(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "gpu.json"), []byte(specification), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	asked := &cri.ContainerConfig{Envs: []*cri.KeyValue{{Key: "A", Value: []byte("b")}}}
-	c, devices, hooks, err := InjectCDI(asked, []string{"example.com/gpu=one"}, []string{dir})
+	config := &cri.ContainerConfig{Envs: []*cri.KeyValue{{Key: "A", Value: []byte("b")}}}
+	c, devices, hooks, err := InjectCDI(config, []string{"example.com/gpu=one"}, []string{dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(devices) != 1 || brief(devices[0]) != "/dev/gpu0 c 200:1 640 3:4 rw" {
 		t.Errorf("devices %+v", devices)
 	}
-	if len(c.Envs) != 2 || c.Envs[1].Key != "GPU" || string(c.Envs[1].Value) != "one" || len(asked.Envs) != 1 {
-		t.Errorf("variables %v, and the request's %v", c.Envs, asked.Envs)
+	if len(c.Envs) != 2 || c.Envs[1].Key != "GPU" || string(c.Envs[1].Value) != "one" || len(config.Envs) != 1 {
+		t.Errorf("variables %v, and the request's %v", c.Envs, config.Envs)
 	}
 	if m := c.Mounts[0]; m.HostPath != "/usr/lib/gpu" || m.ContainerPath != "/gpu" || !m.Readonly ||
 		m.Propagation != cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER ||
@@ -119,8 +119,8 @@ func TestInjectCDI(t *testing.T) {
 	if len(hooks.CreateContainer) != 1 || hooks.CreateContainer[0].Path != "/usr/bin/gpu-hook" {
 		t.Errorf("hooks %+v", hooks)
 	}
-	same, devices, hooks, err := InjectCDI(asked, nil, []string{dir})
-	if same != asked || devices != nil || hooks != nil || err != nil {
+	same, devices, hooks, err := InjectCDI(config, nil, []string{dir})
+	if same != config || devices != nil || hooks != nil || err != nil {
 		t.Error("a container without CDI devices is changed")
 	}
 	for device, want := range map[string]struct {
@@ -134,7 +134,7 @@ func TestInjectCDI(t *testing.T) {
 		"late":   {codes.Unimplemented, "need a startContainer hook"},
 		"rdt":    {codes.Unimplemented, "need Intel RDT"},
 	} {
-		_, _, _, err := InjectCDI(asked, []string{"example.com/gpu=" + device}, []string{dir})
+		_, _, _, err := InjectCDI(config, []string{"example.com/gpu=" + device}, []string{dir})
 		if status.Code(err) != want.code || !strings.Contains(err.Error(), want.text) {
 			t.Errorf("%s: %v", device, err)
 		}
@@ -142,7 +142,7 @@ func TestInjectCDI(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "bad.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := InjectCDI(asked, []string{"example.com/gpu=none"}, []string{dir}); err == nil ||
+	if _, _, _, err := InjectCDI(config, []string{"example.com/gpu=none"}, []string{dir}); err == nil ||
 		!strings.Contains(err.Error(), "bad.json: ") {
 		t.Errorf("a broken specification is not named: %v", err)
 	}

@@ -38,8 +38,8 @@ type rawRegistry struct {
 	contents map[string][]byte // by digest and by tag
 	types    map[string]string
 	// answer returns true if it has answered the request itself.
-	answer func(w http.ResponseWriter, req *http.Request, what string, body []byte) bool
-	asked  atomic.Int32
+	answer   func(w http.ResponseWriter, req *http.Request, what string, body []byte) bool
+	requests atomic.Int32
 }
 
 func newRawRegistry(t *testing.T) *rawRegistry {
@@ -52,7 +52,7 @@ func newRawRegistry(t *testing.T) *rawRegistry {
 }
 
 func (r *rawRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	r.asked.Add(1)
+	r.requests.Add(1)
 	what := req.URL.Path[strings.LastIndexByte(req.URL.Path, '/')+1:]
 	body, ok := r.contents[what]
 	if r.answer != nil && r.answer(w, req, what, body) {

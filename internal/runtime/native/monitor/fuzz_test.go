@@ -149,7 +149,7 @@ func FuzzHelper(f *testing.F) {
 func FuzzMonitor(f *testing.F) {
 	h := newHarness(f, "monitor")
 	id := strings.Repeat("a", 64)
-	say := func(conn, files byte, r wire.Message) []byte {
+	send := func(conn, files byte, r wire.Message) []byte {
 		b := r.Append(nil)
 		return append(append([]byte{2, conn, files}, byte(len(b)), byte(len(b)>>8)), b...)
 	}
@@ -161,29 +161,29 @@ func FuzzMonitor(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	setup := say(0, 3, wire.Message{Code: msgSetup, Flags: wire.Bytes << 1,
+	setup := send(0, 3, wire.Message{Code: msgSetup, Flags: wire.Bytes << 1,
 		N: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, S: [4]string{"host", sysctls}})
-	start := say(0, 6, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagStdin | flagOOMFile | flagCgroupFD, PIDNew},
+	start := send(0, 6, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagStdin | flagOOMFile | flagCgroupFD, PIDNew},
 		S: [4]string{id, "/var/log/x", ""}})
-	tty := say(0, 4, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagTTY | FlagStdin, PIDPod},
+	tty := send(0, 4, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagTTY | FlagStdin, PIDPod},
 		S: [4]string{id, "", ""}})
-	attach := say(1, 0, wire.Message{Code: msgAttach, Seq: 3, S: [4]string{id}})
+	attach := send(1, 0, wire.Message{Code: msgAttach, Seq: 3, S: [4]string{id}})
 	script := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgList}), ends(0), say(0, 0, wire.Message{Code: msgList})))
+	f.Add(script(setup, start, send(0, 0, wire.Message{Code: msgList}), ends(0), send(0, 0, wire.Message{Code: msgList})))
 	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"),
 		frame(1, "\x02"), ends(0)))
-	f.Add(script(setup, start, say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), ends(0),
-		say(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), attach))
+	f.Add(script(setup, start, send(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), ends(0),
+		send(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), attach))
 	f.Add(script(setup, tty, attach, frame(1, "\x00x"), []byte{1, 1}, ends(0)))
 	f.Add(script(setup, start,
-		say(0, 7, wire.Message{Code: msgExec, Seq: 9, N: [4]int64{flagCgroupFD}, S: [4]string{id}}),
-		say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9, 9}}),
-		say(0, 0, wire.Message{Code: msgKill, N: [4]int64{9}, S: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
-	f.Add(script(start, start, say(0, 1, wire.Message{Code: msgStart}),
-		say(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), say(0, 2, wire.Message{Code: 99}),
-		say(0, 0, wire.Message{Code: msgQuit})))
-	prepare := say(0, 2, wire.Message{Code: msgPrepare})
-	adopt := say(0, 3, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{flagPrepared | flagOOMFile | flagLogFD, PIDNew},
+		send(0, 7, wire.Message{Code: msgExec, Seq: 9, N: [4]int64{flagCgroupFD}, S: [4]string{id}}),
+		send(0, 0, wire.Message{Code: msgKill, N: [4]int64{9, 9}}),
+		send(0, 0, wire.Message{Code: msgKill, N: [4]int64{9}, S: [4]string{id}}), ends(1), []byte{1, 0}, ends(0)))
+	f.Add(script(start, start, send(0, 1, wire.Message{Code: msgStart}),
+		send(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), send(0, 2, wire.Message{Code: 99}),
+		send(0, 0, wire.Message{Code: msgQuit})))
+	prepare := send(0, 2, wire.Message{Code: msgPrepare})
+	adopt := send(0, 3, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{flagPrepared | flagOOMFile | flagLogFD, PIDNew},
 		S: [4]string{id, "/var/log/x", ""}})
 	f.Add(script(prepare, prepare, setup, adopt, attach, ends(0), adopt))
 	f.Add(script(prepare, ends(0), setup, adopt, start))

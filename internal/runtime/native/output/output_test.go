@@ -23,9 +23,9 @@ func TestLimitedOutput(t *testing.T) {
 		t.Errorf("kept %d bytes", got)
 	}
 	var l2 limited
-	said, err := l2.ReadFrom(io.MultiReader(strings.NewReader("said"), brokenReader{}))
-	if said != 4 || !errors.Is(err, io.ErrClosedPipe) || l2.b.String() != "said" {
-		t.Errorf("read %d bytes %q, %v", said, l2.b.String(), err)
+	written, err := l2.ReadFrom(io.MultiReader(strings.NewReader("said"), brokenReader{}))
+	if written != 4 || !errors.Is(err, io.ErrClosedPipe) || l2.b.String() != "said" {
+		t.Errorf("read %d bytes %q, %v", written, l2.b.String(), err)
 	}
 	const n = 1000
 	var before, after runtime.MemStats
@@ -115,10 +115,10 @@ func ended(c *Collector) bool {
 
 // The output of a command that has ended is read at once, without a goroutine (L5.20).
 func TestFinish(t *testing.T) {
-	for _, said := range [][2]string{{"", ""}, {"out", ""}, {"", "err"}, {"out", "err"},
+	for _, written := range [][2]string{{"", ""}, {"out", ""}, {"", "err"}, {"out", "err"},
 		{strings.Repeat("x", 60000), "e"}} {
 		c := newCollector(t)
-		for i, text := range said {
+		for i, text := range written {
 			if _, err := c.Theirs[i].WriteString(text); err != nil {
 				t.Fatal(err)
 			}
@@ -132,8 +132,8 @@ func TestFinish(t *testing.T) {
 		if !ended(c) || runtime.NumGoroutine() > before {
 			t.Errorf("ended: %v, %d goroutines, %d before", ended(c), runtime.NumGoroutine(), before)
 		}
-		if out, errs := string(c.Text(0)), string(c.Text(1)); out != said[0] || errs != said[1] {
-			t.Errorf("read %d and %d bytes, want %d and %d", len(out), len(errs), len(said[0]), len(said[1]))
+		if out, errs := string(c.Text(0)), string(c.Text(1)); out != written[0] || errs != written[1] {
+			t.Errorf("read %d and %d bytes, want %d and %d", len(out), len(errs), len(written[0]), len(written[1]))
 		}
 		c.Finish()
 		c.Follow()
