@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// respondWith is a backend that answers each request, which fits into one packet, with a text, and closes the connection.
+// respondWith is a backend that answers each request, which fits into one packet, with a text, and closes the
+// connection.
 func respondWith(t *testing.T, answer string) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +102,8 @@ func TestTargetWithoutPath(t *testing.T) {
 func TestIncompleteResponseForHTTP10(t *testing.T) {
 	l := newLab(t)
 	l.service("a", "", at(respondWith(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"), "pa"))
-	l.service("b", "", at(respondWith(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "pb"))
+	l.service("b", "",
+		at(respondWith(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"), "pb"))
 	in := l.ingress("", nil, "/=a", "/whole=b")
 	in.Spec.TLS = nil
 	l.update()

@@ -32,7 +32,7 @@ type Units struct {
 	mu      sync.Mutex
 	jobs    uint32
 	failing bool
-	said    []string
+	calls   []string
 	units   map[string]map[string]dbus.Variant
 }
 
@@ -100,11 +100,11 @@ func (u *Units) Names() []string {
 	return slices.Sorted(maps.Keys(u.units))
 }
 
-// Said returns the calls so far, without names.
-func (u *Units) Said() []string {
+// Calls returns the calls so far, without names.
+func (u *Units) Calls() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.Clone(u.said)
+	return slices.Clone(u.calls)
 }
 
 // Property is a property that was set for a unit; nil if none was.
@@ -168,7 +168,7 @@ func (m *manager) StartTransientUnit(name, mode string, props []systemd.Property
 		}
 	}
 	u.units[name] = unit
-	u.said = append(u.said, "start "+mode)
+	u.calls = append(u.calls, "start "+mode)
 	return u.job(name, "done"), nil
 }
 
@@ -241,7 +241,7 @@ func (m *manager) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 		}
 		removeGroup(tree + top)
 	}
-	u.said = append(u.said, "stop")
+	u.calls = append(u.calls, "stop")
 	return u.job(name, "done"), nil
 }
 
@@ -295,7 +295,7 @@ func (m *manager) SetUnitProperties(name string, runtime bool, props []systemd.P
 	for _, p := range props {
 		m.u.units[name][p.Name] = p.Value
 	}
-	m.u.said = append(m.u.said, fmt.Sprint("set ", runtime))
+	m.u.calls = append(m.u.calls, fmt.Sprint("set ", runtime))
 	return nil
 }
 

@@ -194,7 +194,7 @@ func short(v any) string {
 	return s
 }
 
-func (p *pairs) differences(path string, a, b any, say func(path, line string)) {
+func (p *pairs) differences(path string, a, b any, report func(path, line string)) {
 	switch x := a.(type) {
 	case map[string]any:
 		y, ok := b.(map[string]any)
@@ -222,11 +222,11 @@ func (p *pairs) differences(path string, a, b any, say func(path, line string)) 
 			}
 			switch {
 			case !left:
-				say(at, "only upstream: "+short(w))
+				report(at, "only upstream: "+short(w))
 			case !right:
-				say(at, "only carob: "+short(v))
+				report(at, "only carob: "+short(v))
 			default:
-				p.differences(at, v, w, say)
+				p.differences(at, v, w, report)
 			}
 		}
 		return
@@ -237,27 +237,27 @@ func (p *pairs) differences(path string, a, b any, say func(path, line string)) 
 		}
 		if x, y, order, ok := keyed(x, y); ok {
 			if order != "" {
-				say(path, order)
+				report(path, order)
 			}
-			p.differences(path, x, y, say)
+			p.differences(path, x, y, report)
 			return
 		}
 		if len(x) != len(y) {
-			say(path, fmt.Sprintf("%d ≠ %d items", len(x), len(y)))
+			report(path, fmt.Sprintf("%d ≠ %d items", len(x), len(y)))
 		}
 		for i := range min(len(x), len(y)) {
-			p.differences(fmt.Sprintf("%s[%d]", path, i), x[i], y[i], say)
+			p.differences(fmt.Sprintf("%s[%d]", path, i), x[i], y[i], report)
 		}
 		for i := len(y); i < len(x); i++ {
-			say(fmt.Sprintf("%s[%d]", path, i), "only carob: "+short(x[i]))
+			report(fmt.Sprintf("%s[%d]", path, i), "only carob: "+short(x[i]))
 		}
 		for i := len(x); i < len(y); i++ {
-			say(fmt.Sprintf("%s[%d]", path, i), "only upstream: "+short(y[i]))
+			report(fmt.Sprintf("%s[%d]", path, i), "only upstream: "+short(y[i]))
 		}
 		return
 	}
 	if x, y := fmt.Sprintf("%T %v", a, a), fmt.Sprintf("%T %v", b, b); !p.same(x, y) {
-		say(path, short(a)+" ≠ "+short(b))
+		report(path, short(a)+" ≠ "+short(b))
 	}
 }
 

@@ -49,14 +49,14 @@ type program struct {
 	typed     kubernetes.Interface
 	namespace string
 
-	mu    sync.Mutex
-	asked []*url.URL
+	mu   sync.Mutex
+	urls []*url.URL
 }
 
 func (p *program) RoundTrip(base http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(q *http.Request) (*http.Response, error) {
 		p.mu.Lock()
-		p.asked = append(p.asked, q.URL)
+		p.urls = append(p.urls, q.URL)
 		p.mu.Unlock()
 		return base.RoundTrip(q)
 	})
@@ -71,12 +71,12 @@ func (p *program) requests(hold func(*url.URL) bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
-	for _, u := range p.asked {
+	for _, u := range p.urls {
 		if hold(u) {
 			n++
 		}
 	}
-	p.asked = nil
+	p.urls = nil
 	return n
 }
 

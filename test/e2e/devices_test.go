@@ -64,9 +64,9 @@ spec:
 		t.Fatal(err)
 	}
 	c.gone(t, "pod/strict")
-	c.told(t, "strict", "Normal DeviceTaintManagerEviction Marking for deletion")
+	c.hasEvents(t, "strict", "Normal DeviceTaintManagerEviction Marking for deletion")
 	c.kubectlIn(t, claim("late", ""), "apply", "-f", "-") // two devices are taken, the third is broken
-	c.told(t, "late", "cannot allocate all claims")
+	c.hasEvents(t, "late", "cannot allocate all claims")
 
 	c.kubectlIn(t, `
 apiVersion: resource.k8s.io/v1
@@ -152,7 +152,7 @@ spec:
 	c.shows(t, []string{"allocated,reserved"}, "get", "resourceclaims")
 
 	c.kubectlIn(t, pod("waits", "{claims: [{name: mine}]}", claim), "apply", "-f", "-")
-	c.told(t, "waits", "cannot allocate all claims")
+	c.hasEvents(t, "waits", "cannot allocate all claims")
 
 	// carob starts again: nothing of what runs changes; the plugin has to register again, and until then a pod waits.
 	c.carob(t, "down")

@@ -171,13 +171,13 @@ func TestDocumentPullPolicies(t *testing.T) {
 	c.kubectl(t, "run", "nowhere", "--image=busybox:none")
 	c.wait(t, "pod/nowhere", "jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff")
 	c.waitEvent(t, "nowhere", "BackOff")
-	c.told(t, "nowhere", `Normal Pulling Pulling image "busybox:none"`,
+	c.hasEvents(t, "nowhere", `Normal Pulling Pulling image "busybox:none"`,
 		`Warning Failed Failed to pull image "busybox:none": `, "Warning Failed Error: ErrImagePull",
 		`Normal BackOff Back-off pulling image "busybox:none"`)
 	c.kubectl(t, "run", "twice", "--image=busybox:1.30", "--image-pull-policy=Always", "--env=NAME=test", "--", "sleep",
 		"3600")
 	c.wait(t, "pod/twice", "condition=Ready")
-	c.told(t, "twice", `Normal Pulling Pulling image "busybox:1.30"`,
+	c.hasEvents(t, "twice", `Normal Pulling Pulling image "busybox:1.30"`,
 		`Normal Pulled Successfully pulled image "busybox:1.30" in `)
 	contains(t, "environment", c.kubectl(t, "exec", "twice", "--", "env"), "NAME=test")
 }
@@ -197,7 +197,7 @@ func TestDocumentFullManifest(t *testing.T) {
 	c.kubectl(t, "apply", "-f", manifest("doc003-full"))
 	// L2.40: the node selector keeps it waiting, and its status shows why.
 	c.waitEvent(t, "full", "FailedScheduling")
-	c.told(t, "full", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")
+	c.hasEvents(t, "full", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")
 	c.kubectl(t, "label", "node", "e2e-node", "disktype=ssd")
 	c.wait(t, "pod/full", "condition=Ready")
 	p := c.pod(t, "full")

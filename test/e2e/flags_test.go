@@ -22,14 +22,14 @@ func TestOtherStoreKeepsPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	up := append([]string{"up"}, c.args...)
-	for _, x := range []struct{ flag, value, says string }{
+	for _, x := range []struct{ flag, value, want string }{
 		{"--etcd-servers", "http://127.0.0.1:1", "would be another cluster"},
 		{"--runtime-endpoint", "unix:///run/none.sock", "down --pods"},
 		{"--node-name", "another", "down --pods"},
 		{"--pod-cidr", "10.254.0.0/16", "down --pods"},
 		{"--service-cidr", "10.254.0.0/16", "stored Services"},
 	} {
-		contains(t, x.flag, carobFails(t, append(slices.Clip(up), x.flag, x.value)...), x.flag+":", x.says, "--force")
+		contains(t, x.flag, carobFails(t, append(slices.Clip(up), x.flag, x.value)...), x.flag+":", x.want, "--force")
 	}
 	etcd := filepath.Join(c.DataDir, "etcd")
 	if err := os.Rename(etcd, etcd+".kept"); err != nil {

@@ -185,11 +185,11 @@ func TestRuntimeHandler(t *testing.T) {
 }
 
 // explains waits until `carob explain` prints all that is wanted.
-func (w *handlerWorld) explains(of string, wants ...string) {
+func (w *handlerWorld) explains(of string, all ...string) {
 	w.t.Helper()
 	testwait.Until(w.t, "carob explain "+of, func() error {
 		out := w.explain(of)
-		for _, want := range wants {
+		for _, want := range all {
 			if !strings.Contains(out, want) {
 				return fmt.Errorf("it lacks %q:\n%s", want, out)
 			}
@@ -214,14 +214,15 @@ const handlersOfNode = "jsonpath={.status.runtimeHandlers[*].name}"
 // handlerIsMissed: the node and the handler's pod show that its runtime does not answer; other pods do not.
 func (w *handlerWorld) handlerIsMissed() {
 	w.t.Helper()
-	w.told(w.t, "e2e-node", "Warning RuntimeHandlerNotReady The container runtime of handler other at "+w.daemon.Endpoint)
+	w.hasEvents(w.t, "e2e-node",
+		"Warning RuntimeHandlerNotReady The container runtime of handler other at "+w.daemon.Endpoint)
 	testwait.Until(w.t, "the node does not list the handler", func() error {
 		if names := w.kubectl(w.t, "get", "node", "e2e-node", "-o", handlersOfNode); strings.Contains(names, "other") {
 			return fmt.Errorf("it lists %s", names)
 		}
 		return nil
 	})
-	w.told(w.t, "far", "Warning FailedSync error determining status: ")
+	w.hasEvents(w.t, "far", "Warning FailedSync error determining status: ")
 	w.explains("node/e2e-node", "does not answer", "(RuntimeHandlerNotReady)")
 	w.explains("pod/far", "! its container runtime, that of handler other, cannot be used on node e2e-node now", "FailedSync")
 	w.fine("pod/near")
@@ -230,8 +231,9 @@ func (w *handlerWorld) handlerIsMissed() {
 // handlerIsBack: nothing is wrong any more.
 func (w *handlerWorld) handlerIsBack() {
 	w.t.Helper()
-	w.told(w.t, "e2e-node", "Normal RuntimeHandlerReady The container runtime of handler other at "+w.daemon.Endpoint+
-		" answers again")
+	w.hasEvents(w.t, "e2e-node",
+		"Normal RuntimeHandlerReady The container runtime of handler other at "+w.daemon.Endpoint+
+			" answers again")
 	w.shows(w.t, []string{"other"}, "get", "node", "e2e-node", "-o", handlersOfNode)
 	w.fine("node/e2e-node")
 	w.fine("pod/far")

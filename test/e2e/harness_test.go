@@ -325,14 +325,14 @@ func (c *cluster) events(t *testing.T, name string) []string {
 
 // shows runs kubectl until it prints all that is wanted: what a process writes, and events, come a moment after the
 // status that a test has waited for.
-func (c *cluster) shows(t *testing.T, wants []string, args ...string) {
+func (c *cluster) shows(t *testing.T, all []string, args ...string) {
 	t.Helper()
 	testwait.Until(t, "kubectl "+strings.Join(args, " "), func() error {
 		out, err := c.tryKubectl("", args...)
 		if err != nil {
 			return err
 		}
-		for _, w := range wants {
+		for _, w := range all {
 			if !strings.Contains(out, w) {
 				return fmt.Errorf("it lacks %q:\n%s", w, out)
 			}
@@ -341,10 +341,10 @@ func (c *cluster) shows(t *testing.T, wants []string, args ...string) {
 	})
 }
 
-// told waits until there are events about an object that contain the wanted texts, as "Type Reason Message".
-func (c *cluster) told(t *testing.T, name string, wants ...string) {
+// hasEvents waits until there are events about an object that contain the wanted texts, as "Type Reason Message".
+func (c *cluster) hasEvents(t *testing.T, name string, all ...string) {
 	t.Helper()
-	c.shows(t, wants, "get", "events", "--field-selector", "involvedObject.name="+name,
+	c.shows(t, all, "get", "events", "--field-selector", "involvedObject.name="+name,
 		"-o", `jsonpath={range .items[*]}{.type} {.reason} {.message}{"\n"}{end}`)
 }
 
@@ -395,9 +395,9 @@ func (c *cluster) remove(t *testing.T, pods ...string) {
 	})
 }
 
-func contains(t *testing.T, what, text string, wants ...string) {
+func contains(t *testing.T, what, text string, all ...string) {
 	t.Helper()
-	for _, w := range wants {
+	for _, w := range all {
 		if !strings.Contains(text, w) {
 			t.Errorf("%s lacks %q:\n%s", what, w, text)
 		}

@@ -78,7 +78,7 @@ func TestInferenceScalesFromZero(t *testing.T) {
 	}
 	c.carob(t, "addon", "enable", "inference")
 	c.kubectlIn(t, inferenceScale, "apply", "-f", "-")
-	ask := func() (int, string) {
+	post := func() (int, string) {
 		res, err := http.Post(at, "application/json", strings.NewReader(`{"model":"m","prompt":"hello"}`))
 		if err != nil {
 			return 0, err.Error()
@@ -88,7 +88,7 @@ func TestInferenceScalesFromZero(t *testing.T) {
 		return res.StatusCode, string(text)
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		status, text := ask()
+		status, text := post()
 		if status == 200 {
 			break
 		}
@@ -105,7 +105,7 @@ func TestInferenceScalesFromZero(t *testing.T) {
 	done := make(chan struct{}, n)
 	for range n {
 		go func() {
-			if status, text := ask(); status != 200 {
+			if status, text := post(); status != 200 {
 				t.Errorf("a request that waited: %d %s", status, text)
 			}
 			done <- struct{}{}

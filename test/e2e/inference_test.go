@@ -106,7 +106,7 @@ func TestInferenceDocument(t *testing.T) {
 	c.kubectl(t, "wait", "--for="+resolved+`status}=True`, "--timeout="+patience.String(), "httproute/llm-route")
 	c.kubectl(t, "wait", `--for=jsonpath={.status.parent[0].parentRef.name}=inference-gateway`,
 		"--timeout="+patience.String(), "inferencepools.inference.networking.x-k8s.io/vllm-llama2-7b-pool")
-	ask := func(path, body string) (int, string, http.Header) {
+	post := func(path, body string) (int, string, http.Header) {
 		res, err := http.Post(at+path, "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -127,12 +127,12 @@ func TestInferenceDocument(t *testing.T) {
 		}
 	}
 	until("a request is served", func() bool {
-		status, _, _ := ask("/v1/completions", `{"model":"llama2","prompt":"hello"}`)
+		status, _, _ := post("/v1/completions", `{"model":"llama2","prompt":"hello"}`)
 		return status == 200
 	})
 	count := map[string]int{}
 	for range 1000 {
-		status, text, _ := ask("/v1/completions", `{"model":"llama2","prompt":"hello"}`)
+		status, text, _ := post("/v1/completions", `{"model":"llama2","prompt":"hello"}`)
 		var answer struct {
 			Model string `json:"model"`
 		}
@@ -145,16 +145,16 @@ func TestInferenceDocument(t *testing.T) {
 	if old := count["vllm-llama2-7b-2024-11-20"]; len(count) != 2 || old < 668 || old > 832 {
 		t.Errorf("%v", count)
 	}
-	if status, text, _ := ask("/waiting?n=100", ""); status != 200 {
+	if status, text, _ := post("/waiting?n=100", ""); status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
 	until("a sheddable request is refused", func() bool {
-		status, _, h := ask("/v1/completions", `{"model":"spare","prompt":"hello"}`)
+		status, _, h := post("/v1/completions", `{"model":"spare","prompt":"hello"}`)
 		return status == 429 && h.Get("X-Llm-D-Request-Dropped-Reason") == "rejected-saturated"
 	})
 	contains(t, "explain", c.explain("inferencepool/vllm-llama2-7b-pool", "--model", "other"), "  1 ready server takes ",
 		"! saturated", "  server server: ", "! model other: no InferenceModel has this name")
-	if status, text, _ := ask("/v1/completions", `{"model":"llama2","prompt":"hello"}`); status != 200 {
+	if status, text, _ := post("/v1/completions", `{"model":"llama2","prompt":"hello"}`); status != 200 {
 		t.Errorf("a critical request: %d %s", status, text)
 	}
 	c.kubectl(t, "delete", "httproute/llm-route")

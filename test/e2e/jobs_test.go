@@ -32,7 +32,7 @@ func TestJob(t *testing.T) {
 	c.wait(t, "job/hello", "condition=complete")
 	contains(t, "log", c.kubectl(t, "logs", "job/hello"), "hello from a job")
 	contains(t, "table", c.kubectl(t, "get", "job", "hello"), "Complete", "1/1")
-	c.told(t, "hello", "Normal SuccessfulCreate Created pod: hello-",
+	c.hasEvents(t, "hello", "Normal SuccessfulCreate Created pod: hello-",
 		"Normal Completed Job completed")
 
 	c.kubectlIn(
@@ -92,6 +92,6 @@ spec:
 	c.kubectl(t, "autoscale", "deployment", "busy", "--min=1", "--max=2", "--cpu-percent=50")
 	c.wait(t, "hpa/busy", "condition=ScalingActive")
 	c.wait(t, "deployment/busy", "jsonpath={.spec.replicas}=2")
-	c.told(t, "busy",
+	c.hasEvents(t, "busy",
 		"Normal SuccessfulRescale New size: 2; reason: cpu resource utilization (percentage of request) above target")
 }

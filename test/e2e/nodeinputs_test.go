@@ -254,7 +254,7 @@ spec:
 		func() bool { return strings.Contains(shared.kubectl(t, "logs", "model"), "wrote") })
 	contains(t, "what it sees", shared.kubectl(t, "logs", "model"), "/whole/bin/busybox", "/part/busybox",
 		"Read-only file system", "wrote 1")
-	shared.told(t, "model", `Pulling image "nginx:1.26"`)
+	shared.hasEvents(t, "model", `Pulling image "nginx:1.26"`)
 }
 
 // TestNodeProxyByItsUsualPort: the agent's port differs per instance, its name does not.

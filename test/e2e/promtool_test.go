@@ -49,14 +49,14 @@ spec:
 		cmd := exec.CommandContext(t.Context(), tool, "check", "metrics")
 		cmd.Stdin = strings.NewReader(text)
 		out, err := cmd.CombinedOutput()
-		said := 0
+		problems := 0
 		for line := range strings.Lines(string(out)) {
-			said++
+			problems++
 			if name, _, _ := strings.Cut(line, " "); !lintedNames[name] {
 				t.Errorf("%s: %s", path, line)
 			}
 		}
-		if err != nil && said == 0 {
+		if err != nil && problems == 0 {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

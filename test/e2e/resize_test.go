@@ -74,7 +74,7 @@ spec:
 			t.Errorf("condition %s: %s", condition.Type, condition.Message)
 		}
 	}
-	c.told(t, "sized", "ResizeStarted Pod resize started: {", "ResizeCompleted Pod resize completed: {",
+	c.hasEvents(t, "sized", "ResizeStarted Pod resize started: {", "ResizeCompleted Pod resize completed: {",
 		"ResizeDeferred Pod resize OutOfcpu: {", "Killing Container c resize requires restart, will be restarted")
 }
 

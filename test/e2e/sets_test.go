@@ -107,7 +107,7 @@ func TestStatefulSet(t *testing.T) {
 	c.kubectl(t, "scale", "sts/web", "--replicas=3")
 	status("sts/web")
 	s.want(t, "scale-up", each(1, 2, "start")...)
-	c.told(t, "web", "Normal SuccessfulCreate Create Pod web-3 in StatefulSet web successful",
+	c.hasEvents(t, "web", "Normal SuccessfulCreate Create Pod web-3 in StatefulSet web successful",
 		"Normal SuccessfulDelete Delete Pod web-3 in StatefulSet web successful")
 	if out := c.kubectl(t, "get", "sts", "web"); !strings.Contains(out, "3/3") {
 		t.Errorf("kubectl get: %s", out)

@@ -57,7 +57,7 @@ func startLogin(t *testing.T) *login {
 	return l
 }
 
-func (l *login) say(t *testing.T, down bool) {
+func (l *login) emitShutdown(t *testing.T, down bool) {
 	t.Helper()
 	if err := l.conn.Emit(loginPath, loginManager+".PrepareForShutdown", down); err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestShutdownOfTheMachine(t *testing.T) {
 	c.wait(t, "pod/web", "condition=Ready")
 	<-logind.inhibits // carob holds the shutdown back
 
-	logind.say(t, true)
+	logind.emitShutdown(t, true)
 	c.wait(t, "node/e2e-node", "condition=Ready=False")
 	c.wait(t, "pod/web", "jsonpath={.status.reason}=Terminated")
 	if p := c.pod(t, "web"); p.Status.Message != "Pod was terminated in response to imminent node shutdown." {
@@ -98,9 +98,9 @@ spec:
 		t.Errorf("%s: %q", p.Status.Reason, p.Status.Message)
 	}
 
-	logind.say(t, false)
+	logind.emitShutdown(t, false)
 	<-logind.inhibits
 	c.wait(t, "node/e2e-node", "condition=Ready")
-	c.told(t, "e2e-node", "Normal Shutdown Shutdown manager detected shutdown event",
+	c.hasEvents(t, "e2e-node", "Normal Shutdown Shutdown manager detected shutdown event",
 		"Normal Shutdown Shutdown manager detected shutdown cancellation")
 }

@@ -237,7 +237,7 @@ func randomPod(r *rand.Rand, i int) (pod *corev1.Pod, lives time.Duration, grace
 }
 
 // The rules would notice the status that upstream's test met once in 92 runs.
-func TestStatusRulesNotice(t *testing.T) {
+func TestStatusRulesFail(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{
 			{Name: "a", ContainerID: "carob://x",

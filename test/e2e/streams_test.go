@@ -73,8 +73,8 @@ metadata: {name: web}
 spec: {parentRefs: [{name: web, sectionName: udp}], rules: [{backendRefs: [{name: web, port: 53}]}]}
 `
 
-// say sends a line and returns the name of the talker that has answered.
-func say(c net.Conn, text string) (string, error) {
+// echoOf sends a line and returns the name of the talker that has answered.
+func echoOf(c net.Conn, text string) (string, error) {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
@@ -82,15 +82,16 @@ func say(c net.Conn, text string) (string, error) {
 		return "", err
 	}
 	answer, err := bufio.NewReader(c).ReadString('\n')
-	who, said, _ := strings.Cut(strings.TrimSpace(answer), " ")
-	if err == nil && said != text {
+	who, echoed, _ := strings.Cut(strings.TrimSpace(answer), " ")
+	if err == nil && echoed != text {
 		err = fmt.Errorf("%q is answered with %q", text, answer)
 	}
 	return who, err
 }
 
-// talk asks talkers: with kept each sender over one connection or from one address, else over a new one each time.
-func talk(name, network, address string, kept bool) *traffic {
+// echoTraffic sends lines to talkers: with kept each sender over one connection or from one address, else over a new
+// one each time.
+func echoTraffic(name, network, address string, kept bool) *traffic {
 	x := &traffic{name: name, close: func() {}}
 	const senders = 3
 	conns := make(chan net.Conn, senders)
@@ -116,7 +117,7 @@ func talk(name, network, address string, kept bool) *traffic {
 				return err
 			}
 		}
-		_, err = say(c, fmt.Sprint("word", x.sent.Load()))
+		_, err = echoOf(c, fmt.Sprint("word", x.sent.Load()))
 		if !kept || err != nil {
 			_ = c.Close()
 			c = nil
@@ -150,12 +151,13 @@ func TestStreamsThroughTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Close()
-	before, err := say(open, "before")
+	before, err := echoOf(open, "before")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := []*traffic{talk("new TCP connections", "tcp", at, false), talk("new clients of UDP", "udp", at, false),
-		talk("kept clients of UDP", "udp", at, true)}
+	all := []*traffic{echoTraffic("new TCP connections", "tcp", at, false),
+		echoTraffic("new clients of UDP", "udp", at, false),
+		echoTraffic("kept clients of UDP", "udp", at, true)}
 	r.do("rollout", "restart", "deployment/web")
 	r.rolledOut()
 	var errs []error
@@ -170,7 +172,7 @@ func TestStreamsThroughTheGateway(t *testing.T) {
 		t.Error(err)
 	}
 	r.do("wait", "--for=jsonpath={.metadata.deletionTimestamp}", "--timeout="+patience.String(), "pod/"+before)
-	if after, err := say(open, "after"); after != before || err != nil {
+	if after, err := echoOf(open, "after"); after != before || err != nil {
 		t.Errorf("the open connection to %s is answered by %q after the rollout: %v", before, after, err)
 	}
 	if err := open.Close(); err != nil {
@@ -182,7 +184,7 @@ func TestStreamsThroughTheGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if who, err := say(c, "late"); who == before || err != nil {
+		if who, err := echoOf(c, "late"); who == before || err != nil {
 			t.Errorf("%s: %q answers after the rollout: %v", network, who, err)
 		}
 		_ = c.Close()

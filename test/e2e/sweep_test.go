@@ -115,13 +115,13 @@ func (c *cluster) interruptedUp(t *testing.T, after time.Duration, sig syscall.S
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, carobBin, append([]string{"up"}, c.args...)...)
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
 	// A shell that runs tests in the background may ignore interrupts, and children would, too.
-	heard := make(chan os.Signal, 1)
-	signal.Notify(heard, syscall.SIGINT, syscall.SIGTERM)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	err := cmd.Start()
-	signal.Stop(heard)
+	signal.Stop(signals)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func (c *cluster) interruptedUp(t *testing.T, after time.Duration, sig syscall.S
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == sig {
 		err = nil // killed, or signalled before it handles signals
 	}
-	if err != nil || strings.Contains(said.String(), "goroutine ") {
-		t.Errorf("up, ended by %v after %v: %v\n%s", sig, after, err, said.String())
+	if err != nil || strings.Contains(output.String(), "goroutine ") {
+		t.Errorf("up, ended by %v after %v: %v\n%s", sig, after, err, output.String())
 	}
 }

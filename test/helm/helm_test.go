@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		v    values
-		says string
+		want string
 	}{
 		{"hook", values{"hook": "nonsense"}, "failed pre-install"},
 		{"custom", values{"color": "blue"}, `Unsupported value: "blue"`},
@@ -168,8 +168,8 @@ func TestRefused(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			u := newUser(t, "helm-refused-"+c.name)
 			r, err := u.install(c.v, func(do *action.Install) { do.RollbackOnFailure = true })
-			if err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Fatalf("answered %v, not %q", err, c.says)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("answered %v, not %q", err, c.want)
 			}
 			if c.name == "hook" && !strings.Contains(u.hookLog.String(), "usage: demo") {
 				t.Errorf("the hook wrote %q", &u.hookLog)

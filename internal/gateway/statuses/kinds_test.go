@@ -86,7 +86,8 @@ func TestStatusesOfEachKind(t *testing.T) {
 		}
 		plan.Gateways[n] = gatewayv1.GatewayStatus{Conditions: conditions}
 		plan.ListenerSets[n] = gatewayv1.ListenerSetStatus{Conditions: conditions}
-		plan.HTTPRoutes[n], plan.GRPCRoutes[n], plan.TLSRoutes[n] = parents(conditions), parents(conditions), parents(conditions)
+		plan.HTTPRoutes[n], plan.GRPCRoutes[n] = parents(conditions), parents(conditions)
+		plan.TLSRoutes[n] = parents(conditions)
 		plan.Policies[n] = ancestors(conditions)
 	}
 	server := &api{fails: 2, stored: map[string]string{}}

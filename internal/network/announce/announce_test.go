@@ -241,7 +241,8 @@ func TestAnswerToARP(t *testing.T) {
 	if !ok || back != request {
 		t.Fatalf("%+v", back)
 	}
-	if reply, ok := request.answer(me); !ok || reply != (arpPacket{op: arpReply, sender: me, from: request.target, to: other,
+	if reply, ok := request.answer(me); !ok || reply != (arpPacket{op: arpReply, sender: me, from: request.target,
+		to:     other,
 		target: request.from}) {
 		t.Errorf("%+v", reply)
 	}

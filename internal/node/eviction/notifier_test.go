@@ -102,7 +102,8 @@ func TestUsageNotifies(t *testing.T) {
 	<-looks
 }
 
-// What passes the threshold while the kernel is being set up causes a notification, too; if nothing happens, it is set again.
+// What passes the threshold while the kernel is being set up causes a notification, too; if nothing happens, it is set
+// again.
 func TestUsagePassedBefore(t *testing.T) {
 	calls := 0
 	n, looks := startNotifier(func() int64 {
@@ -135,8 +136,8 @@ func TestNoThresholdAhead(t *testing.T) {
 	}
 }
 
-// Processes that wait for memory cause a notification: they read a file that is larger than the memory of their cgroup. When
-// that is gone, the watch ends.
+// Processes that wait for memory cause a notification: they read a file that is larger than the memory of their cgroup.
+// When that is gone, the watch ends.
 func TestPressureNotifies(t *testing.T) {
 	memory, remove := group(t, memoryHierarchy(t))
 	remove = sync.OnceFunc(remove)

@@ -43,7 +43,7 @@ func TestTrustBundlesOfSigner(t *testing.T) {
 			synctest.Wait()
 			list, err := s.TrustBundles(t.Context(), "s")
 			if err != nil || len(list) != n || notified != 2*changes {
-				t.Fatalf("%d bundles, told %d times, %v; want %d, told %d times", len(list), notified, err, n, 2*changes)
+				t.Fatalf("%d bundles, %d notifications, %v; want %d, %d", len(list), notified, err, n, 2*changes)
 			}
 		}
 		api := client.CertificatesV1().ClusterTrustBundles()
@@ -85,7 +85,8 @@ func TestCertificateRequest(t *testing.T) {
 			MaxExpirationSeconds: new(int32(3600)), UserAnnotations: map[string]string{"example.com/a": "b"}}
 		pod := podWithSource("u1", corev1.VolumeProjection{PodCertificate: src})
 		s.Hold(pod, func(uid types.UID) { notified[uid]++ })
-		s.Hold(podWithSource("u2", corev1.VolumeProjection{PodCertificate: src}), func(uid types.UID) { notified[uid]++ })
+		s.Hold(podWithSource("u2", corev1.VolumeProjection{PodCertificate: src}),
+			func(uid types.UID) { notified[uid]++ })
 		synctest.Wait()
 		name, err := s.RequestCertificate(t.Context(), pod, src, []byte("csr"))
 		if err != nil {

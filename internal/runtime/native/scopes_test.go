@@ -114,8 +114,8 @@ func TestScopes(t *testing.T) {
 	if _, err := w.r.RemoveContainer(Bg, &cri.RemoveContainerRequest{ContainerId: ctr}); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.Said(), want) || len(u.Names()) != 0 {
-		t.Errorf("systemd heard %q, want %q; %q are left", u.Said(), want, u.Names())
+	if want := []string{"start replace", "set true", "stop"}; !slices.Equal(u.Calls(), want) || len(u.Names()) != 0 {
+		t.Errorf("systemd got %q, want %q; %q are left", u.Calls(), want, u.Names())
 	}
 	for _, h := range u.groups.Tree {
 		if exists(h.Mount + group) {

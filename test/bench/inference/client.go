@@ -69,8 +69,8 @@ func (c *conn) send(req []byte) (*http.Response, error) {
 	return res, err
 }
 
-// ask sends a request and reads the response.
-func (c *conn) ask(req []byte) (a answer, err error) {
+// roundTrip sends a request and reads the response.
+func (c *conn) roundTrip(req []byte) (a answer, err error) {
 	began := time.Now()
 	res, err := c.send(req)
 	if err != nil {

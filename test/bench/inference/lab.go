@@ -161,7 +161,7 @@ func (l *lab) warm(ctx context.Context, path string) error {
 	c := &conn{at: gatewayAt}
 	defer c.close()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		res, err := c.ask(request(path, body("warm", 100)))
+		res, err := c.roundTrip(request(path, body("warm", 100)))
 		if err == nil && res.status == 200 {
 			return nil
 		}

@@ -138,7 +138,7 @@ func latency(ctx context.Context, l *lab) (out []line, err error) {
 				req  []byte
 				took *[]time.Duration
 			}{{direct, request("", text), &a}, {through, request("/fast", text), &b}} {
-				got, err := way.c.ask(way.req)
+				got, err := way.c.roundTrip(way.req)
 				if err != nil || got.status != 200 {
 					return nil, fmt.Errorf("%d: %w", got.status, err)
 				}
@@ -194,7 +194,7 @@ func rate(ctx context.Context, l *lab) (out []line, err error) {
 				c := &conn{at: at}
 				defer c.close()
 				for time.Now().Before(end) {
-					if got, err := c.ask(req); err != nil || got.status != 200 {
+					if got, err := c.roundTrip(req); err != nil || got.status != 200 {
 						bad.Add(1)
 						return
 					}

@@ -78,7 +78,7 @@ func (l *lab) send(ctx context.Context, w *workload, prefix string, at []string)
 		flying.Go(func() {
 			c := &conn{at: at[i%len(at)]}
 			defer c.close()
-			got, err := c.ask(req)
+			got, err := c.roundTrip(req)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || got.status != 200 {

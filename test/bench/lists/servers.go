@@ -111,7 +111,7 @@ type child struct {
 }
 
 // start starts a server, and waits until the file exists that it creates when it serves.
-func start(which, dir, says string) (*child, error) {
+func start(which, dir, ready string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func start(which, dir, says string) (*child, error) {
 		return nil, err
 	}
 	for range 600 {
-		if info, err := os.Stat(filepath.Join(dir, says)); err == nil && info.Size() > 0 {
+		if info, err := os.Stat(filepath.Join(dir, ready)); err == nil && info.Size() > 0 {
 			return c, nil
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -117,8 +117,8 @@ func (n *node) paced(ctx context.Context, wires [][]byte) (took []time.Duration,
 			return nil, ctx.Err()
 		case <-tick.C:
 		}
-		asked := time.Now()
-		if err := c.SetDeadline(asked.Add(time.Second)); err != nil {
+		sent := time.Now()
+		if err := c.SetDeadline(sent.Add(time.Second)); err != nil {
 			return nil, err
 		}
 		if _, err := c.Write(wires[i%len(wires)]); err != nil {
@@ -127,7 +127,7 @@ func (n *node) paced(ctx context.Context, wires [][]byte) (took []time.Duration,
 		if _, err := c.Read(buf); err != nil {
 			return nil, err
 		}
-		took = append(took, time.Since(asked))
+		took = append(took, time.Since(sent))
 	}
 	return took, nil
 }

@@ -97,8 +97,8 @@ func (n *node) service(ctx context.Context, name string, selector map[string]str
 	return s.Spec.ClusterIP, nil
 }
 
-// ask opens a connection and reads which pod responds.
-func ask(to string) (string, error) {
+// respondingPod opens a connection and reads which pod responds.
+func respondingPod(to string) (string, error) {
 	c, err := dial(to, time.Second)
 	if err != nil {
 		return "", err
@@ -115,7 +115,7 @@ func ask(to string) (string, error) {
 func first(ctx context.Context, to, pod string) (time.Time, error) {
 	for end := time.Now().Add(patience); time.Now().Before(end) && ctx.Err() == nil; {
 		began := time.Now()
-		if name, err := ask(to); err == nil && name == pod {
+		if name, err := respondingPod(to); err == nil && name == pod {
 			return began, nil
 		}
 	}
@@ -196,7 +196,7 @@ func (n *node) leaves(ctx context.Context, pod, to string) (took time.Duration, 
 	last := deleted
 	for row := 0; row < settled && ctx.Err() == nil; row++ {
 		began := time.Now()
-		name, err := ask(to)
+		name, err := respondingPod(to)
 		if err != nil {
 			failed++
 		}

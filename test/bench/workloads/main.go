@@ -116,7 +116,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	asked, err := requests(ctx, client)
+	counted, err := requests(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func run(ctx context.Context) error {
 	}
 	if err != nil {
 		answered, failed := requests(context.WithoutCancel(ctx), client)
-		fmt.Printf("requests until then: %s\n", since(asked, answered))
+		fmt.Printf("requests until then: %s\n", since(counted, answered))
 		return errors.Join(err, failed, profile(*profiles, "goroutine", "goroutines"))
 	}
 	whole := time.Since(began)
@@ -155,7 +155,7 @@ func run(ctx context.Context) error {
 	fmt.Printf("%d Deployments of %d pods on %d nodes\n", *deployments, *replicas, *nodes)
 	fmt.Printf("created in %v, all available after %v, %v of the processors\n", created.Round(time.Millisecond),
 		whole.Round(time.Millisecond), took.Round(time.Millisecond))
-	fmt.Printf("requests: %s\n", since(asked, answered))
+	fmt.Printf("requests: %s\n", since(counted, answered))
 	fmt.Printf("idle before: %s\nidle after:  %s\n", before, after)
 	return nil
 }

@@ -97,7 +97,7 @@ func run(dir string, all bool) error {
 	}
 	var bad error
 	kept := &sample{seen: map[string]bool{}}
-	asked := &sample{seen: map[string]bool{}, all: all}
+	generated := &sample{seen: map[string]bool{}, all: all}
 	for _, bases := range []struct {
 		file   string
 		stored bool
@@ -126,7 +126,7 @@ func run(dir string, all bool) error {
 				bad = errors.Join(bad, fmt.Errorf("%s: %w", t.name, err))
 				continue
 			}
-			t.out, t.kept = byGrammar, asked
+			t.out, t.kept = byGrammar, generated
 			if err := t.grammar(); err != nil {
 				bad = errors.Join(bad, fmt.Errorf("%s: %w", t.name, err))
 			}
@@ -195,7 +195,7 @@ func (t *trial) all() error {
 		return err
 	}
 	for _, op := range changes(external, t.base, nil) {
-		l, ok, err := t.ask(op, unchanged, old, text)
+		l, ok, err := t.request(op, unchanged, old, text)
 		if err != nil {
 			return err
 		}
@@ -226,9 +226,9 @@ func (t *trial) all() error {
 	return nil
 }
 
-// ask returns the results of a change; false if it can't be decoded. old is the object as it is stored and text as a
+// request returns the results of a change; false if it can't be decoded. old is the object as it is stored, text as a
 // client gets it.
-func (t *trial) ask(op op, unchanged answer, old runtime.Object, text []byte) (line, bool, error) {
+func (t *trial) request(op op, unchanged answer, old runtime.Object, text []byte) (line, bool, error) {
 	l := line{Base: t.name}
 	changed, err := patched(t.base, op)
 	if err != nil {
@@ -282,7 +282,7 @@ func (t *trial) grammar() error {
 		if !t.kept.first(q.id + fmt.Sprint(t.stored)) {
 			continue
 		}
-		l, ok, err := t.ask(q.op, unchanged, old, text)
+		l, ok, err := t.request(q.op, unchanged, old, text)
 		if err != nil {
 			return err
 		}
@@ -364,11 +364,11 @@ type sample struct {
 func (s *sample) keeps(q question, l line) bool {
 	at, _, _ := strings.Cut(q.id, "=")
 	answer := []string{"answer", at, l.Sub}
-	said := [][]string{l.Create, l.Warnings}
+	lists := [][]string{l.Create, l.Warnings}
 	if l.Update != nil {
-		said = append(said, *l.Update)
+		lists = append(lists, *l.Update)
 	}
-	for _, list := range said {
+	for _, list := range lists {
 		for _, text := range list {
 			_, text, _ = strings.Cut(text, ": ")
 			answer = append(answer, quoted.ReplaceAllString(values.ReplaceAllString(text, " value: "), ""))

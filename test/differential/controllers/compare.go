@@ -66,11 +66,11 @@ func (c *compared) play(ctx context.Context, steps []step) (different bool, err 
 			}
 		}
 	}
-	var told []string
+	var done []string
 	for i, x := range steps {
-		told = append(told, fmt.Sprintf("%d. %s", i+1, x.name))
+		done = append(done, fmt.Sprintf("%d. %s", i+1, x.name))
 		if c.verbose {
-			fmt.Printf("seed %d: %s\n", c.seed, told[i])
+			fmt.Printf("seed %d: %s\n", c.seed, done[i])
 		}
 		answers := [2]string{}
 		for n, s := range c.sides {
@@ -103,13 +103,13 @@ func (c *compared) play(ctx context.Context, steps []step) (different bool, err 
 			diff = append([]string{"answers: " + answers[0] + "\nand      " + answers[1]}, diff...)
 		}
 		if len(diff) > 0 {
-			c.report(told, diff)
+			c.report(done, diff)
 			return true, nil
 		}
 	}
 	diff, err := c.settle(ctx, c.events)
 	if len(diff) > 0 {
-		c.report(told, diff)
+		c.report(done, diff)
 	}
 	return len(diff) > 0, err
 }
@@ -133,8 +133,8 @@ func (c *compared) end(ctx context.Context, s *side) {
 	}
 }
 
-func (c *compared) report(told, diff []string) {
-	fmt.Printf("== seed %d\n%s\n-- carob (-), upstream (+)\n%s\n", c.seed, strings.Join(told, "\n"),
+func (c *compared) report(done, diff []string) {
+	fmt.Printf("== seed %d\n%s\n-- carob (-), upstream (+)\n%s\n", c.seed, strings.Join(done, "\n"),
 		strings.Join(diff, "\n"))
 }
 

@@ -163,13 +163,15 @@ func FuzzMonitor(f *testing.F) {
 	}
 	setup := send(0, 3, wire.Message{Code: msgSetup, Flags: wire.Bytes << 1,
 		N: [4]int64{flagListen | flagNetNS | flagPodPID, 0x0c000000}, S: [4]string{"host", sysctls}})
-	start := send(0, 6, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagStdin | flagOOMFile | flagCgroupFD, PIDNew},
+	start := send(0, 6, wire.Message{Code: msgStart, Seq: 2,
+		N: [4]int64{FlagStdin | flagOOMFile | flagCgroupFD, PIDNew},
 		S: [4]string{id, "/var/log/x", ""}})
 	tty := send(0, 4, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{FlagTTY | FlagStdin, PIDPod},
 		S: [4]string{id, "", ""}})
 	attach := send(1, 0, wire.Message{Code: msgAttach, Seq: 3, S: [4]string{id}})
 	script := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-	f.Add(script(setup, start, send(0, 0, wire.Message{Code: msgList}), ends(0), send(0, 0, wire.Message{Code: msgList})))
+	f.Add(script(setup, start, send(0, 0, wire.Message{Code: msgList}), ends(0),
+		send(0, 0, wire.Message{Code: msgList})))
 	f.Add(script(setup, start, attach, frame(1, "\x00input"), frame(1, "\x01\x18\x00\x00\x00\x50\x00\x00\x00"),
 		frame(1, "\x02"), ends(0)))
 	f.Add(script(setup, start, send(0, 0, wire.Message{Code: msgShown, S: [4]string{id}}), ends(0),
@@ -183,7 +185,8 @@ func FuzzMonitor(f *testing.F) {
 		send(0, 0, wire.Message{Code: msgReopen, S: [4]string{id}}), send(0, 2, wire.Message{Code: 99}),
 		send(0, 0, wire.Message{Code: msgQuit})))
 	prepare := send(0, 2, wire.Message{Code: msgPrepare})
-	adopt := send(0, 3, wire.Message{Code: msgStart, Seq: 2, N: [4]int64{flagPrepared | flagOOMFile | flagLogFD, PIDNew},
+	adopt := send(0, 3, wire.Message{Code: msgStart, Seq: 2,
+		N: [4]int64{flagPrepared | flagOOMFile | flagLogFD, PIDNew},
 		S: [4]string{id, "/var/log/x", ""}})
 	f.Add(script(prepare, prepare, setup, adopt, attach, ends(0), adopt))
 	f.Add(script(prepare, ends(0), setup, adopt, start))

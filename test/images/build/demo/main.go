@@ -49,8 +49,8 @@ func run(args []string) error {
 	return errors.New(usage)
 }
 
-// say prints one line with the wall-clock time, as a log reader expects it.
-func say(format string, args ...any) {
+// logf prints one line with the wall-clock time, as a log reader expects it.
+func logf(format string, args ...any) {
 	fmt.Printf("%s  %s\n", time.Now().UTC().Format("15:04:05.000"), fmt.Sprintf(format, args...))
 }
 
@@ -64,7 +64,7 @@ func me() string {
 
 // prepare leaves a greeting in a volume that the init container shares with the server.
 func prepare(file string) error {
-	say("init: preparing %s", me())
+	logf("init: preparing %s", me())
 	if file == "" {
 		return nil
 	}
@@ -77,16 +77,16 @@ func prepare(file string) error {
 func serve(addr string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	born := time.Now()
-	say("start: %s as pid %d, uid %d", me(), os.Getpid(), os.Getuid())
+	started := time.Now()
+	logf("start: %s as pid %d, uid %d", me(), os.Getpid(), os.Getuid())
 
 	var served atomic.Int64
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		n := served.Add(1)
-		say("request %d from %s", n, r.RemoteAddr)
+		logf("request %d from %s", n, r.RemoteAddr)
 		fmt.Fprintf(w, "Hello from %s: request %d, %s after the start.\n", me(), n,
-			time.Since(born).Round(time.Millisecond))
+			time.Since(started).Round(time.Millisecond))
 		if file := os.Getenv("GREETING"); file != "" {
 			if body, err := os.ReadFile(file); err == nil {
 				_, _ = w.Write(body)
@@ -97,7 +97,7 @@ func serve(addr string) error {
 	for i, name := range []string{"livez", "readyz"} {
 		mux.HandleFunc("GET /"+name, func(w http.ResponseWriter, _ *http.Request) {
 			if !probed[i].Swap(true) {
-				say("probe: first /%s, %s after the start", name, time.Since(born).Round(time.Millisecond))
+				logf("probe: first /%s, %s after the start", name, time.Since(started).Round(time.Millisecond))
 			}
 			fmt.Fprintln(w, "ok")
 		})
@@ -108,7 +108,7 @@ func serve(addr string) error {
 			http.Error(w, "an exit code is a number from 0 to 255", http.StatusBadRequest)
 			return
 		}
-		say("exit: asked to end with code %d", code)
+		logf("exit: asked to end with code %d", code)
 		os.Exit(code)
 	})
 
@@ -116,7 +116,7 @@ func serve(addr string) error {
 	if err != nil {
 		return err
 	}
-	say("ready: listening on %s", l.Addr())
+	logf("ready: listening on %s", l.Addr())
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
@@ -125,13 +125,13 @@ func serve(addr string) error {
 		return err
 	case <-ctx.Done():
 	}
-	say("stop: got a signal, finishing open requests")
+	logf("stop: got a signal, finishing open requests")
 	finish, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := srv.Shutdown(finish); err != nil {
 		return err
 	}
-	say("end: served %d requests in %s", served.Load(), time.Since(born).Round(time.Millisecond))
+	logf("end: served %d requests in %s", served.Load(), time.Since(started).Round(time.Millisecond))
 	return nil
 }
 
@@ -143,6 +143,6 @@ func hook(name string) error {
 		return err
 	}
 	os.Stdout = log
-	say("hook: %s", name)
+	logf("hook: %s", name)
 	return log.Close()
 }

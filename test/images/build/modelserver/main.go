@@ -53,16 +53,16 @@ type server struct {
 	overhead, perToken, each, loading time.Duration
 	began                             time.Time
 
-	said, waiting, running atomic.Int64
-	computes               sync.Mutex // one prompt after the other
-	cache                  *cache
-	adapters               *adapters
+	shown, waiting, running atomic.Int64
+	computes                sync.Mutex // one prompt after the other
+	cache                   *cache
+	adapters                *adapters
 }
 
 func (s *server) metrics(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(w, "vllm:num_requests_waiting %d\nvllm:num_requests_running %d\nvllm:kv_cache_usage_perc 0\n"+
 		"vllm:cache_config_info{block_size=\"64\",num_gpu_blocks=\"%d\"} 1\n%s",
-		s.said.Load()+s.waiting.Load(), s.running.Load(), s.cache.most, s.adapters.metrics())
+		s.shown.Load()+s.waiting.Load(), s.running.Load(), s.cache.most, s.adapters.metrics())
 }
 
 func (s *server) health(w http.ResponseWriter, _ *http.Request) {
@@ -77,7 +77,7 @@ func (s *server) setWaiting(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	s.said.Store(int64(n))
+	s.shown.Store(int64(n))
 }
 
 // value reads the first field with this name into v, without reading the rest.
