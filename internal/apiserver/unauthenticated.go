@@ -44,13 +44,13 @@ type unauthenticatedConns struct {
 
 // connection is one of them. unauthenticatedConns.mu protects its fields.
 type connection struct {
-	of       *unauthenticatedConns
-	conn     net.Conn
-	source   netip.Prefix
-	place    *list.Element
-	spoke    bool // it has sent a request: the handshake is complete
-	known    bool // a request was authenticated, or it is closed
-	requests int  // in flight
+	of         *unauthenticatedConns
+	conn       net.Conn
+	source     netip.Prefix
+	place      *list.Element
+	handshaken bool // it has sent a request: the handshake is complete
+	known      bool // a request was authenticated, or it is closed
+	requests   int  // in flight
 }
 
 func newUnauthenticatedConns(maxOpen, maxRequests int) *unauthenticatedConns {
@@ -89,7 +89,7 @@ func (g *unauthenticatedConns) changed(conn net.Conn, state http.ConnState) {
 	switch {
 	case n == nil:
 	case state == http.StateActive:
-		n.spoke = true
+		n.handshaken = true
 	default:
 		g.remove(n)
 	}
@@ -116,15 +116,16 @@ func (g *unauthenticatedConns) leastWelcome() *connection {
 	var out *connection
 	for e := g.order.Front(); e != g.order.Back(); e = e.Next() { // never the newest
 		n := e.Value.(*connection)
-		if out == nil || count[n.source] > count[out.source] || n.source == out.source && out.spoke && !n.spoke {
+		if out == nil || count[n.source] > count[out.source] ||
+			n.source == out.source && out.handshaken && !n.handshaken {
 			out = n
 		}
 	}
 	return out
 }
 
-// greedy returns the connection with the most requests in flight. Call with mu held.
-func (g *unauthenticatedConns) greedy() *connection {
+// busiest returns the connection with the most requests in flight. Call with mu held.
+func (g *unauthenticatedConns) busiest() *connection {
 	var out *connection
 	for _, n := range g.open {
 		if out == nil || n.requests > out.requests {
@@ -171,7 +172,7 @@ func (n *connection) enter() bool {
 	g.requests++
 	var out *connection
 	if g.requests > g.maxRequests {
-		out = g.greedy()
+		out = g.busiest()
 		g.remove(out)
 	}
 	g.mu.Unlock()

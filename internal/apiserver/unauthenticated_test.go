@@ -41,10 +41,10 @@ func of(ctx context.Context) *connection { return ctx.Value(connectionKey{}).(*c
 func TestNewConnectionClosesAnOldOne(t *testing.T) {
 	const alone, crowd, six, sixToo = "192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1", "[2001:db8::ffff]:2"
 	for _, c := range []struct {
-		name  string
-		from  []string
-		spoke []int // with complete handshakes
-		out   int   // whose connection is closed for one more
+		name       string
+		from       []string
+		handshaken []int // with complete handshakes
+		out        int   // whose connection is closed for one more
 	}{
 		{"the oldest of a crowd", []string{alone, crowd, crowd}, []int{0, 1, 2}, 1},
 		{"one without a handshake", []string{crowd, crowd, crowd}, []int{0, 2}, 1},
@@ -57,7 +57,7 @@ func TestNewConnectionClosesAnOldOne(t *testing.T) {
 		for i, from := range c.from {
 			v := &visitor{from: from}
 			g.accept(t.Context(), v)
-			for _, s := range c.spoke {
+			for _, s := range c.handshaken {
 				if s == i {
 					g.changed(v, http.StateActive)
 				}

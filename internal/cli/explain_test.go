@@ -53,14 +53,14 @@ func TestExplainNamesWhatDoesNotExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := &explainer{c: c, namespace: "default", name: "nope"}
-	for want, ask := range map[string]func() error{
+	for want, request := range map[string]func() error{
 		`httproutes.gateway.networking.k8s.io "nope" not found`: func() error {
 			_, err := x.route(t.Context(), "/apis/gateway.networking.k8s.io/v1", "httproutes", "HTTPRoute")
 			return err
 		},
 		`"nope" not found`: func() error { _, err := x.inferencePool(t.Context()); return err },
 	} {
-		if err := ask(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := request(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

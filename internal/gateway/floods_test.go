@@ -150,7 +150,7 @@ func TestSlowReadersAreBounded(t *testing.T) {
 	l.ingress("x.example.com", nil, "/=a")
 	l.update()
 	requests := map[string]int64{"HTTP/1.1": 1, "HTTP/2, ten streams": 10}
-	for what, ask := range map[string]func(c net.Conn) error{
+	for what, send := range map[string]func(c net.Conn) error{
 		"HTTP/1.1": func(c net.Conn) error {
 			_, err := io.WriteString(c, "GET /large HTTP/1.1\r\nHost: x.example.com\r\n\r\n")
 			return err
@@ -183,7 +183,7 @@ func TestSlowReadersAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if err := ask(c); err != nil {
+			if err := send(c); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadFull(c, make([]byte, 10)); err != nil {

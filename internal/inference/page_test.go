@@ -142,11 +142,11 @@ my_adapters{max_lora="2",running_lora_adapters="a"} 1
 
 // Impossible metrics of a hostile or broken server are refused as a whole.
 func TestImpossibleMetricsAreRefused(t *testing.T) {
-	for _, lie := range []string{"NaN", "-1", "+Inf", "-Inf", "1e300", "99999999999", "", "x", "0x", "1_0"} {
+	for _, value := range []string{"NaN", "-1", "+Inf", "-Inf", "1e300", "99999999999", "", "x", "0x", "1_0"} {
 		for _, text := range []string{
-			"vllm:num_requests_waiting{a=\"b\"} " + lie + "\nvllm:kv_cache_usage_perc 0.1\n",
-			"vllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc " + lie + "\n",
-			"vllm:num_requests_waiting 1\nvllm:lora_requests_info{max_lora=\"" + lie + "z\"} 1\n"} {
+			"vllm:num_requests_waiting{a=\"b\"} " + value + "\nvllm:kv_cache_usage_perc 0.1\n",
+			"vllm:num_requests_waiting 1\nvllm:kv_cache_usage_perc " + value + "\n",
+			"vllm:num_requests_waiting 1\nvllm:lora_requests_info{max_lora=\"" + value + "z\"} 1\n"} {
 			got, err := page([]byte(text), engineOf("vllm"))
 			if _, ok := errors.AsType[nonsense](err); !ok {
 				t.Errorf("%q: %+v, %v", text, got, err)

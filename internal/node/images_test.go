@@ -36,15 +36,15 @@ func (w *world) waitingFor(name string) string {
 // no further checks (L3.103, L3.104, L3.113).
 func TestImageArrivesLater(t *testing.T) {
 	for _, policy := range []corev1.PullPolicy{corev1.PullNever, corev1.PullIfNotPresent} {
-		for _, deaf := range []bool{false, true} {
-			name := string(policy) + " told"
-			if deaf {
-				name = string(policy) + " not told"
+		for _, unnotified := range []bool{false, true} {
+			name := string(policy) + " notified"
+			if unnotified {
+				name = string(policy) + " not notified"
 			}
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
-					w.ignoresSignals, w.runtime.away = deaf, true
+					w.ignoresSignals, w.runtime.away = unnotified, true
 					w.runtime.images[webImage] = false
 					w.start()
 					defer w.stop()
@@ -64,7 +64,7 @@ func TestImageArrivesLater(t *testing.T) {
 						t.Errorf("%d looks in an hour", n)
 					}
 					within := time.Second
-					if deaf {
+					if unnotified {
 						within = 11 * time.Second
 					}
 					w.bring(true)

@@ -568,9 +568,9 @@ func TestEventsRequeueOnlyPodsTheyHelp(t *testing.T) {
 	filler.Spec.NodeName = "n1"
 	tainted := node("n2", "8")
 	tainted.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
-	guest := pod("guest", "1")
-	guest.Spec.NodeName = "n2"
-	inWorld(t, []runtime.Object{node("n1", "2"), tainted, filler, guest}, func(w *world) {
+	removed := pod("guest", "1")
+	removed.Spec.NodeName = "n2"
+	inWorld(t, []runtime.Object{node("n1", "2"), tainted, filler, removed}, func(w *world) {
 		w.create(pod("waits", "2"))
 		w.delete("guest")
 		time.Sleep(time.Minute)

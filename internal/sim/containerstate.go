@@ -12,28 +12,28 @@ import (
 
 // truth is the actual state of one container of a pod.
 type truth struct {
-	name       string
-	running    string // instance
-	obscure    bool   // the runtime reports an unknown state
-	sick       bool
-	sandbox    string // sandbox of the last start or success
-	started    bool   // in that sandbox
-	done       bool   // exited with 0 in that sandbox
-	pulled     bool   // since its last start
-	wasStopped bool   // the last instance was killed
-	attempt    int
-	due        time.Time // earliest time of a restart
-	exits      int
-	delay      time.Duration
-	decided    time.Time
-	vague      bool      // the model of the back-off has no exact time
-	stopping   time.Time // since when; zero if not
-	runs       int       // runs of the liveness probe
-	fails      int       // consecutive
-	lastProbe  time.Time
-	lastStart  time.Time
-	lastSeen   time.Time // started, or exited after it had run
-	logs       []int     // restart counts of the log files on the disk
+	name        string
+	running     string // instance
+	obscure     bool   // the runtime reports an unknown state
+	failsProbes bool   // most of them
+	sandbox     string // sandbox of the last start or success
+	started     bool   // in that sandbox
+	done        bool   // exited with 0 in that sandbox
+	pulled      bool   // since its last start
+	wasStopped  bool   // the last instance was killed
+	attempt     int
+	due         time.Time // earliest time of a restart
+	exits       int
+	delay       time.Duration
+	decided     time.Time
+	vague       bool      // the model of the back-off has no exact time
+	stopping    time.Time // since when; zero if not
+	runs        int       // runs of the liveness probe
+	fails       int       // consecutive
+	lastProbe   time.Time
+	lastStart   time.Time
+	lastSeen    time.Time // started, or exited after it had run
+	logs        []int     // restart counts of the log files on the disk
 }
 
 func (t *truth) stops(at time.Time) {
@@ -61,7 +61,7 @@ func (w *world) containerStarts(own *owner, a podlife.StartContainer, id string)
 	t.running, t.sandbox, t.started, t.attempt, t.stopping, t.obscure = id, a.SandboxID, true, a.Attempt, time.Time{},
 		false
 	t.lastStart, t.lastSeen = w.loop.now, w.loop.now
-	t.sick, t.runs, t.fails = w.chance(0.15), 0, 0
+	t.failsProbes, t.runs, t.fails = w.chance(0.15), 0, 0
 	c, _, _ := containerOf(own.pod, a.Container)
 	if c == nil {
 		return // ephemeral

@@ -430,7 +430,7 @@ func (w *world) verdict(o *object, a podlife.RunProbe) podlife.ProbeVerdict {
 		return podlife.ProbeError
 	}
 	bad := 0.05
-	if t.sick {
+	if t.failsProbes {
 		bad = 0.8
 	}
 	v := podlife.ProbeSuccess

@@ -38,8 +38,8 @@ type remote struct {
 	spec apiregistrationv1.APIServiceSpec
 	// due is when the next check is due; only the loop uses it.
 	due time.Time
-	// sick counts failed checks in a row.
-	sick int
+	// failures counts failed checks in a row.
+	failures int
 
 	state atomic.Pointer[state]
 }
@@ -128,10 +128,10 @@ func (r *remote) check(ctx context.Context) {
 		next.reason, next.err = r.discover(ctx, &next)
 	}
 	if next.err != nil {
-		r.sick++
-		r.due = time.Now().Add(min(sickPeriod<<min(r.sick-1, 5), maxSickPeriod))
+		r.failures++
+		r.due = time.Now().Add(min(failurePeriod<<min(r.failures-1, 5), maxFailurePeriod))
 	} else {
-		r.sick = 0
+		r.failures = 0
 		r.due = time.Now().Add(healthyPeriod)
 		r.documents(ctx, &next)
 	}

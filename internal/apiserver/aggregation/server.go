@@ -69,8 +69,8 @@ func New(cfg Config) *Server {
 
 const (
 	// How often an available server is checked, and an unavailable one.
-	healthyPeriod, sickPeriod = 30 * time.Second, time.Second
-	maxSickPeriod             = 30 * time.Second
+	healthyPeriod, failurePeriod = 30 * time.Second, time.Second
+	maxFailurePeriod             = 30 * time.Second
 )
 
 // Changed updates an APIService; stored is nil if it was deleted.
@@ -221,7 +221,7 @@ func (s *Server) look(ctx context.Context, client clientset.Interface) time.Dura
 			if err := r.report(ctx, client); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).V(2).Info("Writing the state of an APIService failed, will retry", "apiService",
 					r.name, "err", err)
-				r.due = time.Now().Add(sickPeriod)
+				r.due = time.Now().Add(failurePeriod)
 			}
 		})
 	}

@@ -327,7 +327,7 @@ func TestNextLook(t *testing.T) {
 			t.Errorf("a healthy one after %v", time.Until(r.due))
 		}
 		b.err = errors.New("away again")
-		if r.check(t.Context()); time.Until(r.due) != sickPeriod {
+		if r.check(t.Context()); time.Until(r.due) != failurePeriod {
 			t.Errorf("one that fails anew after %v", time.Until(r.due))
 		}
 	})
@@ -349,7 +349,7 @@ func TestLooksFollowTheAPIServices(t *testing.T) {
 		change(s, apiService("v2", "g", 1, 1)) // another one wakes the loop early
 		other := &backend{err: errors.New("away")}
 		put(s, "v2", "g", other)
-		if next := s.look(t.Context(), client); next != sickPeriod || b.looks() != 1 || other.looks() != 1 {
+		if next := s.look(t.Context(), client); next != failurePeriod || b.looks() != 1 || other.looks() != 1 {
 			t.Errorf("next after %v, %d and %d looks", next, b.looks(), other.looks())
 		}
 		s.Changed("v2.g", nil)

@@ -224,11 +224,11 @@ func TestNodeRights(t *testing.T) {
 					(got == authorizer.DecisionAllow) != c.want || got == authorizer.DecisionDeny {
 					t.Errorf("%s %s %s %s: %v (%s), %v", verb, what, c.where, c.selector, got, why, err)
 				}
-				for _, stranger := range []user.Info{nil, agentOf(""), &user.DefaultInfo{Name: "system:node:n1"},
+				for _, other := range []user.Info{nil, agentOf(""), &user.DefaultInfo{Name: "system:node:n1"},
 					&user.DefaultInfo{Name: "n1", Groups: []string{user.NodesGroup}}} {
-					a.User = stranger
+					a.User = other
 					if got, _, err := n.Authorize(t.Context(), a); got != authorizer.DecisionNoOpinion || err != nil {
-						t.Errorf("%v may %s %s %s: %v, %v", stranger, verb, what, c.where, got, err)
+						t.Errorf("%v may %s %s %s: %v, %v", other, verb, what, c.where, got, err)
 					}
 				}
 			}

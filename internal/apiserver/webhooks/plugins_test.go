@@ -76,11 +76,11 @@ func TestWritesWaitForThePlugins(t *testing.T) {
 		if !p.Handles(admission.Create) {
 			t.Error("it does not handle writes")
 		}
-		impatient, cancel := context.WithCancel(t.Context())
+		canceled, cancel := context.WithCancel(t.Context())
 		var called []string
 		done, gaveUp := make(chan error, 1), make(chan error, 1)
 		go func() { done <- both(t.Context(), p) }()
-		go func() { gaveUp <- p.Validate(impatient, attributes(admission.Create), nil) }()
+		go func() { gaveUp <- p.Validate(canceled, attributes(admission.Create), nil) }()
 		synctest.Wait()
 		select {
 		case <-done:

@@ -297,7 +297,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 // is ahead of the one of CronJobs, which shows neither. The Job must not be created again for that time, even
 // if the CronJob cannot be read for a while.
 func TestLostStatusAndDeletedJob(t *testing.T) {
-	for _, blind := range []bool{false, true} {
+	for _, readsFail := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.Schedule = "@hourly" }))
 			api.LateOf = func(gvr schema.GroupVersionResource) time.Duration {
@@ -321,7 +321,7 @@ func TestLostStatusAndDeletedJob(t *testing.T) {
 				return nil
 			}
 			api.PrependReactor("get", "cronjobs", func(ktesting.Action) (bool, runtime.Object, error) {
-				if reads++; blind && reads < 5 {
+				if reads++; readsFail && reads < 5 {
 					return true, nil, errors.New("no connection")
 				}
 				return false, nil, nil
@@ -330,11 +330,11 @@ func TestLostStatusAndDeletedJob(t *testing.T) {
 			defer r.Stop()
 			time.Sleep(90 * time.Minute)
 			if made != 1 || !lost {
-				t.Errorf("blind: %t: %d Jobs were made for one time, answer lost: %t", blind, made, lost)
+				t.Errorf("blind: %t: %d Jobs were made for one time, answer lost: %t", readsFail, made, lost)
 			}
 			time.Sleep(40 * time.Minute)
 			if made != 2 {
-				t.Errorf("blind: %t: %d Jobs were made for two times", blind, made)
+				t.Errorf("blind: %t: %d Jobs were made for two times", readsFail, made)
 			}
 		})
 	}

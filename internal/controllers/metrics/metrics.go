@@ -97,10 +97,11 @@ The event label can be "add" or "delete".`, metrics.BETA, "event")
 	Autoscalers = gauge(hpa, "num_horizontal_pod_autoscalers", "Current number of controlled HPA objects.")
 	Desired     = gauge(hpa, "desired_replicas", "Current desired replica count for HPA objects.", "namespace", "hpa_name")
 
-	ZoneHealth = gauge(nodes, "zone_health", "Gauge measuring percentage of healthy nodes per zone.", "zone")
-	ZoneSize   = gauge(nodes, "zone_size", "Gauge measuring number of registered Nodes per zones.", "zone")
-	ZoneSick   = gauge(nodes, "unhealthy_nodes_in_zone", "Gauge measuring number of not Ready Nodes per zones.", "zone")
-	Evictions  = counter(nodes, "evictions_total",
+	ZoneHealth    = gauge(nodes, "zone_health", "Gauge measuring percentage of healthy nodes per zone.", "zone")
+	ZoneSize      = gauge(nodes, "zone_size", "Gauge measuring number of registered Nodes per zones.", "zone")
+	ZoneUnhealthy = gauge(nodes, "unhealthy_nodes_in_zone", "Gauge measuring number of not Ready Nodes per zones.",
+		"zone")
+	Evictions = counter(nodes, "evictions_total",
 		"Number of Node evictions that happened since current instance of NodeController started.", metrics.STABLE, "zone")
 	NodeSeconds = histogram(nodes, "update_node_health_duration_seconds",
 		"Duration in seconds for NodeController to update the health of a single node.", metrics.ALPHA,
@@ -176,7 +177,7 @@ func families() []metrics.Registerable {
 	return []metrics.Registerable{DeletionAgeRatio, ReplicaSetSkips, StatefulSetSkips, DaemonSetSkips, JobSkips,
 		JobSyncSeconds, JobSyncs, JobsFinished, JobsElsewhere, JobPodsFinished, JobIndexesFinished, JobPodsCreated,
 		TrackedPodsEnded, CronJobSkew, JobDeletionSeconds, AutoscalerPasses, AutoscalerSeconds, Autoscalers, Desired,
-		ZoneHealth, ZoneSize, ZoneSick, Evictions, NodeSeconds, PodsRemoved, PodsNotRemoved, PodsEvicted,
+		ZoneHealth, ZoneSize, ZoneUnhealthy, Evictions, NodeSeconds, PodsRemoved, PodsNotRemoved, PodsEvicted,
 		EvictionSeconds, DevicePodsEvicted, DeviceEvictionSeconds, ForcedDetaches, AttachedVolumes, VolumesInUse,
 		TotalVolumes, BoundVolumes, UnboundVolumes, BoundClaims, UnboundClaims, LateClasses, NoLateClasses,
 		VolumeSeconds, VolumeErrors, VolumeClaims, NoClaims,

@@ -89,12 +89,12 @@ func New(client kubernetes.Interface, events record.EventRecorder, nodes, leases
 func (c *Controller) measure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, family := range []*basemetrics.GaugeVec{metrics.ZoneHealth, metrics.ZoneSize, metrics.ZoneSick} {
+	for _, family := range []*basemetrics.GaugeVec{metrics.ZoneHealth, metrics.ZoneSize, metrics.ZoneUnhealthy} {
 		family.Reset()
 	}
 	for name, z := range c.pacer.Zones() {
 		metrics.ZoneSize.WithLabelValues(name).Set(float64(z.Nodes))
-		metrics.ZoneSick.WithLabelValues(name).Set(float64(z.Unhealthy))
+		metrics.ZoneUnhealthy.WithLabelValues(name).Set(float64(z.Unhealthy))
 		if z.Nodes > 0 {
 			metrics.ZoneHealth.WithLabelValues(name).Set(float64(100*(z.Nodes-z.Unhealthy)) / float64(z.Nodes))
 		}

@@ -205,9 +205,9 @@ func TestEvictionRate(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		controllertest.Equal(t, "n4 is next", evicting(), "n3", "n4")
 		now := controllertest.Metrics(t)
-		if size, sick := now["node_collector_zone_size{}"], now["node_collector_unhealthy_nodes_in_zone{}"]; size != 6 ||
-			sick != 3 || now["node_collector_zone_health{}"] != 50 {
-			t.Errorf("%v nodes, %v of them not ready", size, sick)
+		size, unhealthy := now["node_collector_zone_size{}"], now["node_collector_unhealthy_nodes_in_zone{}"]
+		if size != 6 || unhealthy != 3 || now["node_collector_zone_health{}"] != 50 {
+			t.Errorf("%v nodes, %v of them not ready", size, unhealthy)
 		}
 	})
 }

@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-func pods(healthy, sick int) []*corev1.Pod {
+func pods(healthy, unhealthy int) []*corev1.Pod {
 	var out []*corev1.Pod
-	for i := range healthy + sick {
+	for i := range healthy + unhealthy {
 		status := corev1.ConditionTrue
 		if i >= healthy {
 			status = corev1.ConditionFalse
@@ -77,11 +77,11 @@ func TestEvictedPod(t *testing.T) {
 // The allowed disruptions never leave fewer healthy pods than required.
 func TestNeverTooMany(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		healthy, sick := rapid.IntRange(0, 8).Draw(t, "healthy"), rapid.IntRange(0, 8).Draw(t, "sick")
+		healthy, unhealthy := rapid.IntRange(0, 8).Draw(t, "healthy"), rapid.IntRange(0, 8).Draw(t, "sick")
 		least := intstr.FromInt32(int32(rapid.IntRange(0, 10).Draw(t, "least")))
 		s, _, err := Decide(
 			Input{Budget: &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: &least}},
-				Pods: pods(healthy, sick)})
+				Pods: pods(healthy, unhealthy)})
 		if err != nil || s.DisruptionsAllowed < 0 || s.DisruptionsAllowed > 0 &&
 			s.CurrentHealthy-s.DisruptionsAllowed < least.IntVal {
 			t.Fatalf("%+v, %v", s, err)

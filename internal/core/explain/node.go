@@ -26,7 +26,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 	if !ready {
 		out.warn("its agent has not reported anything about it")
 	}
-	sick := out.Problems()
+	problems := out.Problems()
 	if n.Spec.Unschedulable {
 		out.warn("is cordoned: it gets no new pods until `kubectl uncordon %s`", n.Name)
 	}
@@ -36,7 +36,7 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 		}
 	}
 	out.handlers(events)
-	if sick {
+	if problems {
 		out.events(events, now)
 	}
 	return out

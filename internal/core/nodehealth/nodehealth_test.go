@@ -36,7 +36,7 @@ func names(taints []corev1.Taint) []string {
 
 func TestDecide(t *testing.T) { // L7.160, L7.162
 	const noSchedule, noExecute = corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute
-	born := taint(corev1.TaintNodeNotReady, noSchedule)
+	notReady := taint(corev1.TaintNodeNotReady, noSchedule)
 	pressed := nodeWith(corev1.ConditionTrue)
 	pressed.Spec.Unschedulable = true
 	pressed.Status.Conditions = append(pressed.Status.Conditions,
@@ -52,20 +52,20 @@ func TestDecide(t *testing.T) { // L7.160, L7.162
 		wake    time.Duration // after now; 0 for none
 	}{
 		"ready": {nodeWith(corev1.ConditionTrue), 0, false, "True", "", []string{}, Grace},
-		"becomes ready": {nodeWith(corev1.ConditionTrue, born, taint(corev1.TaintNodeUnreachable, noExecute)), 0,
+		"becomes ready": {nodeWith(corev1.ConditionTrue, notReady, taint(corev1.TaintNodeUnreachable, noExecute)), 0,
 			false, "True", "", []string{}, Grace},
-		"keeps others'": {nodeWith(corev1.ConditionTrue, taint("mine", noExecute), born), 0, false, "True", "",
+		"keeps others'": {nodeWith(corev1.ConditionTrue, taint("mine", noExecute), notReady), 0, false, "True", "",
 			[]string{"mine:NoExecute"}, Grace},
-		"not ready": {nodeWith(corev1.ConditionFalse, born), 0, false, "False", "",
+		"not ready": {nodeWith(corev1.ConditionFalse, notReady), 0, false, "False", "",
 			[]string{"node.kubernetes.io/not-ready:NoSchedule", "node.kubernetes.io/not-ready:NoExecute"}, Grace},
 		"just not silent": {nodeWith(corev1.ConditionTrue), Grace - 1, false, "True", "", []string{}, 1},
 		"silent": {nodeWith(corev1.ConditionTrue), Grace, false, "Unknown", "NodeStatusUnknown",
 			[]string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}, 0},
 		"silent as all are": {nodeWith(corev1.ConditionTrue), Grace, true, "Unknown", "NodeStatusUnknown",
 			[]string{"node.kubernetes.io/unreachable:NoSchedule"}, 0},
-		"newborn": {nodeWith("", born), Grace, false, "", "",
+		"newborn": {nodeWith("", notReady), Grace, false, "", "",
 			[]string{"node.kubernetes.io/not-ready:NoSchedule"}, FirstGrace - Grace},
-		"never said a word": {nodeWith("", born), FirstGrace, false, "Unknown", "NodeStatusNeverUpdated",
+		"never said a word": {nodeWith("", notReady), FirstGrace, false, "Unknown", "NodeStatusNeverUpdated",
 			[]string{"node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"}, 0},
 		"under pressure": {pressed, 0, false, "True", "",
 			[]string{"node.kubernetes.io/unschedulable:NoSchedule", "node.kubernetes.io/memory-pressure:NoSchedule"},

@@ -45,21 +45,21 @@ func TestDecideWithoutPermission(t *testing.T) { // L7.162, L7.164
 }
 
 // taintTimes takes nodes of zone z down one after the other within a moment and returns when each gets its taint.
-func taintTimes(healthy, sick int) []string {
+func taintTimes(healthy, unhealthy int) []string {
 	p, now := NewPacer(DefaultRates()), start()
-	for i := range healthy + sick {
+	for i := range healthy + unhealthy {
 		p.Observe(now, in("z", fmt.Sprint("n", i), corev1.ConditionTrue))
 	}
 	p.Observe(now, in("elsewhere", "other", corev1.ConditionTrue)) // so that never all are down
-	for i := range sick {
+	for i := range unhealthy {
 		p.Observe(now, in("z", fmt.Sprint("n", i), corev1.ConditionFalse))
 	}
 	var got []string
 	due := map[string]time.Time{}
-	for i := range sick {
+	for i := range unhealthy {
 		due[fmt.Sprint("n", i)] = now
 	}
-	for range 4 * sick {
+	for range 4 * unhealthy {
 		name := ""
 		for n, at := range due {
 			if name == "" || at.Before(due[name]) || at.Equal(due[name]) && n < name {
@@ -86,9 +86,9 @@ func taintTimes(healthy, sick int) []string {
 
 func TestTaintRatePerZone(t *testing.T) { // L7.164
 	for _, test := range []struct {
-		name          string
-		healthy, sick int
-		want          []string // the first three
+		name               string
+		healthy, unhealthy int
+		want               []string // the first three
 	}{
 		{"two of two: the zone is gone", 0, 2, []string{"n0@0s", "n1@10s"}},
 		{"two of three are too few to stop", 1, 2, []string{"n0@0s", "n1@10s"}},
@@ -99,7 +99,7 @@ func TestTaintRatePerZone(t *testing.T) { // L7.164
 		{"28 of 51 are 54.9 %", 23, 28, []string{"n0@0s", "n1@10s", "n10@20s"}},
 		{"60 of 60: the zone is gone", 0, 60, []string{"n0@0s", "n1@10s", "n10@20s"}},
 	} {
-		got := taintTimes(test.healthy, test.sick)
+		got := taintTimes(test.healthy, test.unhealthy)
 		got = got[:min(3, len(got))]
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
@@ -230,10 +230,10 @@ func TestPacerPermitsEachNode(t *testing.T) { // L7.164
 			t.Fatalf("all down: %t", p.AllDown())
 		}
 		for name, n := range p.nodes {
-			sick := n.Status.Conditions[0].Status != corev1.ConditionTrue
+			unhealthy := n.Status.Conditions[0].Status != corev1.ConditionTrue
 			_, granted := p.granted[name]
-			want := sick && !none && DefaultRates().rate(down[ZoneOf(n)]) > 0
-			if granted != want && !(sick && granted) {
+			want := unhealthy && !none && DefaultRates().rate(down[ZoneOf(n)]) > 0
+			if granted != want && !(unhealthy && granted) {
 				t.Fatalf("%s: permitted %t, want %t", name, granted, want)
 			}
 		}

@@ -19,7 +19,7 @@ func BenchmarkDecide(b *testing.B) {
 		spreads(corev1.LabelTopologyZone, 5, p.Labels["app"])(p)
 		p.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
 	}
-	for name, wish := range map[string]podOption{
+	for name, constrain := range map[string]podOption{
 		"basic":         func(*corev1.Pod) {},
 		"service":       app("served"),
 		"anti-affinity": func(p *corev1.Pod) { affine(true, corev1.LabelHostname, p.Labels["app"])(p) },
@@ -39,7 +39,7 @@ func BenchmarkDecide(b *testing.B) {
 				pods := make([]*Pod, min(b.N, 4*nodes))
 				for i := range pods {
 					pods[i] = Prepare(makePod(fmt.Sprint("p", i), app(fmt.Sprint("a", i%8)), requests("cpu", "100m"),
-						requests("memory", "200Mi"), wish))
+						requests("memory", "200Mi"), constrain))
 				}
 				start, on := 0, 0
 				b.ReportAllocs()

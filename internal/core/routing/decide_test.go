@@ -181,10 +181,10 @@ func TestRequestedTimeToFirstToken(t *testing.T) {
 			p.Ended(&f, Answered, 0, begin.Add(took*time.Millisecond))
 		}
 	}
-	for hope, want := range map[time.Duration]string{time.Second: "p1", 100 * time.Millisecond: "p0",
+	for ttft, want := range map[time.Duration]string{time.Second: "p1", 100 * time.Millisecond: "p0",
 		time.Millisecond: "p0"} {
-		if got := chosen(t, p, &Request{PromptTokens: 100, TTFT: hope, TPOT: time.Second}, begin); got != want {
-			t.Errorf("for %s %s was chosen, not %s", hope, got, want)
+		if got := chosen(t, p, &Request{PromptTokens: 100, TTFT: ttft, TPOT: time.Second}, begin); got != want {
+			t.Errorf("for %s %s was chosen, not %s", ttft, got, want)
 		}
 	}
 }

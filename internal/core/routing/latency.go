@@ -15,7 +15,7 @@ const (
 	longest = 3600 // upper bound of one observation, in seconds
 )
 
-func (l *line) learn(x, y float64) {
+func (l *line) add(x, y float64) {
 	if !(x >= 0 && x < 1e12) || !(y >= 0) {
 		return
 	}

@@ -394,8 +394,8 @@ func (p *Pool) FirstToken(f *Flight, now time.Time) {
 	p.loads[f.ref.slot].tokens -= f.uncached
 	p.loads[f.ref.slot].unbegun--
 	took := now.Sub(f.sent).Seconds()
-	e.latency.first.learn(float64(f.ahead+f.uncached), took)
-	p.all.first.learn(float64(f.ahead+f.uncached), took)
+	e.latency.first.add(float64(f.ahead+f.uncached), took)
+	p.all.first.add(float64(f.ahead+f.uncached), took)
 }
 
 // Ended records the end of a request. tokens is the length of the answer, 0: not known. Later calls do
@@ -423,8 +423,8 @@ func (p *Pool) Ended(f *Flight, how Outcome, tokens int, now time.Time) {
 	}
 	if how == Answered && tokens > 1 && !f.first.IsZero() {
 		per := now.Sub(f.first).Seconds() / float64(tokens-1)
-		e.latency.each.learn(float64(f.busy), per)
-		p.all.each.learn(float64(f.busy), per)
+		e.latency.each.add(float64(f.busy), per)
+		p.all.each.add(float64(f.busy), per)
 	}
 }
 

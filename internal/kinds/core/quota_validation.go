@@ -85,7 +85,7 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 		for _, order := range []struct {
 			low, high         corev1.ResourceList
 			lowName, highName string
-			culprit           string
+			field             string
 			ofHigh            bool // the error shows the higher amount
 		}{
 			{it.Min, it.Max, "min", "max", "min", false},
@@ -105,7 +105,7 @@ func validateLimitAmounts(it *corev1.LimitRangeItem, at *field.Path) field.Error
 				shown = high
 			}
 			errs = append(errs,
-				field.Invalid(at.Child(order.culprit).Key(string(name)), shown,
+				field.Invalid(at.Child(order.field).Key(string(name)), shown,
 					fmt.Sprintf("%s value %s is greater than %s value %s", order.lowName, low.String(), order.highName,
 						high.String())))
 		}

@@ -191,13 +191,13 @@ func TestRequests(t *testing.T) {
 func TestHostileRequests(t *testing.T) {
 	p := &plug{attached: map[string]network.Pod{}}
 	send := start(t, p)
-	for path, says := range map[string]string{
+	for path, want := range map[string]string{
 		"/proc/self/ns/net": "the network namespace of the host", "/etc/passwd": "not a namespace",
 		"/no/such/file": "no such file", "/proc": "not a namespace",
 	} {
 		reply, err := send(t.Context(), cniapi.Request{Command: "ADD", Container: "c", NetNS: path, Device: "eth0"})
 		if err != nil || reply.Error == nil || reply.Error.Code != cniapi.CodeBadEnvironment ||
-			!strings.Contains(reply.Error.Msg, says) {
+			!strings.Contains(reply.Error.Msg, want) {
 			t.Errorf("%s: %+v, %v", path, reply.Error, err)
 		}
 	}

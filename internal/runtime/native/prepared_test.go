@@ -329,15 +329,15 @@ func TestPreparedHelperWithUnexpectedInput(t *testing.T) {
 	w := preparedWorld(t)
 	take := string(wire.Encode([]wire.Message{{Code: plan.OpTake}}))
 	noFile := string(binary.LittleEndian.AppendUint32(nil, uint32(len(take)))) + take
-	for i, lie := range []string{"\x01", "\xff\xff\xff\xff", "\x08\x00\x00\x00garbage!", noFile, noFile + "\x00"} {
+	for i, invalid := range []string{"\x01", "\xff\xff\xff\xff", "\x08\x00\x00\x00garbage!", noFile, noFile + "\x00"} {
 		w.ready()
-		sb, sbc := w.sandbox(fmt.Sprint("lie", i))
+		sb, sbc := w.sandbox(fmt.Sprint("invalid", i))
 		s, err := w.r.sandbox(sb)
 		if err != nil {
 			t.Fatal(err)
 		}
 		m := s.line()
-		writeLine(t, m.Take().Line, lie)
+		writeLine(t, m.Take().Line, invalid)
 		testwait.For(t, "it ends", func() bool { return len(childrenOf(t, m.PID())) == 0 })
 		w.run(sb, sbc, "c", shell("exec sleep 1000"))
 	}
