@@ -424,8 +424,8 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 		return err
 	}
 	if m.cfg.CSI != nil {
-		// The mounts of sub-paths go first, which are mounts of these volumes. That the pod has a ReadWriteOncePod volume
-		// is on record until the driver has released it.
+		// The mounts of sub-paths go first, which are mounts of these volumes. That the pod has a ReadWriteOncePod
+		// volume is on record until the driver has released it.
 		if err := m.removeAllBut(uid, singleDir); err != nil {
 			return err
 		}
