@@ -203,6 +203,12 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 
 // Rewrite makes the request that the backend gets.
 func (x *exchange) Rewrite(pr *httputil.ProxyRequest) {
+	x.change(pr)
+	x.copies(pr.Out)
+}
+
+// change makes the request that the backend gets, before it is copied.
+func (x *exchange) change(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	out.URL.Scheme = "http"
 	if x.backend.TLS != nil {
@@ -235,6 +241,10 @@ func (x *exchange) Rewrite(pr *httputil.ProxyRequest) {
 		}
 		out.Body, out.GetBody = x.body.Attempt(), x.body.Again
 	}
+}
+
+// copies sends copies of the request.
+func (x *exchange) copies(out *http.Request) {
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		for i := range f.Mirrors {
 			x.mirror.send(x.site, &f.Mirrors[i], out, x)

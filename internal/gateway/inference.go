@@ -374,20 +374,25 @@ func (q *inferring) Rewrite(pr *httputil.ProxyRequest) {
 	if q.kept {
 		pr.Out.Body = nil // it is sent directly from memory
 	}
-	q.exchange.Rewrite(pr)
+	q.change(pr)
 	q.changes.Apply(pr.Out.Header)
-	if !q.kept {
-		return
+	if q.kept {
+		q.replaceBody(pr.Out)
 	}
+	q.copies(pr.Out)
+}
+
+// replaceBody gives a request the body from memory.
+func (q *inferring) replaceBody(out *http.Request) {
 	length := 0
 	for _, p := range q.parts {
 		length += len(p)
 	}
-	pr.Out.ContentLength = int64(length)
-	pr.Out.TransferEncoding = nil
-	pr.Out.Header.Del("Content-Length")
-	pr.Out.GetBody = func() (io.ReadCloser, error) { return q.content(), nil }
-	pr.Out.Body = q.content()
+	out.ContentLength = int64(length)
+	out.TransferEncoding = nil
+	out.Header.Del("Content-Length")
+	out.GetBody = func() (io.ReadCloser, error) { return q.content(), nil }
+	out.Body = q.content()
 }
 
 // content is a reader of the body from its beginning.

@@ -35,16 +35,9 @@ func (m *mirrors) send(s *site, to *httproute.Mirror, out *http.Request, x *exch
 		return
 	}
 	endpoints := *p.endpoints.Load()
-	var content []byte
-	if x.body != nil {
-		if out.ContentLength <= 0 || out.ContentLength > mirrorBody {
-			return
-		}
-		var err error
-		if content, err = io.ReadAll(io.LimitReader(x.body.ReadCloser, out.ContentLength)); err != nil {
-			return
-		}
-		x.body.ReadCloser = readAgain{io.MultiReader(bytes.NewReader(content), x.body.ReadCloser), x.body.ReadCloser}
+	content, ok := x.mirrored(out)
+	if !ok {
+		return
 	}
 	if len(endpoints) == 0 {
 		return
@@ -64,6 +57,31 @@ func (m *mirrors) send(s *site, to *httproute.Mirror, out *http.Request, x *exch
 		defer func() { cancel(); <-m.slots }()
 		m.deliver(clone, p, &to.Backend)
 	})
+}
+
+// mirrored reads the body of a request for a copy; nil: it has none. ok is false if the request is not copied.
+func (x *exchange) mirrored(out *http.Request) (content []byte, ok bool) {
+	if out.Body == nil || out.Body == http.NoBody {
+		return nil, true
+	}
+	if out.ContentLength <= 0 || out.ContentLength > mirrorBody {
+		return nil, false
+	}
+	if x.body == nil { // of an inference request: it is in memory
+		again, err := out.GetBody()
+		if err != nil {
+			return nil, false
+		}
+		defer again.Close()
+		content, err = io.ReadAll(again)
+		return content, err == nil
+	}
+	content, err := io.ReadAll(io.LimitReader(x.body.ReadCloser, out.ContentLength))
+	if err != nil {
+		return nil, false
+	}
+	x.body.ReadCloser = readAgain{io.MultiReader(bytes.NewReader(content), x.body.ReadCloser), x.body.ReadCloser}
+	return content, true
 }
 
 type readAgain struct {
