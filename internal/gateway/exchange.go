@@ -88,7 +88,7 @@ type exchange struct {
 	body    *resend.Body
 	mirror  *mirrors
 	fields  lookup
-	asked   httproute.Request
+	matched httproute.Request
 	// began waits for the beginning of a response's body; nil: a response begins with its header. Its error is one of
 	// the attempt.
 	began func(*http.Response) error
@@ -114,8 +114,8 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirror
 	}
 	x := &exchange{rec: seenOf(w), site: s, in: r, path: path, moved: moved || r.URL.Path == "", mirror: mirrors,
 		fields: lookup{r: r}}
-	x.asked = httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &x.fields}
-	met, ok := s.table.Find(&x.asked)
+	x.matched = httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &x.fields}
+	met, ok := s.table.Find(&x.matched)
 	if !ok || met.Rule.NotFound {
 		refuse(w, r, http.StatusNotFound)
 		return

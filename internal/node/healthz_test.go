@@ -205,8 +205,8 @@ func TestStartEvents(t *testing.T) {
 // S11.123: limits that cannot be set at the start are tried each minute: they are set late, or never.
 func TestLimitsAreSetLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said []string
-		record := func(e nodeEvent) { said = append(said, e.kind+" "+e.reason) }
+		var recorded []string
+		record := func(e nodeEvent) { recorded = append(recorded, e.kind+" "+e.reason) }
 		began, tries := time.Now(), 0
 		enforceAgain(t.Context(), func() error {
 			if tries++; tries < 3 {
@@ -215,15 +215,15 @@ func TestLimitsAreSetLater(t *testing.T) {
 			return nil
 		}, record)
 		const failed, set = "Warning FailedNodeAllocatableEnforcement", "Normal NodeAllocatableEnforced"
-		if want := []string{failed, failed, set}; !slices.Equal(said, want) || time.Since(began) != 3*time.Minute {
-			t.Errorf("after %v: %v, want %v", time.Since(began), said, want)
+		if want := []string{failed, failed, set}; !slices.Equal(recorded, want) || time.Since(began) != 3*time.Minute {
+			t.Errorf("after %v: %v, want %v", time.Since(began), recorded, want)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour+time.Second)
 		defer cancel()
-		said = nil
+		recorded = nil
 		enforceAgain(ctx, func() error { return errors.New("device or resource busy") }, record)
-		if len(said) != 60 {
-			t.Errorf("%d tries in an hour", len(said))
+		if len(recorded) != 60 {
+			t.Errorf("%d tries in an hour", len(recorded))
 		}
 	})
 }
