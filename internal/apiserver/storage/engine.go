@@ -64,6 +64,7 @@ type Engine struct {
 	lock         *os.File
 	local        localRequests
 	housekeeping *housekeeping
+	logFiles     *logFiles
 	keepPages    func() // returns when releasePages does not run any more; nil before the start
 	failure      *failure
 	close        sync.Once
@@ -107,7 +108,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, explain(cfg.Dir, err)
 	}
 	useWatchProgress()
-	e.housekeeping = newHousekeeping(e.server)
+	e.logFiles = newLogFiles(e.server.Cfg.WALDir(), cfg.NoFsync)
+	e.housekeeping = newHousekeeping(e.server, e.logFiles)
 	e.keepPages = gctuning.OnSettle(e.releasePages)
 	if isFull(e.server) {
 		e.housekeeping.refused()
@@ -169,6 +171,9 @@ func (e *Engine) Close() {
 				e.housekeeping.close()
 			}
 			e.server.HardStop()
+		}
+		if e.logFiles != nil {
+			e.logFiles.close()
 		}
 		if e.lock != nil {
 			_ = e.lock.Close() // releases the lock

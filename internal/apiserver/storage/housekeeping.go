@@ -59,6 +59,7 @@ type housekeeping struct {
 	resync func() int // sends watchers what they have missed, and returns how many are still behind
 	commit func()
 	room   func() // makes room in a full database
+	files  func() // writes the next files of the log to the disk, ahead of the log
 	timer  *time.Timer
 
 	awake   atomic.Bool
@@ -76,7 +77,7 @@ type housekeeping struct {
 	dirty     time.Time // the first run that saw a write since then
 }
 
-func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
+func newHousekeeping(s *etcdserver.EtcdServer, files *logFiles) *housekeeping {
 	kv := s.KV()
 	if t := fmt.Sprintf("%T", kv); t != storeType {
 		panic(fmt.Sprintf("storage: etcd's store is a %s, not a %s", t, storeType))
@@ -84,7 +85,7 @@ func newHousekeeping(s *etcdserver.EtcdServer) *housekeeping {
 	// An interface that holds a pointer is its type and that pointer.
 	store := (*[2]unsafe.Pointer)(unsafe.Pointer(&kv))[1]
 	u := &housekeeping{resync: func() int { return syncWatchers(store) },
-		commit: func() { s.Backend().ForceCommit() }}
+		commit: func() { s.Backend().ForceCommit() }, files: files.look}
 	u.room = func() {
 		u.file.Lock()
 		defer u.file.Unlock()
@@ -149,6 +150,7 @@ func (u *housekeeping) look() {
 		u.bytes.Store(0)
 		u.committed, u.dirty, due = now, time.Time{}, time.Time{}
 		u.commit()
+		u.files()
 	}
 	if u.full.Swap(false) {
 		u.room()

@@ -94,7 +94,8 @@ type looker struct {
 func newLooker() *looker {
 	b := &looker{}
 	b.housekeeping = &housekeeping{
-		resync: func() int { b.looks++; return 0 }, commit: func() { b.commits++ }, room: func() { b.rooms++ }}
+		resync: func() int { b.looks++; return 0 }, commit: func() { b.commits++ }, room: func() { b.rooms++ },
+		files: func() {}}
 	b.timer = time.AfterFunc(never, b.look)
 	return b
 }
