@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -24,8 +25,11 @@ func TestWriteUntilKilled(t *testing.T) {
 		fmt.Println(err)
 		t.Fatal(err)
 	}
+	big := strings.Repeat("v", 150<<10) // the log begins new files, which are written ahead meanwhile
 	for i := 0; ; i++ {
-		if _, err := e.Client.KV.Put(t.Context(), fmt.Sprintf("/k/%d/%d", os.Getpid(), i), "v"); err != nil {
+		e.logFiles.look()
+		value := big[:len(big)/2*(i%3)]
+		if _, err := e.Client.KV.Put(t.Context(), fmt.Sprintf("/k/%d/%d", os.Getpid(), i), value); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Println("stored")
