@@ -73,10 +73,10 @@ func (q *inferring) end() {
 }
 
 // outcome is the result of a request whose end was not recorded yet. A client that leaves when it has the whole answer
-// was answered.
+// was answered, as one with another protocol, whose end only the two sides understand.
 func (q *inferring) outcome() routing.Outcome {
 	switch {
-	case q.complete:
+	case q.complete, q.status == http.StatusSwitchingProtocols:
 		return routing.Answered
 	case q.in.Context().Err() != nil:
 		return routing.Aborted
