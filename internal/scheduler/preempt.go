@@ -68,9 +68,35 @@ func (s *Scheduler) evict(ctx context.Context, it *item, d placement.Decision, p
 				return
 			}
 			s.attempted(it, noRoom)
-			s.queue.Park(it, it.refused, time.Now())
+			s.awaitVictims(it, p.Victims)
 		})
 	})
+}
+
+// awaitVictims parks a pod when the watch shows that its victims are gone or end. Before that, another attempt would
+// find their node full and preempt them again.
+func (s *Scheduler) awaitVictims(it *item, victims []*placement.Pod) {
+	for _, v := range victims {
+		uid := v.Object.UID
+		if now := s.cluster.Pod(uid); now != nil && now.Object.DeletionTimestamp == nil {
+			s.leaving[uid] = append(s.leaving[uid], it)
+			it.victims++
+		}
+	}
+	if it.victims == 0 {
+		s.queue.Park(it, it.refused, time.Now())
+	}
+}
+
+// victimLeaves parks the pods of which this was the last victim that was not seen to end.
+func (s *Scheduler) victimLeaves(uid types.UID) {
+	waiting := s.leaving[uid]
+	delete(s.leaving, uid)
+	for _, it := range waiting {
+		if it.victims--; it.victims == 0 {
+			s.queue.Park(it, it.refused, time.Now())
+		}
+	}
 }
 
 // giveWay removes the nominations of pods of lower priority to the node: they may no longer fit

@@ -46,6 +46,7 @@ type item struct {
 	devices  *devices.Attempt   // of the last decision; nil if the pod needs none
 	stored   *devices.Stored    // the writes for devices
 	retry    bool               // while away, there was an event that may help
+	victims  int                // that are deleted, and not seen to end yet
 
 	first time.Time // when it could be tried for the first time
 	began time.Time // of this attempt

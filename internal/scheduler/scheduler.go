@@ -73,9 +73,10 @@ type Scheduler struct {
 	volumes *volumeWatches
 	shown   shownSizes
 
-	toPreempt  []*item // pods that wait for the disruption budgets, which are being read
-	consulting bool    // a pod is being checked by extenders or for devices
-	toConsult  []*item // pods that wait for this
+	toPreempt  []*item               // pods that wait for the disruption budgets, which are being read
+	leaving    map[types.UID][]*item // by victim: pods that wait until the watch shows its end
+	consulting bool                  // a pod is being checked by extenders or for devices
+	toConsult  []*item               // pods that wait for this
 }
 
 // New returns a scheduler that uses the API of cfg, without a client-side rate limit.
@@ -111,6 +112,7 @@ func NewForClient(client kubernetes.Interface, o Options) (*Scheduler, error) {
 		bound:   map[types.UID]string{},
 		assumed: map[types.UID]*item{},
 		skipped: map[types.UID]bool{},
+		leaving: map[types.UID][]*item{},
 		nodes:   map[string]*corev1.Node{},
 		spaces:  map[string]*corev1.Namespace{},
 		owners:  map[placement.Owner]bool{},

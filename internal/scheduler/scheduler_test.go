@@ -504,6 +504,42 @@ func TestPreemptionsShareBudgets(t *testing.T) { // L2.51
 	})
 }
 
+// A pod is not tried again before the watch shows that its victims end: it would preempt them again.
+func TestVictimsAreAwaited(t *testing.T) {
+	objects := []runtime.Object{node("n1", "2"), node("n2", "2")}
+	for _, low := range []*corev1.Pod{withPriority(pod("low", "2"), 1), withPriority(pod("x", "1"), 500),
+		withPriority(pod("y", "1"), 500)} {
+		low.Spec.NodeName = "n2"
+		if low.Name == "low" {
+			low.Spec.NodeName = "n1"
+		}
+		objects = append(objects, low)
+	}
+	inWorld(t, objects, func(w *world) {
+		deleted := 0
+		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+			if d, ok := a.(ktesting.DeleteAction); !ok || d.GetName() != "low" {
+				return false, nil, nil
+			}
+			deleted++
+			return true, nil, nil // accepted; the watch is late
+		})
+		w.create(withPriority(pod("high", "2"), 1000))
+		w.delete("x") // with y gone, too, there would be room
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if events := len(w.events("FailedScheduling")); deleted != 1 || events != 1 {
+			w.Errorf("the victim was deleted %d times, with %d events", deleted, events)
+		}
+		if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default",
+			"low"); err != nil {
+			w.Fatal(err)
+		}
+		synctest.Wait()
+		w.on("high", "n1")
+	})
+}
+
 func TestDeletedWhileItWaits(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", "1")}, func(w *world) {
 		w.create(pod("a", "2"))

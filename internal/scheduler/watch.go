@@ -179,6 +179,9 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 		s.requeue(s.cluster.SetPod(p, pod.Spec.NodeName))
 		s.bound[uid] = pod.Spec.NodeName
 		s.requeue(reserved)
+		if pod.DeletionTimestamp != nil {
+			s.victimLeaves(uid)
+		}
 	case s.assumed[uid] != nil:
 		// Its binding is in flight; a deletion ends in podGone.
 	case s.profileOf(pod) == nil:
@@ -224,6 +227,7 @@ func (s *Scheduler) podGone(pod *corev1.Pod) {
 	s.requeue(s.cluster.RemoveNomination(pod.UID))
 	gone := s.cluster.Pod(pod.UID)
 	s.requeue(s.cluster.RemovePod(pod.UID))
+	s.victimLeaves(pod.UID)
 	s.volumesLeft(gone)
 }
 
