@@ -266,7 +266,7 @@ func TestEvictionOfAChangingPod(t *testing.T) {
 	}
 }
 
-// L1.102–L1.110: a budget allows one eviction and rejects the next.
+// L1.102–L1.110, W13.62: a budget allows one eviction and rejects the next.
 func TestEvictionTakesFromTheBudget(t *testing.T) {
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"},
 		Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},

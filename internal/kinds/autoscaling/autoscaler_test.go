@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// W7.90: TARGETS of each kind of metric, with values that are known, unknown, and of another kind.
+// W7.90, W13.61: TARGETS of each kind of metric, with values that are known, unknown, and of another kind.
 func TestTargets(t *testing.T) {
 	quantity := func(text string) *resource.Quantity { return new(resource.MustParse(text)) }
 	percent := func(n int32) autoscalingv2.MetricTarget {

@@ -147,7 +147,7 @@ func TestDecisions(t *testing.T) {
 				"\nNormal SuccessfulRescale: New size: 3; reason: Current number of replicas below Spec.MinReplicas"},
 		{"W7.21, W12.25", world(hpa(1, 9, cpu(50))),
 			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(ScalingDisabled)"},
-		{"W7.45 nothing measured", world(hpa(1, 9, cpu(50)), -1),
+		{"W7.45, W13.61 nothing measured", world(hpa(1, 9, cpu(50)), -1),
 			"0 AbleToScale=True(SucceededGetScale) ScalingActive=False(FailedGetResourceMetric)" +
 				"\nWarning FailedGetResourceMetric: failed to get cpu utilization: did not receive metrics for targeted pods (pods might be unready)" +
 				"\nWarning FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: " +
