@@ -108,7 +108,8 @@ func Open(ctx context.Context, cfg Config) (*Engine, error) {
 		return nil, explain(cfg.Dir, err)
 	}
 	useWatchProgress()
-	e.logFiles = newLogFiles(e.server.Cfg.WALDir(), cfg.NoFsync)
+	logs := e.server.Cfg.WALDir()
+	e.logFiles = newLogFiles(logs, cfg.NoFsync || !overwrites(logs))
 	e.housekeeping = newHousekeeping(e.server, e.logFiles)
 	e.keepPages = gctuning.OnSettle(e.releasePages)
 	if isFull(e.server) {

@@ -52,6 +52,13 @@ func newLogFiles(dir string, off bool) *logFiles {
 	return &logFiles{dir: dir, touch: touch, filled: map[uint64]bool{}, closed: off}
 }
 
+// overwrites reports whether the file system of a directory writes to a block in its place. Others, such as btrfs, take
+// a new block each time: a file that is written ahead would lose the space that was reserved for it.
+func overwrites(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC}, fs.Type)
+}
+
 // look begins to fill the files that the log writes to next, if there are new ones. It does not wait for the disk.
 func (l *logFiles) look() {
 	l.mu.Lock()
