@@ -58,7 +58,7 @@ func inWorld(t *testing.T, objects []runtime.Object, contents []runtime.Object, 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { err = m.Run(ctx); close(done) }()
-		<-m.Synced()
+		<-m.synced
 		synctest.Wait()
 		test(w)
 		cancel()

@@ -67,7 +67,7 @@ func runManager(t *testing.T, api *controllertest.API) (used func() map[string]b
 			t.Errorf("Run: %v", err)
 		}
 	})
-	<-m.Synced()
+	<-m.synced
 	return func() map[string]bool {
 		mu.Lock()
 		defer mu.Unlock()

@@ -62,14 +62,6 @@ func Errorf(kind Kind, format string, args ...any) error {
 	return &kinded{kind: kind, err: fmt.Errorf(format, args...)}
 }
 
-// With gives err a kind; nil stays nil.
-func With(kind Kind, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &kinded{kind: kind, err: err}
-}
-
 // Of returns the outermost kind in err's tree, or Unknown.
 func Of(err error) Kind {
 	if k, ok := errors.AsType[*kinded](err); ok {
