@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 	"carob/internal/kinds/registry"
 	"carob/internal/kinds/services"
 )
@@ -63,7 +63,7 @@ func (s *Server) repair(ctx context.Context) {
 // readServices lists services, also if some of them cannot be read.
 func readServices(s *registry.Store) services.Reader {
 	return func(ctx context.Context) (runtime.Object, []types.NamespacedName, error) {
-		return partial.List(ctx, func(ctx context.Context) (runtime.Object, error) {
+		return partiallist.List(ctx, func(ctx context.Context) (runtime.Object, error) {
 			return s.List(ctx, &internalversion.ListOptions{})
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 	"carob/internal/base/testwait"
 )
 
@@ -65,7 +65,7 @@ func TestStartWithUnreadableObjects(t *testing.T) {
 				metav1.StatusReasonStoreReadError {
 				t.Errorf("%s, version %q: %v", kind, version, err)
 			}
-			if err := list(partial.With(t.Context()), "default", version); err != nil {
+			if err := list(partiallist.With(t.Context()), "default", version); err != nil {
 				t.Errorf("%s, version %q, partial: %v", kind, version, err)
 			}
 			if kind == "nodes" {

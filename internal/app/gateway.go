@@ -27,7 +27,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/addons"
-	"carob/internal/base/fdstore"
+	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway"
 )
@@ -41,13 +41,13 @@ func (c *carob) startGateway(ctx context.Context) error {
 	if !ports.On() {
 		return nil
 	}
-	sockets := fdstore.Open(gateway.SocketPrefix)
+	sockets := socketstore.Open(gateway.SocketPrefix)
 	for flag, at := range map[string]netip.AddrPort{"--gateway-http": ports.HTTP, "--gateway-https": ports.HTTPS,
 		"--endpoint-picker-listen": ports.Picker} {
 		if !at.IsValid() {
 			continue
 		}
-		if sockets.Has(fdstore.Name(gateway.SocketPrefix, at.String())) {
+		if sockets.Has(socketstore.Name(gateway.SocketPrefix, at.String())) {
 			continue // the previous process has left it open
 		}
 		// The port is opened with the first Ingress, but a port that is in use must be reported

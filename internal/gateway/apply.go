@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"carob/internal/base/fdstore"
+	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/core/immutablemap"
@@ -89,7 +89,8 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 	for at, running := range g.ports {
 		if plan.Ports[at] == nil {
 			delete(g.ports, at)
-			_ = g.cfg.Sockets.Forget(fdstore.Name(SocketPrefix, at.String())) // otherwise it listens a little longer
+			// If this fails, it listens a little longer.
+			_ = g.cfg.Sockets.Forget(socketstore.Name(SocketPrefix, at.String()))
 			g.retire(running.site.Load())
 			g.closed.Go(func() { running.stop() })
 		}

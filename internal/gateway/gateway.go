@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/base/externalmetrics"
-	"carob/internal/base/fdstore"
+	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/bodies"
@@ -41,7 +41,7 @@ type Config struct {
 	Now         func() time.Time
 	Proxies     []netip.Prefix        // load balancers whose connections begin with a PROXY header
 	Register    prometheus.Registerer // of the metrics; nil: nowhere
-	Sockets     *fdstore.Store        // keeps listening sockets while the process is replaced; nil: none
+	Sockets     *socketstore.Store    // keeps listening sockets while the process is replaced; nil: none
 	AccessLog   string                // path of the access log, or accesslog.Stdout; empty: none
 	Traces      trace.TracerProvider  // of the spans of requests; nil: none
 	Picker      netip.AddrPort        // where other gateways call carob's picker; not valid: nowhere
@@ -95,7 +95,7 @@ func New(cfg Config) *Gateway {
 		cfg.Now = time.Now
 	}
 	if cfg.Sockets == nil {
-		cfg.Sockets = &fdstore.Store{}
+		cfg.Sockets = &socketstore.Store{}
 	}
 	writer := statuses.New(statuses.Config{Client: cfg.Client, REST: cfg.REST, Events: cfg.Events, Now: cfg.Now})
 	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: writer, mirrors: newMirrors(),

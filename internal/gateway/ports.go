@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/fdstore"
+	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/forward"
 	"carob/internal/gateway/proxyheader"
@@ -59,7 +59,7 @@ type port struct {
 
 // listen opens a port.
 func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64, m *mirrors,
-	seen *telemetry, proxies []netip.Prefix, store *fdstore.Store) (*port, error) {
+	seen *telemetry, proxies []netip.Prefix, store *socketstore.Store) (*port, error) {
 	ln, err := listener(ctx, at, store)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", at, err)
@@ -71,8 +71,8 @@ func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64,
 const SocketPrefix = "carob-gateway-"
 
 // listener takes over the socket that the previous process left, or opens one.
-func listener(ctx context.Context, at netip.AddrPort, store *fdstore.Store) (net.Listener, error) {
-	name := fdstore.Name(SocketPrefix, at.String())
+func listener(ctx context.Context, at netip.AddrPort, store *socketstore.Store) (net.Listener, error) {
+	name := socketstore.Name(SocketPrefix, at.String())
 	if ln := store.Listener(name, at.String()); ln != nil {
 		return ln, nil // the service manager still has it
 	}

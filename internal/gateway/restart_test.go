@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"carob/internal/base/fdstore"
+	"carob/internal/base/socketstore"
 	"carob/internal/base/testwait"
 )
 
@@ -74,15 +74,15 @@ func (m *manager) received(text string, oob []byte) {
 func (m *manager) has(at string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.kept[fdstore.Name(SocketPrefix, at)] != nil
+	return m.kept[socketstore.Name(SocketPrefix, at)] != nil
 }
 
 // next is what the next process gets: copies of what is kept.
-func (m *manager) next(t *testing.T) *fdstore.Store {
+func (m *manager) next(t *testing.T) *socketstore.Store {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := fdstore.Open(SocketPrefix)
+	s := socketstore.Open(SocketPrefix)
 	for name, f := range m.kept {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/fdstore"
+	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/forward"
 )
@@ -101,7 +101,7 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 }
 
 // udpSocket is the name of a port's socket that a service manager keeps.
-func udpSocket(at netip.AddrPort) string { return fdstore.Name(SocketPrefix, "udp-"+at.String()) }
+func udpSocket(at netip.AddrPort) string { return socketstore.Name(SocketPrefix, "udp-"+at.String()) }
 
 // serveUDP opens a port, or takes over the socket that the previous process left.
 func (g *Gateway) serveUDP(ctx context.Context, at netip.AddrPort, route forward.Route) (*forward.UDP, error) {

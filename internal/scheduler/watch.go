@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 	"carob/internal/base/zerocopy"
 	"carob/internal/core/placement"
 )
@@ -41,7 +41,7 @@ func (s *Scheduler) watch(ctx context.Context, group *sync.WaitGroup) {
 	// An object of these kinds that cannot be read is missing: its node may get a pod too many, which the node then
 	// refuses. Claims and volumes must be complete, because they are assigned here.
 	start := func(what string, example runtime.Object, store cache.ReflectorStore, lw *zerocopy.ListWatch) {
-		reflect(partial.With(ctx), group.Go, what, example, store, lw)
+		reflect(partiallist.With(ctx), group.Go, what, example, store, lw)
 	}
 	core, apps := s.client.CoreV1(), s.client.AppsV1()
 	start("nodes", &corev1.Node{},

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 )
 
 const relistAfter = time.Second
@@ -22,7 +22,7 @@ const relistAfter = time.Second
 // change (nil for a deletion).
 func follow(ctx context.Context, src Source, all func(map[string]runtime.Object),
 	one func(key string, obj runtime.Object)) {
-	ctx = partial.With(ctx) // an object that cannot be read gives no rights; others keep theirs
+	ctx = partiallist.With(ctx) // an object that cannot be read gives no rights; others keep theirs
 	for ctx.Err() == nil {
 		if err := followOnce(ctx, src, all, one); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Listing again", "reason", err.Error())

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 	"carob/internal/core/nodegraph"
 )
 
@@ -275,7 +275,7 @@ func (n *Node) leads(ctx context.Context, node string, r nodegraph.Ref) (bool, e
 		ok = isPod && p.Spec.NodeName == node && slices.Contains(nodegraph.Refs(p), r)
 		return !ok
 	}
-	ctx = partial.With(ctx) // a pod that cannot be read gives no rights; others keep theirs
+	ctx = partiallist.With(ctx) // a pod that cannot be read gives no rights; others keep theirs
 	if err := n.objects.List(ctx, podResource, r.Namespace, look); ok || err != nil || n.pods == nil {
 		return ok, err
 	}

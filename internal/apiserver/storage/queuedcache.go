@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/cacher"
 
 	"carob/internal/base/gctuning"
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 )
 
 // queuedCache is a cached store whose watches have room for a burst. The cache ends a watch when
@@ -45,7 +45,7 @@ func newQueuedCache(c *cacher.Cacher, d *cacher.CacheDelegator, engine storage.I
 
 // GetList implements storage.Interface.
 func (p queuedCache) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
-	lost := func() bool { return p.unreadable.in(key, opts) && !partial.Accepted(ctx) }
+	lost := func() bool { return p.unreadable.in(key, opts) && !partiallist.Accepted(ctx) }
 	if lost() {
 		return p.cut.engine.GetList(ctx, key, opts, list)
 	}
@@ -60,7 +60,7 @@ func (p queuedCache) GetList(ctx context.Context, key string, opts storage.ListO
 
 // Watch implements storage.Interface.
 func (p queuedCache) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	lost := func() bool { return p.unreadable.in(key, opts) && !partial.Accepted(ctx) }
+	lost := func() bool { return p.unreadable.in(key, opts) && !partiallist.Accepted(ctx) }
 	if p.cut.has(opts) || lost() {
 		return watchEngine(ctx, p.cut.engine, p.inProcess(ctx), key, opts)
 	}

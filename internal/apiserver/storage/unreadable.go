@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 )
 
 // unreadable are the keys of the stored objects that the watch cache of a kind lacks, because they cannot be decoded.
@@ -66,14 +66,14 @@ func trimKey(key string) string { return strings.Trim(strings.TrimPrefix(key, ke
 func (s cacheStream) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	s.unreadable.from.Store(nil)
 	err := s.Interface.GetList(ctx, key, opts, list)
-	keys, more := partial.Keys(err), opts.Predicate.Continue != ""
+	keys, more := partiallist.Keys(err), opts.Predicate.Continue != ""
 	if err == nil || keys == nil {
 		if err == nil {
 			s.unreadable.set(nil, more)
 		}
 		return err
 	}
-	if err := s.Interface.GetList(partial.With(ctx), key, opts, list); err != nil {
+	if err := s.Interface.GetList(partiallist.With(ctx), key, opts, list); err != nil {
 		s.unreadable.set(keys, more) // the cache stays empty
 		return err
 	}
@@ -89,7 +89,7 @@ type tolerant struct{ storage.Interface }
 // GetList implements storage.Interface.
 func (t tolerant) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	err := t.Interface.GetList(ctx, key, opts, list)
-	if err == nil || !partial.Accepted(ctx) || partial.Keys(err) == nil {
+	if err == nil || !partiallist.Accepted(ctx) || partiallist.Keys(err) == nil {
 		return err
 	}
 	slice, err := dropItems(list) // what the failed attempt has read

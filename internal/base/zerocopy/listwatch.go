@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 )
 
 // Client is a client of one kind, as the typed clients are.
@@ -80,7 +80,7 @@ func (l *ListWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 		objects, err = one(ctx)
 	} else {
 		var unread []types.NamespacedName
-		if objects, unread, err = partial.List(ctx, one); err == nil {
+		if objects, unread, err = partiallist.List(ctx, one); err == nil {
 			l.unread(unread)
 		}
 	}

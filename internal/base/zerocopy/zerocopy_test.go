@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 )
 
 // server is a client of a server that hands over what a response accepts.
@@ -30,7 +30,7 @@ type server struct {
 
 func (s *server) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	s.options = o
-	if s.unread != nil && !partial.Accepted(ctx) {
+	if s.unread != nil && !partiallist.Accepted(ctx) {
 		return nil, s.unread
 	}
 	if response := ResponseFor(ctx, func() runtime.Object { return s.example }); response != nil {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 	"carob/internal/base/zerocopy"
 )
 
@@ -61,7 +61,7 @@ func slim(o metav1.Object) metav1.Object {
 func (f *follower) run(ctx context.Context) {
 	log := klog.FromContext(ctx)
 	cache.NewReflectorWithOptions(f.lw, f.example, f, cache.ReflectorOptions{Logger: &log,
-		Name: "dns"}).RunWithContext(partial.With(ctx)) // an object that cannot be read has no name
+		Name: "dns"}).RunWithContext(partiallist.With(ctx)) // an object that cannot be read has no name
 }
 
 func (f *follower) one(obj any, gone bool) error {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"carob/internal/base/partial"
+	"carob/internal/base/partiallist"
 	core "carob/internal/core/netplan/services"
 )
 
@@ -55,7 +55,7 @@ func (f *feed) start(ctx context.Context, group *sync.WaitGroup, client kubernet
 		r := cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, client), example, store,
 			cache.ReflectorOptions{Name: "services-" + kind, Logger: &logger})
 		// A Service that cannot be read is served as one that does not exist; the others must not wait for it.
-		group.Go(func() { r.RunWithContext(partial.With(ctx)) })
+		group.Go(func() { r.RunWithContext(partiallist.With(ctx)) })
 	}
 	all := metav1.NamespaceAll
 	run("services", &corev1.Service{}, &store[*corev1.Service]{f, "services", f.serviceSeen, f.serviceGone,

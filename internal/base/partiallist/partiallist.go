@@ -1,8 +1,8 @@
-// Package partial lets a part of this process list a kind although some of its stored objects cannot be read: for
+// Package partiallist lets a part of this process list a kind although some of its stored objects cannot be read: for
 // example after a downgrade, or an error of the disk. Clients get the error StoreReadError for such a list, as from
 // upstream's server: what is missing could otherwise be taken for deleted. A part that uses this package must not
 // conclude from a list or watch that an object is gone for good.
-package partial
+package partiallist
 
 import (
 	"context"
