@@ -145,7 +145,7 @@ func (s *Server) readSummary() func(ctx context.Context, node string) (*usage.Su
 		}
 		text, err := c.Get().AbsPath("/api/v1/nodes", node, "proxy/stats/summary").DoRaw(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("ask the agent of node %s: %w", node, err)
+			return nil, fmt.Errorf("query the agent of node %s: %w", node, err)
 		}
 		var sum usage.Summary
 		if err := json.Unmarshal(text, &sum); err != nil {

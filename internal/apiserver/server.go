@@ -254,7 +254,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	for _, gr := range unread {
 		klog.FromContext(ctx).Error(s.encryption.Check(ctx),
-			"Stored objects can't be read; the others are served, and these as soon as they can be", "kind", gr)
+			"Stored objects cannot be read; the others are served, and these as soon as they can be", "kind", gr)
 	}
 	if err := s.wakeExtensions(ctx); err != nil {
 		if ctx.Err() != nil {

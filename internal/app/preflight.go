@@ -63,7 +63,7 @@ func kernel(filesystems, namespaces, cgroup string) error {
 		missing = append(missing, "control groups mounted on /sys/fs/cgroup")
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("this kernel can't run containers, it lacks: %s", strings.Join(missing, ", "))
+		return fmt.Errorf("this kernel cannot run containers, it lacks: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -101,10 +101,10 @@ func listen(what, flag, addr string) (net.Listener, error) {
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf(
-			"%s can't listen on %s: address already in use; stop the process that listens there or choose another address with %s", what, addr, flag)
+			"%s cannot listen on %s: address already in use; stop the process that listens there or choose another address with %s", what, addr, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s can't listen on %s: this machine does not have this address; choose another with %s",
+		return nil, fmt.Errorf("%s cannot listen on %s: this machine does not have this address; choose another with %s",
 			what, addr, flag)
 	}
-	return nil, fmt.Errorf("%s can't listen on %s: %w", what, addr, err)
+	return nil, fmt.Errorf("%s cannot listen on %s: %w", what, addr, err)
 }

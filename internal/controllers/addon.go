@@ -68,7 +68,7 @@ func (a *addon) run(ctx context.Context) {
 		}
 		c, err := a.make()
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "An add-on can't run")
+			klog.FromContext(ctx).Error(err, "An add-on cannot run")
 			return
 		}
 		if p, ok := c.(PodAutoscaler); ok && a.set != nil && ctx.Err() == nil {

@@ -54,7 +54,7 @@ func (own *owner) begin(k podlife.Key, a podlife.Action) {
 	case podlife.RunProbe:
 		if w.chance(w.fault / 10) {
 			f.undo = w.after(w.upTo(200*time.Millisecond),
-				func() { own.finish(f, failure("", "the probe can't be run"), nil) })
+				func() { own.finish(f, failure("", "the probe cannot be run"), nil) })
 			return
 		}
 		f.undo = w.after(w.upTo(200*time.Millisecond), func() { own.finishProbe(f, a) })

@@ -49,7 +49,7 @@ func LoadConfiguration(file string) (Configuration, error) {
 		switch _, twice := out[p.Name]; {
 		case !slices.Contains(configurable, p.Name):
 			return nil, errkind.Errorf(errkind.Invalid,
-				"read the admission configuration %s: plugin %q can't be configured, only %s can", file, p.Name,
+				"read the admission configuration %s: plugin %q cannot be configured, only %s can", file, p.Name,
 				strings.Join(configurable, ", "))
 		case twice:
 			return nil, errkind.Errorf(errkind.Invalid, "read the admission configuration %s: plugin %q is there twice",

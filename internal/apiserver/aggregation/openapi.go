@@ -59,7 +59,7 @@ func (s *Server) V3() map[string]openapi.Document {
 				where.Path, where.RawQuery = u.Path, u.RawQuery
 				b, _, err := r.fetch(context.Background(), r.state.Load().transport, where, "")
 				if err != nil {
-					return nil, fmt.Errorf("ask the server behind %s: %w", r.name, err)
+					return nil, fmt.Errorf("query the server behind %s: %w", r.name, err)
 				}
 				return b, nil
 			}}

@@ -177,7 +177,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *Server) Run(ctx context.Context) {
 	client, err := clientset.NewForConfig(s.cfg.Client())
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "API servers behind this one can't be looked after")
+		klog.FromContext(ctx).Error(err, "The controller of aggregated API servers has failed")
 		return
 	}
 	s.run(ctx, client)

@@ -47,7 +47,7 @@ func (s *Structured) look(ctx context.Context) {
 	content, err := os.ReadFile(s.cfg.File)
 	if err != nil {
 		// The file may be half written: keep the state as it is.
-		log.Error(err, "The authentication configuration can't be read, the one before stays")
+		log.Error(err, "The authentication configuration cannot be read; the previous one stays in effect")
 		authnmetrics.RecordAuthenticationConfigAutomaticReloadFailure(serverID)
 		return
 	}

@@ -115,7 +115,7 @@ func (s *Server) Run(ctx context.Context) {
 	case <-s.wake:
 	}
 	if s.err = s.start(ctx); s.err != nil {
-		klog.FromContext(ctx).Error(s.err, "Custom resources can't be served")
+		klog.FromContext(ctx).Error(s.err, "Custom resources cannot be served")
 		close(s.synced)
 	}
 }

@@ -23,7 +23,7 @@ func checkFiles(dir string) (state memberState, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
-			err = errkind.Errorf(errkind.Corrupt, "a file in %s can't be read: %v", dir, r)
+			err = errkind.Errorf(errkind.Corrupt, "a file in %s cannot be read: %v", dir, r)
 		}
 	}()
 	stored, err := checkDatabase(filepath.Join(dir, "member", "snap", "db"))

@@ -105,15 +105,15 @@ func TestDamagedFiles(t *testing.T) {
 			spoil(t, log(dir), 0, strings.Repeat("damage!!", 4096))
 		}, "damaged at its beginning"},
 		"part of the log": {func(t *testing.T, dir string) { spoil(t, log(dir), 4096, "damage!!") },
-			"can't be read"},
+			"cannot be read"},
 		"lost sector of the log": {func(t *testing.T,
 			dir string) {
 			spoil(t, log(dir), 4096, strings.Repeat("\x00", 512))
-		}, "can't be read"},
+		}, "cannot be read"},
 		"zeros from a record on": {func(t *testing.T,
 			dir string) {
 			spoil(t, log(dir), 2048, strings.Repeat("\x00", 2048))
-		}, "can't be read"},
+		}, "cannot be read"},
 		"log that is cut off":      {truncate(log, 4100), "the log ends at entry"},
 		"empty log":                {truncate(log, 0), "damaged at its beginning"},
 		"no log":                   {remove("member/wal"), "the log ends at entry 0"},

@@ -157,7 +157,7 @@ func (l *logged) read(file string) error {
 	case at == 0:
 		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at its beginning", file)
 	case behind > l.last:
-		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at byte %d: entries %d to %d can't be read", file,
+		return errkind.Errorf(errkind.Corrupt, "the log %s is damaged at byte %d: entries %d to %d cannot be read", file,
 			at, l.last+1, behind)
 	}
 	return nil

@@ -155,7 +155,7 @@ func (e *Encryption) look(ctx context.Context) time.Duration {
 	if err := checkNow(ctx, n.HealthChecks[0]); err != nil {
 		if !n.reported {
 			n.reported = true
-			log.Error(err, "The new encryption configuration waits for its key servers, the one before stays")
+			log.Error(err, "The new encryption configuration waits for its key servers; the previous one stays in effect")
 		}
 		return keyServerPollInterval
 	}

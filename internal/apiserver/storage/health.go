@@ -60,7 +60,7 @@ func (e *Engine) Size(ctx context.Context) (int64, error) {
 	}
 	s, err := e.Client.Status(ctx, e.Client.Endpoints()[0])
 	if err != nil {
-		return 0, errkind.Errorf(errkind.Unavailable, "ask etcd at %s for its size: %w", e.endpoints(), err)
+		return 0, errkind.Errorf(errkind.Unavailable, "query the size of etcd at %s: %w", e.endpoints(), err)
 	}
 	return s.DbSize, nil
 }

@@ -55,7 +55,7 @@ func makeRoom(s *etcdserver.EtcdServer) {
 	}
 	if !enough(b.Size(), quota) {
 		if err := b.Defrag(); err != nil {
-			klog.Background().Error(err, "The full database can't be written anew", "directory", s.Cfg.DataDir)
+			klog.Background().Error(err, "The file of the full database cannot be compacted", "directory", s.Cfg.DataDir)
 			return
 		}
 	}

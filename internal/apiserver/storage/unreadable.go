@@ -77,7 +77,7 @@ func (s cacheStream) GetList(ctx context.Context, key string, opts storage.ListO
 		s.unreadable.set(keys, more) // the cache stays empty
 		return err
 	}
-	klog.FromContext(ctx).Error(err, "Stored objects can't be read; others are served. Restore these, or delete them"+
+	klog.FromContext(ctx).Error(err, "Stored objects cannot be read; others are served. Restore these, or delete them"+
 		" with the option ignoreStoreReadErrorWithClusterBreakingPotential", "keys", keys)
 	s.unreadable.set(keys, more)
 	return nil

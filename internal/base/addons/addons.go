@@ -93,7 +93,7 @@ func All() []Addon {
 			"inferenceobjectives.v1alpha2.llm-d.ai", "inferencemodelrewrites.v1alpha2.llm-d.ai"}, text: inference, definitions: inferenceDefinitions,
 	}, {Name: Snapshots, Description: "VolumeSnapshots of CSI drivers: their kinds and their controller",
 		Switch: "volumesnapshots.snapshot.storage.k8s.io", Group: "snapshot.storage.k8s.io",
-		Kept:    "drivers keep what their policy says",
+		Kept:    "drivers keep snapshots by their deletionPolicy",
 		Objects: []string{"volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"}, text: snapshots,
 		definitions: snapshotDefinitions,
 	}, {Name: VPA, Description: "VerticalPodAutoscaler: sets the requests of pods by what they use",

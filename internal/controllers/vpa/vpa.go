@@ -109,7 +109,7 @@ func Watch(c dynamic.Interface) *source.Watch {
 			// It was stored without validation: it is ignored.
 			v = &vpa.VerticalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: u.GetNamespace(), Name: u.GetName(),
 				UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), CreationTimestamp: u.GetCreationTimestamp()}}
-			v.Spec.Recommenders = []vpa.Recommender{{Name: "none: it can't be read"}}
+			v.Spec.Recommenders = []vpa.Recommender{{Name: "none: it cannot be read"}}
 			off := vpa.ModeOff
 			v.Spec.UpdatePolicy = &vpa.UpdatePolicy{UpdateMode: &off}
 		}
@@ -329,7 +329,7 @@ func (c *Controller) evictions(ctx context.Context, pods []*corev1.Pod, now time
 		list, err := c.Recommender.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{
 			FieldSelector: fields.Set{"involvedObject.name": pod.Name, "reason": vpa.Evicted}.String()})
 		if err != nil {
-			klog.FromContext(ctx).V(1).Info("The events of an evicted pod can't be read", "pod", klog.KObj(pod), "err",
+			klog.FromContext(ctx).V(1).Info("The events of an evicted pod cannot be read", "pod", klog.KObj(pod), "err",
 				err)
 			delete(here, pod.UID) // again in the next pass
 			continue
@@ -398,7 +398,7 @@ func (c *Controller) saveCheckpoints(ctx context.Context, targets []vpa.Target) 
 	}
 	stored, err := c.store.checkpoints(ctx)
 	if err != nil {
-		log.V(1).Info("Checkpoints can't be read", "err", err)
+		log.V(1).Info("Checkpoints cannot be read", "err", err)
 		return
 	}
 	c.orphans = time.Now()
@@ -497,7 +497,7 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 		case vpa.Resize:
 			done, err := c.resize(ctx, round, pod)
 			if err != nil {
-				log.V(1).Info("A pod can't be resized in place", "pod", klog.KObj(pod), "err", err)
+				log.V(1).Info("A pod cannot be resized in place", "pod", klog.KObj(pod), "err", err)
 				count.failedResize()
 				if unknown(err) {
 					round.Resized(pod)
@@ -516,7 +516,7 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 			continue
 		}
 		if err := c.evict(ctx, v, pod); err != nil {
-			log.V(1).Info("A pod can't be evicted", "pod", klog.KObj(pod), "err", err)
+			log.V(1).Info("A pod cannot be evicted", "pod", klog.KObj(pod), "err", err)
 			count.failedEviction()
 			if unknown(err) {
 				round.Evicted(pod)

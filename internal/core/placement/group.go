@@ -288,7 +288,7 @@ func companyOf(p *Pod) string {
 func asText(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("placement: a value of the API that can't be encoded: " + err.Error())
+		panic("placement: a value of the API that cannot be encoded: " + err.Error())
 	}
 	return string(b)
 }

@@ -148,7 +148,7 @@ func answer(w http.ResponseWriter, r *http.Request, hash, proto string, compress
 		for _, k := range []string{"Cache-Control", "Expires", "Etag", "Content-Type"} {
 			h.Del(k)
 		}
-		http.Error(w, "the OpenAPI document can't be made: "+err.Error(), http.StatusInternalServerError)
+		http.Error(w, "the OpenAPI document cannot be made: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {

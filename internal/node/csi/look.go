@@ -205,7 +205,7 @@ func (m *Manager) reportRefused(ctx context.Context, t *target, c *corev1.Persis
 	_, err := m.cfg.Client.CoreV1().PersistentVolumeClaims(c.Namespace).UpdateStatus(ctx,
 		volume.NodeResizeFailed(c, forGood, why, metav1.Now()), metav1.UpdateOptions{})
 	if err != nil {
-		m.cfg.Logger.Info("The status of a claim does not show yet that its volume can't be resized", "claim", c.Name,
+		m.cfg.Logger.Info("The status of a claim does not show yet that its volume cannot be resized", "claim", c.Name,
 			"err", err)
 		return
 	}

@@ -35,7 +35,7 @@ const (
 func linkName(pod *corev1.Pod, container, id string) (string, error) {
 	for _, part := range [...]string{pod.Name, pod.Namespace, container, id} {
 		if part == "" || strings.ContainsAny(part, "/\x00\n") || strings.HasPrefix(part, ".") {
-			return "", fmt.Errorf("link a container's log: %q can't be part of a file name", part)
+			return "", fmt.Errorf("link a container's log: %q cannot be part of a file name", part)
 		}
 	}
 	if strings.Contains(pod.Name+pod.Namespace, "_") {

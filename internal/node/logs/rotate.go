@@ -154,7 +154,7 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // removed by others, or an agent ended between rename and reopen
 			if err := r.reopen(ctx, id); err != nil {
-				r.Logger.Error(err, "The missing log of a container can't be made again", "path", l.path)
+				r.Logger.Error(err, "The missing log of a container cannot be created again", "path", l.path)
 			}
 			again = true
 			continue

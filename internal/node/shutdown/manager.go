@@ -96,7 +96,7 @@ func (m *Manager) Run(ctx context.Context, pods Pods) {
 			wait = retryFirst
 		}
 		klog.FromContext(ctx).Error(err,
-			"A shutdown of the machine can't be noticed, pods would end without their grace", "retryIn", wait)
+			"Shutdowns of the machine cannot be delayed: pods would end without their grace period", "retryIn", wait)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

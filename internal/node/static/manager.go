@@ -338,7 +338,7 @@ func (k *Manager) mirror(ctx context.Context, now time.Time) (next time.Time) {
 		case ctx.Err() != nil:
 			return time.Time{}
 		default:
-			klog.FromContext(ctx).Info("The mirror of a static pod can't be brought up to date, it is tried again",
+			klog.FromContext(ctx).Info("The mirror of a static pod cannot be updated; it is tried again",
 				"err", err)
 		}
 		k.mu.Lock()

@@ -119,7 +119,7 @@ func (s *Source) Run(ctx context.Context) error {
 		if !planned {
 			watch()
 			if err := s.look(ctx); err != nil {
-				log.Error(err, "Pod manifests can't be listed, static pods stay as they are")
+				log.Error(err, "Pod manifests cannot be listed; static pods stay as they are")
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func (s *Source) look(ctx context.Context) error {
 	}
 	if news {
 		if err := s.forget(paths); err != nil {
-			log.Error(err, "Forgetting pod manifests that are gone")
+			log.Error(err, "Removing the copies of pod manifests that are gone failed")
 		}
 		s.wantedCalled = true
 		s.cfg.Wanted(s.wanted(log, paths))
@@ -206,7 +206,7 @@ func (s *Source) read(log klog.Logger, path string) bool {
 	if err != nil {
 		if f.problem != err.Error() {
 			f.problem = err.Error()
-			log.Error(err, "A pod manifest can't be used; its pod stays as it was", "file", path)
+			log.Error(err, "A pod manifest cannot be used; its pod stays as it was", "file", path)
 		}
 		if f.pod == nil {
 			f.pod = s.saved(path)
@@ -216,7 +216,7 @@ func (s *Source) read(log klog.Logger, path string) bool {
 	}
 	f.problem = ""
 	if err := s.save(path, text); err != nil {
-		log.Error(err, "If this pod manifest can't be used when carob starts again, its pod will end", "file", path)
+		log.Error(err, "If this pod manifest cannot be used when carob starts again, its pod will end", "file", path)
 	}
 	if f.pod != nil && f.pod.UID == pod.UID {
 		return false

@@ -151,7 +151,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 	}
 	e, ended, err := state.LoadExit(r.containerDir(c.rec.ID))
 	if err != nil {
-		klog.Background().Error(err, "Exit of a container can't be read", "container", c.rec.ID)
+		klog.Background().Error(err, "The exit code of a container cannot be read", "container", c.rec.ID)
 		e, ended = state.Exit{Code: unknownExit, At: time.Now().UnixNano()}, !alive
 	}
 	switch {

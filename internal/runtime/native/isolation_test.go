@@ -603,7 +603,7 @@ func TestMountsOverTheKernel(t *testing.T) {
 		{&cri.Mount{ContainerPath: "/link/sys", HostPath: data}, "inside /proc"},
 		{&cri.Mount{ContainerPath: "/deep", HostPath: data}, "inside /proc"},
 		{&cri.Mount{ContainerPath: "/tmp/../proc", HostPath: data}, "inside /proc"},
-		{&cri.Mount{ContainerPath: "/", HostPath: data}, "root can't be mounted over"},
+		{&cri.Mount{ContainerPath: "/", HostPath: data}, "root cannot be mounted over"},
 		{&cri.Mount{ContainerPath: "/proc", HostPath: "/proc"}, ""},
 		{&cri.Mount{ContainerPath: "/proc/meminfo", HostPath: data + "/file"}, ""},
 	} {

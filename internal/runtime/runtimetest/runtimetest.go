@@ -112,7 +112,7 @@ func Run(t *testing.T, open func(testing.TB) Harness) {
 	t.Run("SurvivesRestart", func(t *testing.T) {
 		h := open(t)
 		if h.Restart == nil {
-			t.Skip("can't be restarted here")
+			t.Skip("cannot be restarted here")
 		}
 		survivesRestart(&suite{Harness: h, T: t})
 	})

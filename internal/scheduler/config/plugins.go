@@ -189,7 +189,7 @@ func (s switches) check() field.ErrorList {
 				!s.at(name, pair[0]) {
 				errs = append(errs,
 					field.Invalid(s.path.Child(pair[0], "disabled"), name,
-						"can't be disabled here while it is enabled at "+pair[1]+": disable it at both"))
+						"cannot be disabled here while it is enabled at "+pair[1]+": disable it at both"))
 			}
 		}
 	}

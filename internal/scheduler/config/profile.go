@@ -304,7 +304,7 @@ func preemption(p *placement.Profile, path *field.Path, args *configv1.DefaultPr
 	}
 	if p.MinCandidates == 0 && p.MinCandidatesPercentage == 0 {
 		errs = append(errs, field.Invalid(path.Child("minCandidateNodesAbsolute"), 0,
-			"can't be 0 together with minCandidateNodesPercentage"))
+			"cannot be 0 together with minCandidateNodesPercentage"))
 	}
 	return errs
 }

@@ -31,7 +31,7 @@ const (
 	Least   fakeapi.Invariant = "a group of fewer live pods than minReplicas is left alone (W9.52)"
 	Half    fakeapi.Invariant = "a pass disturbs no more than half of a group (W9.53)"
 	Budget  fakeapi.Invariant = "pods go only as their disruption budget allows (W9.57)"
-	InPlace fakeapi.Invariant = "InPlaceOrRecreate evicts only pods that can't be resized in place (W9.58, W9.59)"
+	InPlace fakeapi.Invariant = "InPlaceOrRecreate evicts only pods that cannot be resized in place (W9.58, W9.59)"
 	Single  fakeapi.Invariant = "while a resize is in flight no other is requested (W9.59)"
 	Restart fakeapi.Invariant = "a restart changes no recommendation (W9.37)"
 	Ends    fakeapi.Invariant = "in the end the recommendation follows usage, pods follow it, and rest (W9.28, W9.54)"

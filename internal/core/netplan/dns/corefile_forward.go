@@ -10,7 +10,7 @@ import (
 func (p *parser) forward() error {
 	args := p.d.words[1:]
 	if len(args) < 2 {
-		return p.fail("forward takes a zone and the servers to ask")
+		return p.fail("forward takes a zone and addresses of servers")
 	}
 	f := Forward{MaxFails: defaultMaxFails, HealthCheck: defaultHealth, Policy: "random"}
 	from, err := zoneKey(args[0])

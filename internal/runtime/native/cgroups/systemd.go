@@ -124,7 +124,7 @@ func (s *Systemd) Start(ctx context.Context, group string, pid int, limits *cri.
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("having systemd make scope %s in %s: %w", name, slice, err)
+		return fmt.Errorf("create systemd scope %s in %s: %w", name, slice, err)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (s *Systemd) Set(ctx context.Context, group string, limits *cri.LinuxContai
 		return err
 	}
 	if err := conn.SetUnitPropertiesContext(ctx, path.Base(group), true, set...); err != nil {
-		return fmt.Errorf("having systemd set limits of scope %s: %w", path.Base(group), err)
+		return fmt.Errorf("set the limits of systemd scope %s: %w", path.Base(group), err)
 	}
 	return nil
 }
@@ -157,11 +157,11 @@ func (s *Systemd) Stop(ctx context.Context, group string) error {
 		return conn.StopUnitContext(ctx, name, "replace", done)
 	})
 	if err != nil && !dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
-		return fmt.Errorf("having systemd stop %s: %w", name, err)
+		return fmt.Errorf("stop systemd unit %s: %w", name, err)
 	}
 	if err := conn.ResetFailedUnitContext(ctx, name); err != nil &&
 		!dbusError(err, "org.freedesktop.systemd1.NoSuchUnit") {
-		return fmt.Errorf("having systemd forget %s: %w", name, err)
+		return fmt.Errorf("reset systemd unit %s: %w", name, err)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (s *Store) View(ctx context.Context, key, imageID string) ([]mount.Mount, e
 func (s *Store) stack(ctx context.Context, key, imageID string, readOnly bool, ids native.IDMap,
 	points []string) ([]mount.Mount, error) {
 	if key == "" || strings.ContainsAny(key, "/\x00") || strings.HasPrefix(key, ".") {
-		return nil, status.Errorf(codes.InvalidArgument, "layer key %q can't be a file name", key)
+		return nil, status.Errorf(codes.InvalidArgument, "layer key %q cannot be a file name", key)
 	}
 	ctx = inNamespace(ctx)
 	dir := s.layerDir(key)

@@ -183,7 +183,7 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	if _, err := os.Stat(layersDir); errors.Is(err, fs.ErrNotExist) {
 		// Only once for each store: the test costs a mount.
 		if err := overlayutils.Supported(s.cfg.Root); err != nil {
-			return errkind.Errorf(errkind.Unsupported, "the file system of %s can't carry container layers: %w",
+			return errkind.Errorf(errkind.Unsupported, "the file system of %s cannot store container layers: %w",
 				s.cfg.Root, err)
 		}
 	}
@@ -252,7 +252,7 @@ func (s *Store) load(ctx context.Context) error {
 				return fmt.Errorf("forget damaged image %s: %w", im.Name, err)
 			}
 		default: // no descriptors, or a disk that does not respond: the next start may succeed
-			klog.FromContext(ctx).Error(err, "Image can't be read, doing without", "image", im.Name)
+			klog.FromContext(ctx).Error(err, "An image cannot be read; it is not listed", "image", im.Name)
 		}
 	}
 	return nil

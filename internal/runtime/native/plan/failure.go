@@ -53,7 +53,7 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 	case OpAttr:
 		if o.N[2] >= 0 && errno == unix.EINVAL {
 			return fmt.Errorf(
-				"showing mount %d with the ids of the pod's user namespace: its file system can't do that: %w", o.N[0],
+				"showing mount %d with the ids of the pod's user namespace: its file system cannot do that: %w", o.N[0],
 				errno)
 		}
 		return fmt.Errorf("setting attributes of mount %d (set %#x, propagation %#x): %w", o.N[0], o.N[1], o.N[3],

@@ -30,7 +30,7 @@ func (pl *Container) openVolumes(p *Program) ([]volume, error) {
 	for _, m := range list {
 		v := volume{mount: m, target: path.Join("/", m.ContainerPath)}
 		if v.target == "/" {
-			return nil, fmt.Errorf("mount of %q: the container's root can't be mounted over", m.HostPath)
+			return nil, fmt.Errorf("mount of %q: the container's root cannot be mounted over", m.HostPath)
 		}
 		if m.RecursiveReadOnly && !m.Readonly {
 			return nil, fmt.Errorf("mount of %q: recursive_read_only needs readonly", m.HostPath)
@@ -302,7 +302,7 @@ func (pl *Container) mapLayers(p *Program, m mount.Mount, userns int) (mount.Mou
 		return m, nil
 	}
 	if pl.UserNS == "" {
-		return m, errors.New("the image's layers ask for a user namespace that the pod does not have")
+		return m, errors.New("the image's layers require a user namespace that the pod does not have")
 	}
 	for _, o := range options {
 		if lowers, ok := strings.CutPrefix(o, "lowerdir="); ok {

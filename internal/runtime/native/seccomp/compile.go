@@ -136,7 +136,7 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 // the start cannot wait for an agent that does not have it yet.
 func notifies(p *specs.LinuxSeccomp) (bool, error) {
 	if p.DefaultAction == specs.ActNotify {
-		return false, fmt.Errorf("seccomp: %s can't be the default action", specs.ActNotify)
+		return false, fmt.Errorf("seccomp: %s cannot be the default action", specs.ActNotify)
 	}
 	found := false
 	for _, s := range p.Syscalls {
@@ -146,7 +146,7 @@ func notifies(p *specs.LinuxSeccomp) (bool, error) {
 		found = true
 		for _, name := range []string{"write", "sendmsg"} {
 			if slices.Contains(s.Names, name) {
-				return false, fmt.Errorf("seccomp: %s can't be used for %s", specs.ActNotify, name)
+				return false, fmt.Errorf("seccomp: %s cannot be used for %s", specs.ActNotify, name)
 			}
 		}
 	}

@@ -155,7 +155,7 @@ func Unreadable(err error) bool {
 func Encode(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
-		panic("state: a message of CRI can't be encoded: " + err.Error())
+		panic("state: a message of CRI cannot be encoded: " + err.Error())
 	}
 	return b
 }
