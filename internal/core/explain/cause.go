@@ -3,6 +3,8 @@ package explain
 import (
 	"regexp"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // wrappers are what the parts of a node put before a cause, from the kubelet's message to the runtime's. None of them
@@ -77,20 +79,27 @@ var pullAdvice = []struct{ part, advice string }{
 const unreachable = "the node cannot reach the registry: import the image with `carob image import`, or name " +
 	"a mirror with `carob up --registry-config`"
 
+// always is the advice for a pod that does not use an image that was imported.
+const always = unreachable + "; the pull policy Always (default of the tag latest) uses no imported image: set " +
+	"imagePullPolicy to IfNotPresent"
+
 // pullProblem says why an image is not there, and what helps; ok: a container's state is about a pull.
-func pullProblem(image, reason, message string) (text string, ok bool) {
+func pullProblem(c *corev1.Container, reason, message string) (text string, ok bool) {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable":
 	default:
 		return "", false
 	}
 	cause := brief(message)
-	if cause == "" || image == "" {
+	if cause == "" || c.Image == "" {
 		return "", false
 	}
-	text = "image " + image + ": " + cause
+	text = "image " + c.Image + ": " + cause
 	for _, a := range pullAdvice {
 		if strings.Contains(cause, a.part) {
+			if a.advice == unreachable && c.ImagePullPolicy == corev1.PullAlways {
+				a.advice = always
+			}
 			return text + " (" + reason + "); " + a.advice, true
 		}
 	}

@@ -43,7 +43,7 @@ func TestBrief(t *testing.T) {
 			"is not helpful for scheduling.", "0/1 nodes are available: 1 Insufficient cpu (Unschedulable)"},
 		{"Failed", "Error: " + strings.Repeat("Error: ", 1000) + "x", "x (Failed)"},
 	} {
-		got, ok := pullProblem("a/b:1", c.reason, c.message)
+		got, ok := pullProblem(&corev1.Container{Image: "a/b:1"}, c.reason, c.message)
 		if !ok {
 			got = because(c.reason, brief(c.message))
 		}
@@ -63,4 +63,7 @@ func TestBrief(t *testing.T) {
 		event("Failed", `Failed to pull image "a/b:1": `+pull("a/b:1", "dial tcp: lookup r.example: no such host")),
 		event("Failed", "Error: RegistryUnavailable")}}, now),
 		"! container c waits: image a/b:1: lookup r.example: no such host (ImagePullBackOff); "+unreachable+"\n")
+	p.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
+	expectLines(t, "an image that was imported is not used", Pod(p, Beside{}, now),
+		"! container c waits: image a/b:1: lookup r.example: no such host (ImagePullBackOff); "+always+"\n")
 }

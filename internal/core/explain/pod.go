@@ -156,7 +156,7 @@ func (l *Lines) containers(p *corev1.Pod, now time.Time) {
 		if done || sidecar[s.Name] && s.Started != nil && *s.Started {
 			continue
 		}
-		l.container("init container", s, specOf(p.Spec.InitContainers, s.Name).Image, now)
+		l.container("init container", s, specOf(p.Spec.InitContainers, s.Name), now)
 		if s.State.Running != nil {
 			l.warn("init container %s has run for %s; what follows waits for it", s.Name,
 				ago(now, s.State.Running.StartedAt.Time))
@@ -165,7 +165,7 @@ func (l *Lines) containers(p *corev1.Pod, now time.Time) {
 	}
 	for i := range p.Status.ContainerStatuses {
 		s := &p.Status.ContainerStatuses[i]
-		l.container("container", s, specOf(p.Spec.Containers, s.Name).Image, now)
+		l.container("container", s, specOf(p.Spec.Containers, s.Name), now)
 		if s.State.Running == nil || s.Ready || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
@@ -200,10 +200,10 @@ func notStarted(c *corev1.Container) string {
 	return probe
 }
 
-func (l *Lines) container(what string, s *corev1.ContainerStatus, image string, now time.Time) {
+func (l *Lines) container(what string, s *corev1.ContainerStatus, spec *corev1.Container, now time.Time) {
 	switch st := s.State; {
 	case st.Waiting != nil:
-		text, ok := pullProblem(image, st.Waiting.Reason, st.Waiting.Message)
+		text, ok := pullProblem(spec, st.Waiting.Reason, st.Waiting.Message)
 		if !ok {
 			text = because(st.Waiting.Reason, brief(st.Waiting.Message))
 		}
