@@ -215,3 +215,7 @@ func (s storeImages) Pull(ctx context.Context, name string, progress func(string
 func (s storeImages) Tag(ctx context.Context, ref, name string) (string, error) {
 	return s.store.Tag(ctx, ref, name)
 }
+
+func (s storeImages) Untag(ctx context.Context, name string) (bool, error) {
+	return s.store.Untag(ctx, name)
+}

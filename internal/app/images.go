@@ -27,6 +27,8 @@ type imageStore interface {
 	Pull(ctx context.Context, name string, progress func(string)) (string, error)
 	// Tag adds a name to an image and returns the complete form of that name.
 	Tag(ctx context.Context, ref, name string) (string, error)
+	// Untag removes one name of an image; false: the image has no other name, or the name is not one.
+	Untag(ctx context.Context, name string) (bool, error)
 }
 
 // imageHandler serves imageapi for a runtime; store is nil unless it is carob's own runtime.
@@ -132,6 +134,15 @@ func (h *imageServer) tag(w http.ResponseWriter, r *http.Request) {
 
 func (h *imageServer) remove(w http.ResponseWriter, r *http.Request) {
 	spec := &cri.ImageSpec{Image: r.URL.Query().Get("ref")}
+	if h.store != nil { // CRI removes an image with all its names
+		if done, err := h.store.Untag(r.Context(), spec.Image); err != nil {
+			refuse(w, err)
+			return
+		} else if done {
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+	}
 	st, err := h.images.ImageStatus(r.Context(), &cri.ImageStatusRequest{Image: spec})
 	if err == nil && st.Image == nil {
 		err = status.Errorf(codes.NotFound, "there is no image %s", spec.Image)

@@ -173,6 +173,8 @@ func (r *root) imageRm(node *string) *cobra.Command {
 		Use:     "rm IMAGE…",
 		Aliases: []string{"remove", "delete"},
 		Short:   "Remove images",
+		Long: `Remove images. An image that has another name keeps it: only the given name is
+removed. Containers that use a removed image keep running.`,
 		Example: "  carob image rm nginx:1.27",
 		Args:    someArgs,
 

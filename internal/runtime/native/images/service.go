@@ -85,6 +85,50 @@ func (s *Store) Tag(ctx context.Context, ref, name string) (string, error) {
 	return full, nil
 }
 
+// Untag takes a name from an image that has another one; with the last name of a repository go its digests. It reports
+// false, and changes nothing, if the image has no other name.
+func (s *Store) Untag(ctx context.Context, ref string) (bool, error) {
+	name, err := normalize(ref)
+	if err != nil || strings.Contains(name, "@") {
+		return false, nil // RemoveImage finds the image that is meant
+	}
+	ctx = inNamespace(ctx)
+	if done, err := s.untag(ctx, name); err != nil || !done {
+		return false, err
+	}
+	return true, rpcError(s.collect(ctx))
+}
+
+func (s *Store) untag(ctx context.Context, name string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.byID[s.byName[name]]
+	if r == nil {
+		return false, nil
+	}
+	repository := name[:strings.LastIndex(name, ":")]
+	others, sameRepository := false, false
+	for _, n := range r.names {
+		if n != name && !strings.Contains(n, "@") {
+			others = true
+			sameRepository = sameRepository || strings.HasPrefix(n, repository+":")
+		}
+	}
+	if !others {
+		return false, nil
+	}
+	for _, n := range r.names {
+		if n != name && (sameRepository || !strings.HasPrefix(n, repository+"@")) {
+			continue
+		}
+		if err := s.images.Delete(ctx, n); err != nil && !errdefs.IsNotFound(err) {
+			return false, status.Errorf(codes.Internal, "failed to remove the name %q: %v", n, err)
+		}
+		s.unindex(n)
+	}
+	return true, nil
+}
+
 func (s *Store) isPinned(r *record) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

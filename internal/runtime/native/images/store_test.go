@@ -312,6 +312,47 @@ func TestTagMovesToNewImage(t *testing.T) {
 	}
 }
 
+// A name is taken from an image that has another one; only RemoveImage takes the last one, after a restart, too.
+func TestUntag(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app:v1"))
+	id := imageStatus(t, s, "app:v1").Id
+	for _, name := range []string{"app:v2", "localhost:5000/other"} {
+		if _, err := s.Tag(t.Context(), "app:v1", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	untag := func(ref string, want bool) {
+		t.Helper()
+		if done, err := s.Untag(t.Context(), ref); err != nil || done != want {
+			t.Errorf("untag %s: %v, %v", ref, done, err)
+		}
+	}
+	untag(id, false)
+	untag("nosuch", false)
+	untag("app@"+imageStatus(t, s, id).Id, false)
+	untag("app:v1", true)
+	untag("app:v1", false)
+	untag("docker.io/library/app:v2", true)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openStore(t, Config{Root: root})
+	if im := imageStatus(t, s, id); im == nil || !slices.Equal(im.RepoTags, []string{"localhost:5000/other:latest"}) ||
+		!im.Pinned {
+		t.Errorf("the image has lost more than two names: %v", im)
+	}
+	dir := mounted(t, s, "c1", id, true)
+	if got, err := os.ReadFile(filepath.Join(dir, "one")); err != nil || string(got) != "1" {
+		t.Errorf("a file of the image: %q, %v", got, err)
+	}
+	untag("localhost:5000/other", false)
+	if imageStatus(t, s, id) == nil {
+		t.Error("the last name was removed")
+	}
+}
+
 func TestLayersOfContainers(t *testing.T) {
 	s := openStore(t, Config{})
 	mustImport(t, s,
