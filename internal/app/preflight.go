@@ -101,7 +101,8 @@ func listen(what, flag, addr string) (net.Listener, error) {
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf(
-			"%s cannot listen on %s: address already in use; stop the process that listens there or choose another address with %s", what, addr, flag)
+			"%s cannot listen on %s: address already in use; stop the process that listens there or choose another "+
+				"address with %s", what, addr, flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("%s cannot listen on %s: this machine does not have this address; choose another with %s",
 			what, addr, flag)
