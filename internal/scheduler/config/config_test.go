@@ -205,8 +205,8 @@ func TestErrors(t *testing.T) {
 			"profiles: [{pluginConfig: [{name: NodeAffinity, args: {addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Like}]}]}}}}]}]", "addedAffinity.requiredDuringSchedulingIgnoredDuringExecution"},
 		"no candidate": {head +
 			"profiles: [{pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 0, " +
-				"minCandidateNodesAbsolute: 0}}]}]",
-				"cannot be 0 together"},
+			"minCandidateNodesAbsolute: 0}}]}]",
+			"cannot be 0 together"},
 		"arguments twice": {head + "profiles: [{pluginConfig: [{name: NodeAffinity}, {name: NodeAffinity}]}]",
 			`pluginConfig[1].name: Duplicate value: "NodeAffinity"`},
 		"arguments of another": {head +
