@@ -85,7 +85,7 @@ func requestText(req *http.Request) ([]byte, error) {
 
 // plainGet sends a request on a socket of its own, and reads the answer. An answer that is not as simple as most are
 // is left to net/http, with its connection.
-func plainGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, host string, to netip.AddrPort,
+func plainGet(ctx context.Context, p *poller, t Target, action *corev1.HTTPGetAction, host string, to netip.AddrPort,
 	timeout time.Duration) (podlife.ProbeVerdict, string) {
 	failed := func(err error) (podlife.ProbeVerdict, string) {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -95,10 +95,6 @@ func plainGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, host 
 		return podlife.ProbeFailure, (&url.Error{Op: "Get", URL: target, Err: err}).Error()
 	}
 	text, err := plainRequest(ctx, action, t.Container, host, to)
-	if err != nil {
-		return failed(err)
-	}
-	p, err := sockets()
 	if err != nil {
 		return failed(err)
 	}

@@ -269,6 +269,25 @@ func TestPlainIsNeverAccepted(t *testing.T) {
 		&corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(int32(to.Port()))}, 300*time.Millisecond)
 	check(t, v, text, podlife.ProbeFailure, fmt.Sprintf(
 		`Get "http://%s/": context deadline exceeded (Client.Timeout exceeded while awaiting headers)`, to))
-	v, text = tcpConnect(t.Context(), to, 300*time.Millisecond)
+	p, err := sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, text = tcpConnect(t.Context(), p, to, 300*time.Millisecond)
 	check(t, v, text, podlife.ProbeFailure, fmt.Sprintf("dial tcp %s: i/o timeout", to))
+}
+
+// A process that had too many files open when it made its first probe goes on with the sockets of the net package.
+func TestWithoutPoller(t *testing.T) {
+	made := sockets
+	defer func() { sockets = made }()
+	sockets = func() (*poller, error) { return nil, unix.EMFILE }
+	to, port := target(serveInSteps(t, okAnswer, len(okAnswer), false))
+	for _, handler := range []corev1.ProbeHandler{{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: port}},
+		{TCPSocket: &corev1.TCPSocketAction{Port: port}}} {
+		v, text := Run(t.Context(), to, &corev1.Probe{ProbeHandler: handler})
+		if v != podlife.ProbeSuccess {
+			t.Errorf("%s: %s", v, text)
+		}
+	}
 }

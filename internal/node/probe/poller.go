@@ -10,13 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket of the net package is watched for everything, so that Go's scheduler wakes a thread when it can be written,
-// when an answer comes, and when the server closes it. A probe waits for one of them, once.
+// poller tells waiting probes that their sockets are ready. A socket of the net package is watched for everything, so
+// that Go's scheduler wakes a thread when it can be written, when an answer comes, and when the server closes it. A
+// probe waits for one of them, once.
 //
-// Under load, what happens within batch is looked at together: a thread that wakes costs more than the answer.
-const batch = 2 * time.Millisecond
-
-// poller tells waiting probes that their sockets are ready. It is made for the first probe and stays: its goroutine
+// It is made for the first probe and stays: its goroutine
 // sleeps in Go's own poller while nothing waits.
 type poller struct {
 	fd    int
@@ -27,7 +25,8 @@ type poller struct {
 	waits map[uint64]chan struct{} // by id; a socket's number may be that of another one already
 }
 
-// sockets is the poller of the process, or the reason why there is none.
+// sockets is the poller of the process. Without one (the process had too many files open), probes do with the sockets
+// of the net package.
 var sockets = sync.OnceValues(newPoller)
 
 func newPoller() (*poller, error) {
@@ -52,9 +51,6 @@ func newPoller() (*poller, error) {
 // run wakes probes until the process ends.
 func (p *poller) run(raw syscall.RawConn) {
 	var events [64]unix.EpollEvent
-	var before time.Time
-	rest := time.NewTimer(0)
-	<-rest.C
 	for {
 		n := 0
 		err := raw.Read(func(fd uintptr) bool {
@@ -73,12 +69,6 @@ func (p *poller) run(raw syscall.RawConn) {
 			}
 		}
 		p.mu.Unlock()
-		now := time.Now()
-		if now.Sub(before) < 2*batch {
-			rest.Reset(batch)
-			now = <-rest.C
-		}
-		before = now
 	}
 }
 

@@ -121,7 +121,9 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction, timeou
 		return podlife.ProbeError, err.Error()
 	}
 	if to, plain := plainTarget(action, host, port); plain {
-		return plainGet(ctx, t, action, host, to, timeout)
+		if p, err := sockets(); err == nil {
+			return plainGet(ctx, p, t, action, host, to, timeout)
+		}
 	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -172,7 +174,9 @@ func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction,
 		host = t.PodIP
 	}
 	if addr, err := netip.ParseAddr(host); err == nil && addr.Zone() == "" && !addr.Is4In6() {
-		return tcpConnect(ctx, netip.AddrPortFrom(addr, uint16(port)), timeout)
+		if p, err := sockets(); err == nil {
+			return tcpConnect(ctx, p, netip.AddrPortFrom(addr, uint16(port)), timeout)
+		}
 	}
 	conn, err := dialer(timeout).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -183,11 +187,8 @@ func tcpSocket(ctx context.Context, t Target, action *corev1.TCPSocketAction,
 }
 
 // tcpConnect is tcpSocket for an address.
-func tcpConnect(ctx context.Context, to netip.AddrPort, timeout time.Duration) (podlife.ProbeVerdict, string) {
-	p, err := sockets()
-	if err != nil {
-		return podlife.ProbeFailure, err.Error()
-	}
+func tcpConnect(ctx context.Context, p *poller, to netip.AddrPort, timeout time.Duration) (podlife.ProbeVerdict,
+	string) {
 	s, err := open(to, timeout)
 	if err == nil {
 		err = s.established(ctx, p)
