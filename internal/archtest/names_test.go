@@ -36,7 +36,8 @@ func TestNamesAreOfTheField(t *testing.T) {
 	files := 0
 	for _, name := range tracked(t, "*.go") {
 		fset := token.NewFileSet()
-		f, err := parser.ParseFile(fset, filepath.Join(top, name), nil, parser.SkipObjectResolution|parser.ParseComments)
+		f, err := parser.ParseFile(fset, filepath.Join(top, name), nil,
+			parser.SkipObjectResolution|parser.ParseComments)
 		if f == nil || err != nil || ast.IsGenerated(f) {
 			continue // removed and not committed yet, made by a tool, or a test's data
 		}

@@ -101,7 +101,8 @@ func TestPickerTimeout(t *testing.T) {
 	l.picker()
 	for text, want := range map[string]time.Duration{"": 0, "5s": 5 * time.Second, "1h": time.Hour, "0s": 0, "-1s": 0,
 		"2h": 0, "soon": 0} {
-		for mode, otherwise := range map[string]time.Duration{"FailOpen": 10 * time.Second, "FailClose": 90 * time.Second} {
+		modes := map[string]time.Duration{"FailOpen": 10 * time.Second, "FailClose": 90 * time.Second}
+		for mode, otherwise := range modes {
 			l.pool = l.pool.DeepCopy()
 			l.pool.Spec.ExtensionRef.FailureMode = mode
 			if l.pool.Annotations = nil; text != "" {

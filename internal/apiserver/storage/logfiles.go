@@ -56,7 +56,10 @@ func newLogFiles(dir string, off bool) *logFiles {
 // a new block each time: a file that is written ahead would lose the space that was reserved for it.
 func overwrites(dir string) bool {
 	var fs unix.Statfs_t
-	return unix.Statfs(dir, &fs) == nil && slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC}, fs.Type)
+	if unix.Statfs(dir, &fs) != nil {
+		return false
+	}
+	return fs.Type == unix.EXT4_SUPER_MAGIC || fs.Type == unix.XFS_SUPER_MAGIC
 }
 
 // look begins to fill the files that the log writes to next, if there are new ones. It does not wait for the disk.
