@@ -95,8 +95,12 @@ func testAnswers(t *testing.T, r *running) {
 		object{"metadata": object{"labels": object{"a": "b"}}}); generation(d) != "2" {
 		t.Errorf("generation of a deployment with another label: %s, want 2", generation(d))
 	}
-	send("POST", daemons, object{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": object{"name": "counts"},
+	_, d = send("POST", daemons, object{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": object{"name": "counts"},
 		"spec": selected})
+	owned := d["metadata"].(object)["managedFields"]
+	if !strings.Contains(fmt.Sprint(owned), "f:deprecated.daemonset.template.generation:") {
+		t.Errorf("who creates a daemon set does not own the annotation that it gets: %v", owned)
+	}
 	_, d = send("PATCH", daemons+"/counts",
 		object{"metadata": object{"annotations": nil},
 			"spec": object{"template": object{"metadata": object{"annotations": object{"x": "y"}}}}})

@@ -78,6 +78,9 @@ func DefaultStatefulSet(s *appsv1.StatefulSet) {
 }
 
 func defaultDaemonSet(d *appsv1.DaemonSet) {
+	if _, ok := d.Annotations[appsv1.DeprecatedTemplateGeneration]; !ok {
+		setTemplateGeneration(d, 0) // before ownership is recorded: who writes the object owns the annotation
+	}
 	defaulting.OrDefault(&d.Spec.UpdateStrategy.Type, appsv1.RollingUpdateDaemonSetStrategyType)
 	if d.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType {
 		if d.Spec.UpdateStrategy.RollingUpdate == nil {
