@@ -13,6 +13,7 @@ const (
 	reasonErrImagePull     = "ErrImagePull"
 	reasonInvalidImageName = "InvalidImageName"
 	reasonNeverPull        = "ErrImageNeverPull"
+	reasonInspectError     = "ImageInspectError"
 )
 
 // lookEvery is the maximum age of a snapshot while an image is waited for: no event announces
@@ -47,7 +48,7 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 			return "", false, false
 		case known.Err != "":
 			text := fmt.Sprintf("Failed to inspect image %q: %v", c.spec.Image, known.Err)
-			m.imageRefused(c, "ImageInspectError", text, "InspectFailed", text)
+			m.imageRefused(c, reasonInspectError, text, "InspectFailed", text)
 			return "", false, false
 		case known.Ref != "":
 			return known.Ref, true, false
@@ -61,8 +62,8 @@ func (m *machine) getImage(c *podContainer) (ref string, present, busy bool) {
 		m.waitFor(f, "image", c.spec.Image) // the pull of another container brings it
 		return "", false, true
 	}
-	// pullPolicy Never of another container does not prevent this one from pulling the image.
-	if im := m.imageBackoff(c); im != nil && im.Reason != reasonNeverPull {
+	// What only those containers run into that do not pull does not prevent this one from pulling the image.
+	if im := m.imageBackoff(c); im != nil && im.Reason != reasonNeverPull && im.Reason != reasonInspectError {
 		m.reportImageWait(c, im)
 		return "", false, false
 	}
@@ -101,7 +102,7 @@ func (m *machine) reportImageWait(c *podContainer, im *pull.Backoff) {
 	failure := waitingReason{Reason: im.Reason, Message: im.Message, At: im.At}
 	visible := im.At.Add(settle)
 	switch {
-	case im.Reason == reasonNeverPull || im.Reason == "ImageInspectError" ||
+	case im.Reason == reasonNeverPull || im.Reason == reasonInspectError ||
 		im.Reason == reasonInvalidImageName:
 		c.record.Waiting = failure // checked again, not pulled again
 	case m.now.Before(visible):

@@ -64,6 +64,33 @@ func TestPullIgnoresBackOffOfPolicyNever(t *testing.T) {
 	}
 }
 
+// The runtime cannot inspect an image, which a container has with the policy IfNotPresent; another one with the policy
+// Always pulls it all the same: seed 507439 (L3.101).
+func TestPullIgnoresFailedInspection(t *testing.T) {
+	_, in := steady()
+	in.Observed.Containers = nil
+	in.Pod.Spec.Containers[0].ImagePullPolicy = corev1.PullIfNotPresent
+	in.Pod.Spec.Containers[1].ImagePullPolicy = corev1.PullAlways
+	in.Observed.Images = []ImageState{{Image: "nginx", Err: "input/output error"}}
+	s, out := Step(State{}, in)
+	if !begins(out, "pull/b") || begins(out, "pull/a") {
+		t.Fatalf("begins %v", out.Begin)
+	}
+	// The pull fails: now its back-off counts, also where inspections fail in between.
+	pulls := 0
+	for range 600 {
+		in.Now, in.Done = in.Now.Add(time.Second), nil
+		if begins(out, "pull/b") {
+			pulls++
+			in.Done = []Outcome{{Key: "pull/b", At: in.Now, Err: &Failure{Message: "no such image"}}}
+		}
+		s, out = Step(s, in)
+	}
+	if pulls < 3 || pulls > 12 {
+		t.Errorf("%d pulls in ten minutes", pulls)
+	}
+}
+
 // A snapshot from before the pod named an image has no state of it: Step requests a new snapshot at
 // once, before it pulls or refuses the image (L3.101).
 func TestImageMissingInSnapshot(t *testing.T) {
