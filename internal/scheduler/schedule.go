@@ -173,7 +173,7 @@ func (s *Scheduler) failed(ctx context.Context, it *item, err error) {
 func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, p placement.Preemption,
 	began time.Time) {
 	s.attempted(it, noRoom)
-	message := d.Message(p.Message)
+	message, filters := d.Message(p.Message), append(d.Filters(), p.Filters...) // before the cluster changes
 	if freed := s.freeObstacle(ctx, it); freed != "" {
 		message += " " + freed
 	}
@@ -182,7 +182,7 @@ func (s *Scheduler) reject(ctx context.Context, it *item, d placement.Decision, 
 	}
 	s.unscheduled(ctx, it.pod.Object, corev1.PodReasonUnschedulable, message, nomination{change: p.NoHelp})
 	s.record(it.pod.Object, "", message, began)
-	s.queue.Park(it, append(d.Filters(), p.Filters...), time.Now())
+	s.queue.Park(it, filters, time.Now())
 }
 
 func (s *Scheduler) record(pod *corev1.Pod, node, detail string, began time.Time) {

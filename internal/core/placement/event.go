@@ -170,7 +170,7 @@ func (c *Cluster) opens(p *Pod, n *Node) (bool, Filter) {
 	if r == nil {
 		return true, ""
 	}
-	return r.Curable && lesser, r.Filter
+	return r.Curable && lesser && !c.victimsEnd(p), r.Filter
 }
 
 // mayLevel reports whether the event can change the result of topology spread for p.

@@ -315,3 +315,29 @@ func TestAffinityToNamedNodes(t *testing.T) {
 		})
 	}
 }
+
+// While the victims of a pod end, room that another preemption could use elsewhere does not help it: it preempts
+// nothing before (L2.40).
+func TestVictimsEndFirst(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		victim := makePod("victim", requests("cpu", "2"), priority(1))
+		if ends {
+			victim.DeletionTimestamp = &metav1.Time{}
+			victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget,
+				Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
+		}
+		c := clusterOf([]*corev1.Node{makeNode("n1", "2", "4Gi"), makeNode("n2", "2", "4Gi")},
+			placed{"n1", victim}, placed{"n2", makePod("x", requests("cpu", "1"), priority(1))},
+			placed{"n2", makePod("y", requests("cpu", "1"), priority(1))})
+		pod := makePod("p", requests("cpu", "2"), priority(9))
+		pod.Status.NominatedNodeName = "n1"
+		p := Prepare(pod)
+		c.Nominate(p, "n1")
+		if helps, _ := c.Helps(p, []Filter{NodeResourcesFit}, c.RemovePod("x")); helps == ends {
+			t.Errorf("the victim ends: %t, the event helps: %t", ends, helps)
+		}
+		if helps, _ := c.Helps(p, []Filter{NodeResourcesFit}, c.RemovePod("y")); !helps {
+			t.Error("a free node must help")
+		}
+	}
+}

@@ -108,12 +108,30 @@ func (c *Cluster) mayNotPreempt(p *Pod, d Decision) string {
 			return "" // the nominated node can no longer fit: try other nodes
 		}
 	}
-	for _, other := range n.pods {
-		if other.Priority < p.Priority && other.Object.DeletionTimestamp != nil && preempted(other.Object) {
-			return preemptionOngoing
-		}
+	if n.hasVictimOf(p) {
+		return preemptionOngoing
 	}
 	return ""
+}
+
+// hasVictimOf reports whether a pod on the node ends that was preempted, for p or for another pod.
+func (n *Node) hasVictimOf(p *Pod) bool {
+	return slices.ContainsFunc(n.pods, func(o *Pod) bool {
+		return o.Priority < p.Priority && o.Object.DeletionTimestamp != nil && preempted(o.Object)
+	})
+}
+
+// victimsEnd reports whether p preempts nothing now in any case, because its victims end on its nominated node.
+func (c *Cluster) victimsEnd(p *Pod) bool {
+	n := c.Node(p.Object.Status.NominatedNodeName)
+	if n == nil || !n.hasVictimOf(p) || !c.groupOf(p).local() {
+		return false
+	}
+	r := n.refuses(p)
+	if r == nil {
+		r = n.lacksFeatures(p)
+	}
+	return r == nil || r.Curable // if the node can no longer fit, others are tried
 }
 
 func preempted(pod *corev1.Pod) bool {
