@@ -114,7 +114,7 @@ type Manager struct {
 	controllers []controller
 	events      record.EventBroadcaster
 	eventSink   kubernetes.Interface
-	synced      chan struct{} // closed once the watches delivered their first lists and the controllers run
+	synced      chan struct{}
 	vpa         addon
 }
 
@@ -340,6 +340,10 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 func (m *Manager) recorder(component string) record.EventRecorder {
 	return m.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component})
 }
+
+// Synced is closed once the watches delivered their first lists and the controllers run. Programs that measure or
+// compare controllers wait for it.
+func (m *Manager) Synced() <-chan struct{} { return m.synced }
 
 // Run runs the controllers until ctx ends, and returns when all of them have ended.
 func (m *Manager) Run(ctx context.Context) error {
