@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/core/podlife/pull"
+	"carob/internal/core/podstatus"
 )
 
 // A probe result of an earlier instance does not count for the running one (L5.12).
@@ -383,5 +384,32 @@ func TestLostAfterRestartOfAll(t *testing.T) {
 		if s, out = Step(s, in); begins(out, "start/a/1") || begins(out, "start/a/0") {
 			t.Errorf("begins %v", out.Begin)
 		}
+	}
+}
+
+// A pod that the node refuses after a restart of the agent keeps its status until its containers have ended. Its
+// readiness gate, which was closed meanwhile, counts all the same: seed 508355 (L4.54, L7.70).
+func TestGateOfRefusedPod(t *testing.T) {
+	s, in := steady()
+	const gate = "example.com/in-rotation"
+	in.Pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
+	in.Pod.Status.Conditions = []corev1.PodCondition{{Type: gate, Status: corev1.ConditionTrue}}
+	_, out := Step(s, in)
+	if c := podstatus.Condition(out.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
+		t.Fatalf("before the restart: %v", c)
+	}
+	in.Pod.Status = out.Status
+	for i := range in.Pod.Status.Conditions {
+		if c := &in.Pod.Status.Conditions[i]; c.Type == gate {
+			c.Status = corev1.ConditionFalse
+		}
+	}
+	in.Reject = &Rejection{Reason: "OutOfcpu", Message: "too much"}
+	_, out = Step(State{}, in)
+	if out.Status.Phase != corev1.PodRunning {
+		t.Fatalf("the pod is %s", out.Status.Phase)
+	}
+	if c := podstatus.Condition(out.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionFalse {
+		t.Errorf("its gate is closed: %v", c)
 	}
 }

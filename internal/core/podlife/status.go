@@ -68,7 +68,11 @@ func (m *machine) rejectedStatus() corev1.PodStatus {
 		}
 	}
 	for i := range m.s.Last.Conditions {
-		if c := &m.s.Last.Conditions[i]; held && podstatus.OwnCondition(c.Type) {
+		switch c := &m.s.Last.Conditions[i]; {
+		case !held || !podstatus.OwnCondition(c.Type):
+		case c.Type == corev1.PodReady: // the readiness gates are conditions of other writers
+			list = append(list, m.stamped(m.podReady(m.containersReady(&m.s.Last))))
+		default:
 			list = append(list, *c)
 		}
 	}
