@@ -24,6 +24,7 @@ import (
 type request struct {
 	name, method, path, body, differs, until string
 	text                                     bool
+	allocates                                bool // the answer has addresses, ports, or names that the server chooses
 	header                                   [][2]string
 	ignore                                   []string
 	keep                                     [][2]string

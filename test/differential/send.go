@@ -141,6 +141,9 @@ func (s *side) send(ctx context.Context, r request) answer {
 		}
 	}
 	for i, v := range a.values {
+		if r.allocates {
+			v = allocated(v)
+		}
 		a.values[i] = mark("", v)
 	}
 	a.raw = []byte(plain(string(a.raw)))
