@@ -579,14 +579,18 @@ func TestNobodyWakesTheLoop(t *testing.T) {
 			s.run(ctx, fake.NewSimpleClientset())
 		}()
 		time.Sleep(time.Hour)
-		change(s, apiService("v1", "g", 1, 1))
 		b := &backend{code: http.StatusOK, body: resources}
+		s.mu.Lock() // as change does it, but the backend is there before the first look
+		s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}] = newRemote(s.cfg, apiService("v1", "g", 1, 1), nil)
 		put(s, "v1", "g", b)
+		s.mu.Unlock()
+		s.signal()
 		time.Sleep(10 * time.Minute)
 		if n := b.looks(); n < 20 || n > 21 {
 			t.Errorf("%d looks in ten minutes", n)
 		}
 		s.Changed("v1.g", nil)
+		synctest.Wait() // a look may have begun at the same moment
 		before := b.looks()
 		time.Sleep(time.Hour)
 		if b.looks() != before {
