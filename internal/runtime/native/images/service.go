@@ -90,7 +90,7 @@ func (s *Store) Tag(ctx context.Context, ref, name string) (string, error) {
 func (s *Store) Untag(ctx context.Context, ref string) (bool, error) {
 	name, err := normalize(ref)
 	if err != nil || strings.Contains(name, "@") {
-		return false, nil // RemoveImage finds the image that is meant
+		return false, nil //nolint:nilerr // an ID or a digest is no name: RemoveImage finds the image that is meant
 	}
 	ctx = inNamespace(ctx)
 	if done, err := s.untag(ctx, name); err != nil || !done {
