@@ -112,6 +112,19 @@ func testAnswers(t *testing.T, r *running) {
 		"spec": object{"suspend": true,
 			"template": object{"spec": object{"restartPolicy": "Never",
 				"containers": []object{{"name": "a", "image": "b"}}}}}})
+	// Labels that the template has given to the job get the job's own labels, too; those of the user do not.
+	for _, own := range []bool{false, true} {
+		job := object{"apiVersion": "batch/v1", "kind": "Job", "metadata": object{"name": "labels"},
+			"spec": object{"template": object{"metadata": object{"labels": object{"a": "b"}},
+				"spec": object{"restartPolicy": "Never", "containers": []object{{"name": "a", "image": "b"}}}}}}
+		if own {
+			job["metadata"].(object)["labels"] = object{"a": "b"}
+		}
+		_, d = send("POST", jobs+"?dryRun=All", job)
+		if labels := d["metadata"].(object)["labels"].(object); len(labels) == 1 != own {
+			t.Errorf("labels of a job whose user sets them, %t: %v", own, labels)
+		}
+	}
 	send("DELETE", jobs+"/kept", object{})
 	if !strings.Contains(strings.Join(warnings, "\n"), "child pods are preserved") {
 		t.Errorf("the deletion of a job without a policy warns of %q", warnings)

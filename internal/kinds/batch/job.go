@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -92,23 +93,24 @@ func jobs() *registry.Resource {
 func prepareJob(_ context.Context, obj runtime.Object) {
 	j := obj.(*batchv1.Job)
 	j.Spec.Scheduling = nil
-	own := !maps.Equal(j.Labels, j.Spec.Template.Labels)
+	defaulted := reflect.ValueOf(j.Labels).UnsafePointer() == reflect.ValueOf(j.Spec.Template.Labels).UnsafePointer()
 	if ptr.Deref(j.Spec.ManualSelector, false) {
 		return
 	}
-	if j.Spec.Template.Labels == nil {
-		j.Spec.Template.Labels = map[string]string{}
+	labels := maps.Clone(j.Spec.Template.Labels)
+	if labels == nil {
+		labels = map[string]string{}
 	}
 	for key, value := range map[string]string{
 		batchv1.ControllerUidLabel: string(j.UID), "controller-uid": string(j.UID),
 		batchv1.JobNameLabel: j.Name, "job-name": j.Name,
 	} {
-		if _, ok := j.Spec.Template.Labels[key]; !ok {
-			j.Spec.Template.Labels[key] = value
+		if _, ok := labels[key]; !ok {
+			labels[key] = value
 		}
 	}
-	if !own && j.Labels != nil { // shared with the template, so the labels are added to both
-		j.Labels = maps.Clone(j.Spec.Template.Labels)
+	if j.Spec.Template.Labels = labels; defaulted && j.Labels != nil {
+		j.Labels = maps.Clone(labels)
 	}
 	if j.Spec.Selector == nil {
 		j.Spec.Selector = &metav1.LabelSelector{}

@@ -1,7 +1,6 @@
 package batch
 
 import (
-	"maps"
 	"math"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -33,7 +32,7 @@ func defaultJob(j *batchv1.Job) {
 	defaulting.OrNew(&s.PodReplacementPolicy, replacement)
 	defaulting.OrNew(&s.ManualSelector, false)
 	if len(j.Labels) == 0 && len(s.Template.Labels) > 0 {
-		j.Labels = maps.Clone(s.Template.Labels)
+		j.Labels = s.Template.Labels // the same map: prepareJob adds labels to both, as upstream does
 	}
 	defaultJobTemplateSpec(s)
 }
