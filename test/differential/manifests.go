@@ -35,7 +35,8 @@ type resource struct {
 	namespaced bool
 }
 
-// readManifests reads all files of YAML and JSON below folders. Templates, and what else cannot be parsed, are left out.
+// readManifests reads all files of YAML and JSON below folders. Templates, and what else cannot be parsed, are left
+// out.
 func readManifests(dirs []string) (*manifests, error) {
 	m := &manifests{kinds: map[string]resource{}}
 	seen := map[string]bool{}
@@ -86,8 +87,8 @@ func readObjects(name string) (out []map[string]any) {
 		items, _ := o["items"].([]any)
 		for _, v := range append(items, o) {
 			o, _ := v.(map[string]any)
-			if _, ok := o["metadata"].(map[string]any); ok && stringOf(o, "apiVersion") != "" && stringOf(o, "kind") != "" &&
-				stringOf(o, "kind") != "List" {
+			_, ok := o["metadata"].(map[string]any)
+			if kind := stringOf(o, "kind"); ok && stringOf(o, "apiVersion") != "" && kind != "" && kind != "List" {
 				out = append(out, o)
 			}
 		}
