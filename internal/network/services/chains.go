@@ -149,7 +149,8 @@ func join(parts ...[]expr.Any) []expr.Any { return slices.Concat(parts...) }
 //	guard-…     prerouting, output          sources of a balancer's address → sources
 //	nat-…       prerouting, output          → services: VIPs, then → node-ports; both → pick-N-T,
 //	                                        inside-N-T, pick-first
-//	filter-…    input, forward, output      new connections without DNAT → refuse, refuse-node-ports
+//	filter-…    input, forward, output      new connections without DNAT → refuse, refuse-node-ports, which
+//	                                        drop packets, or → reject-chain
 //	postrouting                             what is marked, and hairpin connections: masquerade
 func (c codec) chains(n core.Node) []nft.Chain {
 	base := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio nftables.ChainPriority,
@@ -162,14 +163,14 @@ func (c codec) chains(n core.Node) []nft.Chain {
 	refuse := join(isNew(), noDNAT(), to("refuse"))
 	refused := func(w where) [][]expr.Any {
 		return [][]expr.Any{
-			join(w.key, rule{in(core.Reject.String() + w.sets), verdict(expr.VerdictGoto, "tell")}),
+			join(w.key, rule{in(core.Reject.String() + w.sets), verdict(expr.VerdictGoto, chainReject)}),
 			join(w.key, rule{in(core.Drop.String() + w.sets), verdict(expr.VerdictDrop, "")}),
 		}
 	}
 	return []nft.Chain{
-		{Name: "tell", Rules: c.reject()},
+		{Name: chainReject, Rules: c.reject()},
 		{Name: "refuse", Rules: append(refused(vip),
-			join(rule{c.destination(0), in(core.ClusterIPs.String()), verdict(expr.VerdictGoto, "tell")}))},
+			join(rule{c.destination(0), in(core.ClusterIPs.String()), verdict(expr.VerdictGoto, chainReject)}))},
 		{Name: "refuse-node-ports", Rules: refused(nodePort)},
 		{Name: "allow-sources", Rules: [][]expr.Any{
 			join(vip.key, rule{c.source(c.words() + 2), in(core.Sources.String()), verdict(expr.VerdictReturn, "")}),
@@ -191,7 +192,10 @@ func (c codec) chains(n core.Node) []nft.Chain {
 	}
 }
 
-// reject notifies the client: TCP by a reset, other protocols by ICMP.
+// chainReject refuses a connection and notifies the client. Its name is kube-proxy's: `reject` is a keyword of nft.
+const chainReject = "reject-chain"
+
+// reject are the rules of chainReject: TCP is answered by a reset, other protocols by ICMP.
 func (c codec) reject() [][]expr.Any {
 	const portUnreachable, portUnreachable6 = 3, 4 // codes of ICMP and ICMPv6
 	code := uint8(portUnreachable)
