@@ -391,9 +391,7 @@ func (w *world) end() int32 {
 
 func (w *world) quietStep() {
 	w.Now = w.Now.Add(5 * time.Second)
-	for _, watch := range w.caches.Watches() {
-		watch.CatchUp()
-	}
+	w.caches.CatchUp()
 	w.node()
 	w.turn()
 }

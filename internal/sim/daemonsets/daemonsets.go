@@ -242,31 +242,14 @@ func (w *world) kubelets() {
 // Only its watches and its requested time call the controller.
 func (w *world) rest() {
 	w.Faultless, w.breaks = true, 20
-	for last := w.Now.Add(12 * time.Hour); ; {
-		before := w.Writes()
-		for _, watch := range w.caches.Watches() {
-			watch.CatchUp()
-		}
+	w.Rest(Ends, 12*time.Hour, func() {
+		w.caches.CatchUp()
 		w.turn()
 		w.kubelets()
-		switch {
-		case w.Now.After(last):
-			fakeapi.Break(Ends, "the writes do not end")
-		case w.Writes() > before || w.c.dirty:
-			w.Now = w.Now.Add(time.Second)
-		case !w.c.due.IsZero():
-			w.Now = w.c.due
-		default:
-			w.checkEnd()
-			w.Now = w.Now.Add(24 * time.Hour)
-			for range 3 {
-				w.c.sets.List()
-				w.turn()
-			}
-			if w.Writes() > before {
-				fakeapi.Break(Ends, "something is written after the end")
-			}
-			return
-		}
-	}
+	}, func() (soon bool, due time.Time) { return w.c.Due() })
+	w.checkEnd()
+	w.Quiet(Ends, func() {
+		w.c.sets.List()
+		w.turn()
+	})
 }

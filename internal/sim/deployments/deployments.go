@@ -217,25 +217,14 @@ func (w *world) rest() {
 			d.Generation++
 		}
 	})
-	for last := w.Now.Add(2 * time.Hour); ; {
-		before := w.Writes()
-		for _, watch := range w.caches.Watches() {
-			watch.CatchUp()
-		}
+	w.Rest(Ends, 2*time.Hour, func() {
+		w.caches.CatchUp()
 		w.turn(true, true)
 		w.node()
-		soon, due := w.rollouts.Due()
+	}, func() (soon bool, due time.Time) {
+		soon, due = w.rollouts.Due()
 		again, other := w.counts.Due()
-		switch due = workload.Earlier(due, other); {
-		case w.Now.After(last):
-			fakeapi.Break(Ends, "the writes never end")
-		case w.Writes() > before || soon || again:
-			w.Now = w.Now.Add(time.Second)
-		case !due.IsZero():
-			w.Now = due
-		default:
-			w.checkEnd()
-			return
-		}
-	}
+		return soon || again, workload.Earlier(due, other)
+	})
+	w.checkEnd()
 }

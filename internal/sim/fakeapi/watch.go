@@ -45,6 +45,13 @@ func NewCaches(a *API) *Caches { return &Caches{api: a, byType: map[reflect.Type
 // Watches returns all watches, in the order in which they began.
 func (c *Caches) Watches() []*Watch { return c.watches }
 
+// CatchUp delivers what all watches have not delivered yet.
+func (c *Caches) CatchUp() {
+	for _, w := range c.watches {
+		w.CatchUp()
+	}
+}
+
 // Shared returns the watch of a type, and calls changed for each later event.
 func Shared[T Object](c *Caches, changed func()) *Watch {
 	t := reflect.TypeFor[T]()

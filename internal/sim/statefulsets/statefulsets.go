@@ -180,11 +180,8 @@ func (w *world) rest() {
 			s.Spec.UpdateStrategy.RollingUpdate.Partition = new(int32(0))
 		}
 	})
-	for last := w.Now.Add(2 * time.Hour); ; {
-		before := w.Writes()
-		for _, watch := range w.caches.Watches() {
-			watch.CatchUp()
-		}
+	w.Rest(Ends, 2*time.Hour, func() {
+		w.caches.CatchUp()
 		w.turn()
 		w.kubelets()
 		for _, p := range fakeapi.All[*corev1.Pod](w.API) {
@@ -192,24 +189,10 @@ func (w *world) rest() {
 				w.Delete(p.UID, 30)
 			}
 		}
-		switch {
-		case w.Now.After(last):
-			fakeapi.Break(Ends, "the writes do not end")
-		case w.Writes() > before || w.c.dirty:
-			w.Now = w.Now.Add(time.Second)
-		case !w.c.due.IsZero():
-			w.Now = w.c.due
-		default:
-			w.checkEnd()
-			w.Now = w.Now.Add(24 * time.Hour)
-			for range 3 {
-				w.c.sets.List()
-				w.turn()
-			}
-			if w.Writes() > before {
-				fakeapi.Break(Ends, "something is written after the end")
-			}
-			return
-		}
-	}
+	}, func() (soon bool, due time.Time) { return w.c.Due() })
+	w.checkEnd()
+	w.Quiet(Ends, func() {
+		w.c.sets.List()
+		w.turn()
+	})
 }
