@@ -280,6 +280,12 @@ func OnChildren(children, owners *source.Watch, kind string, selects func(owner 
 	})
 }
 
+// Selects reports whether a selector of an owner matches labels; one that is not valid matches nothing.
+func Selects(selector *metav1.LabelSelector, l labels.Set) bool {
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && s.Matches(l)
+}
+
 func wakeOwner(owners *source.Watch, kind, namespace string, ref *metav1.OwnerReference, wake func(key string)) {
 	if ref.Kind != kind {
 		return

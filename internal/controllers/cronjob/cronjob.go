@@ -37,11 +37,12 @@ type Controller struct {
 	cronJobs, jobs *source.Watch
 	fresh          *freshness.Tracker
 
-	mu sync.Mutex
 	// unclear holds the keys whose status may have been stored although the request failed. Before
 	// the next plan for them, the stored one is read: the watch of Jobs may be ahead and show the
 	// deletion of a Job that only that status lists.
-	unclear map[string]bool
+	unclear reconciler.Keys
+
+	mu sync.Mutex
 	// unsure holds the keys, and the names of Jobs that may have been created although the request
 	// failed. Before the next plan for them, the Job is requested: the watch may show it late, and
 	// until then a Job that Forbid and Replace count would be missing.
@@ -50,8 +51,7 @@ type Controller struct {
 
 // New returns a controller; jobs are indexed ByController.
 func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, jobs *source.Watch) (*Controller, error) {
-	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unclear: map[string]bool{},
-		unsure: map[string]string{}}
+	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unsure: map[string]string{}}
 	c.Reconciler = reconciler.New("cronjob", 5, c.reconcile)
 	var err error
 	if c.fresh, err = freshness.New(c.Add, cronJobs, jobs); err != nil {
@@ -135,14 +135,14 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	cj := source.Get[*batchv1.CronJob](c.cronJobs, key)
 	if cj == nil {
-		c.setUnclear(key, false)
+		c.unclear.Put(key, false)
 		c.setUnsure(key, "")
 		return 0, nil
 	}
 	if behind, err := c.lookForJob(ctx, key, cj); behind || err != nil {
 		return 0, err
 	}
-	if c.isUnclear(key) {
+	if c.unclear.Has(key) {
 		stored, err := c.client.BatchV1().CronJobs(cj.Namespace).Get(ctx, cj.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -152,7 +152,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		default:
 			c.fresh.Wrote(key, c.cronJobs, stored)
 		}
-		c.setUnclear(key, false)
+		c.unclear.Put(key, false)
 		if !c.fresh.Fresh(key) {
 			return 0, nil
 		}
@@ -204,22 +204,6 @@ func (c *Controller) setUnsure(key, job string) {
 	}
 }
 
-func (c *Controller) isUnclear(key string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unclear[key]
-}
-
-func (c *Controller) setUnclear(key string, is bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if is {
-		c.unclear[key] = true
-	} else {
-		delete(c.unclear, key)
-	}
-}
-
 // turn does all actions that are possible now, and applies their effects to the input.
 type turn struct {
 	*Controller
@@ -242,7 +226,7 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 			if err == nil {
 				return 0, true, nil // a newer version is stored, whose event queues the key
 			}
-			t.setUnclear(t.key, !children.Refused(err))
+			t.unclear.Put(t.key, !children.Refused(err))
 			return 0, true, fmt.Errorf("update the status of CronJob %s: %w", t.key, err)
 		}
 		t.fresh.Wrote(t.key, t.cronJobs, stored)

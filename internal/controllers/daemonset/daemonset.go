@@ -72,11 +72,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches) (*
 
 func selects(owner metav1.Object, l labels.Set) bool {
 	set, ok := owner.(*appsv1.DaemonSet)
-	if !ok {
-		return false
-	}
-	s, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
-	return err == nil && s.Matches(l)
+	return ok && children.Selects(set.Spec.Selector, l)
 }
 
 // nodeChanged queues the sets for which a node becomes eligible or stops being so, and those that have a pod on a
@@ -206,7 +202,7 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 		failed = t.do(ctx, &plan, hash)
 	}
 	if failed == nil {
-		failed = t.forget(ctx, daemonset.Excess(t.set, old, pods))
+		failed = t.keeper.DeleteRevisions(ctx, t.owner, t.Revisions, daemonset.Excess(t.set, old, pods))
 	}
 	err = errors.Join(failed, t.store(ctx, &plan.Status))
 	if plan.Again.IsZero() {

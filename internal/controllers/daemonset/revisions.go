@@ -24,14 +24,10 @@ import (
 // revisions (W4.60a, W4.60b). It relabels pods with the hash of a duplicate.
 func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*corev1.Pod) (hash string,
 	old []*appsv1.ControllerRevision, err error) {
-	api := t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace)
 	claims := workload.Claim(t.owner.Owner, selector, source.Candidates[*appsv1.ControllerRevision](t.Revisions, t.set),
 		nil)
 	revisions, err := children.Settle(ctx, t.keeper, t.owner, claims,
-		children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
-			Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
-				return api.Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-			}})
+		t.keeper.RevisionChange(t.set.Namespace, t.Revisions, t.live))
 	if err != nil {
 		return "", nil, err
 	}
@@ -60,7 +56,7 @@ func (t turn) revise(ctx context.Context, selector labels.Selector, pods []*core
 			return "", nil, err
 		}
 	}
-	if err := t.forget(ctx, r.Duplicates); err != nil {
+	if err := t.keeper.DeleteRevisions(ctx, t.owner, t.Revisions, r.Duplicates); err != nil {
 		return "", nil, err
 	}
 	if len(r.Relabel) > 0 {
@@ -140,18 +136,5 @@ func (t turn) relabel(ctx context.Context, pod *corev1.Pod, hash string) error {
 		return fmt.Errorf("relabel pod %s: %w", pod.Name, err)
 	}
 	t.keeper.Fresh.Wrote(t.owner.Key, t.Pods, patched)
-	return nil
-}
-
-// forget deletes revisions.
-func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
-	for _, r := range revisions {
-		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name,
-			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete revision %s: %w", r.Name, err)
-		}
-		t.keeper.Fresh.Deleted(t.owner.Key, t.Revisions, r)
-	}
 	return nil
 }

@@ -94,11 +94,7 @@ func (c *Controller) Run(ctx context.Context) {
 
 func selects(owner metav1.Object, l labels.Set) bool {
 	j, ok := owner.(*batchv1.Job)
-	if !ok || j.DeletionTimestamp != nil || job.Finished(j) {
-		return false
-	}
-	s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
-	return err == nil && s.Matches(l)
+	return ok && j.DeletionTimestamp == nil && !job.Finished(j) && children.Selects(j.Spec.Selector, l)
 }
 
 func (c *Controller) jobChanged(before, after metav1.Object) {

@@ -44,11 +44,12 @@ type Controller struct {
 	fresh  *freshness.Tracker
 	first  *reconciler.First // something to do
 
-	mu    sync.Mutex
-	users map[string]map[string]bool // names of the pods that refer to a claim or template, by claim/… or template/…
 	// unclear holds the keys of pods for which a claim may have been created although the request
 	// failed.
-	unclear map[string]bool
+	unclear reconciler.Keys
+
+	mu    sync.Mutex
+	users map[string]map[string]bool // names of the pods that refer to a claim or template, by claim/… or template/…
 }
 
 // Readers notifies the controller of the first claim; an inventory implements it.
@@ -57,7 +58,7 @@ type Readers interface{ AddReader(r inventory.Reader) }
 // New returns a controller.
 func New(client kubernetes.Interface, events record.EventRecorder, readers Readers, in Watches) (*Controller, error) {
 	c := &Controller{client: client, events: events, in: in, first: reconciler.NewFirst(),
-		users: map[string]map[string]bool{}, unclear: map[string]bool{}}
+		users: map[string]map[string]bool{}}
 	c.loop = reconciler.New("resource_claim", 4, c.reconcile)
 	// a claim that no pod uses may have to be released
 	readers.AddReader(inventory.Notify(c.first.Seen, resourcev1.Resource("resourceclaims")))

@@ -24,7 +24,7 @@ const fieldManager = "ResourceClaimController"
 // claims for a pod that was bound without the scheduler.
 func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) error {
 	if pod == nil {
-		c.setUnclear(key, false)
+		c.unclear.Put(key, false)
 		return nil
 	}
 	in := podclaims.Input{Pod: pod, Claims: map[string]*resourcev1.ResourceClaim{},
@@ -45,20 +45,20 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 		}
 	}
 	plan := podclaims.ForPod(in)
-	if len(plan.Create) > 0 && c.isUnclear(key) {
+	if len(plan.Create) > 0 && c.unclear.Has(key) {
 		if err := c.lookFor(ctx, key, pod, in.Claims); err != nil {
 			return err
 		}
 		plan = podclaims.ForPod(in)
 	}
-	c.setUnclear(key, false)
+	c.unclear.Put(key, false)
 	names := map[string]string{}
 	maps.Copy(names, plan.Found)
 	for _, n := range plan.Create {
 		made, err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Create(ctx, n.Claim, metav1.CreateOptions{})
 		measure(n.Claim, err)
 		if err != nil {
-			c.setUnclear(key, !children.Refused(err))
+			c.unclear.Put(key, !children.Refused(err))
 			plan.Failed, plan.Err = n.Entry, fmt.Errorf("create ResourceClaim %s: %w", n.Claim.Name, err)
 			break
 		}
@@ -83,22 +83,6 @@ func (c *Controller) provide(ctx context.Context, key string, pod *corev1.Pod) e
 		}
 	}
 	return nil
-}
-
-func (c *Controller) isUnclear(key string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unclear[key]
-}
-
-func (c *Controller) setUnclear(key string, is bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if is {
-		c.unclear[key] = true
-	} else {
-		delete(c.unclear, key)
-	}
 }
 
 // lookFor adds the claims that the API has for a pod: the watch may not show one whose response was lost.

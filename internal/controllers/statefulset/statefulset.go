@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
@@ -71,11 +70,7 @@ func New(client kubernetes.Interface, events record.EventRecorder, w Watches,
 
 func selects(owner metav1.Object, l labels.Set) bool {
 	set, ok := owner.(*appsv1.StatefulSet)
-	if !ok {
-		return false
-	}
-	s, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
-	return err == nil && s.Matches(l)
+	return ok && children.Selects(set.Spec.Selector, l)
 }
 
 // claimChanged queues the set when a claim is deleted that one of its pods may wait for (W3.42,
@@ -156,7 +151,8 @@ func (t turn) run(ctx context.Context, selector labels.Selector) (time.Duration,
 	deleted, failed := t.do(ctx, &plan)
 	status := plan.Status(deleted)
 	err = errors.Join(failed, t.store(ctx, &status),
-		t.forget(ctx, statefulset.Excess(t.set, revisions, in.Current, in.Update, pods)))
+		t.keeper.DeleteRevisions(ctx, t.owner, t.Revisions,
+			statefulset.Excess(t.set, revisions, in.Current, in.Update, pods)))
 	if plan.Again.IsZero() {
 		return 0, err
 	}
@@ -180,11 +176,7 @@ func (t turn) revisions(ctx context.Context, selector labels.Selector) ([]*appsv
 		nil)
 	claims.Release = nil
 	return children.Settle(ctx, t.keeper, t.owner, claims,
-		children.Change[*appsv1.ControllerRevision]{Watch: t.Revisions, Live: t.live,
-			Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ControllerRevision, error) {
-				return t.keeper.Client.AppsV1().ControllerRevisions(t.set.Namespace).Patch(ctx, name,
-					types.StrategicMergePatchType, patch, metav1.PatchOptions{})
-			}})
+		t.keeper.RevisionChange(t.set.Namespace, t.Revisions, t.live))
 }
 
 // update returns the stored update revision, after creating or changing it if necessary (W3.22, W3.23).
@@ -247,19 +239,6 @@ func (t turn) store(ctx context.Context, status *appsv1.StatefulSetStatus) error
 		return fmt.Errorf("store the status of StatefulSet %s: %w", t.owner.Key, err)
 	}
 	t.keeper.Fresh.Wrote(t.owner.Key, t.Sets, stored)
-	return nil
-}
-
-// forget deletes revisions beyond the history limit.
-func (t turn) forget(ctx context.Context, revisions []*appsv1.ControllerRevision) error {
-	for _, r := range revisions {
-		err := t.keeper.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name,
-			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete revision %s: %w", r.Name, err)
-		}
-		t.keeper.Fresh.Deleted(t.owner.Key, t.Revisions, r)
-	}
 	return nil
 }
 
