@@ -190,7 +190,8 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		defer cancel()
 		ctx = timed
 	}
-	if s := of.served.Load(); s != nil {
+	if s := of.use(); s != nil {
+		defer s.used()
 		x.infer(ctx, w, s)
 		return
 	}

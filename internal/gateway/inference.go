@@ -108,6 +108,23 @@ func samePicker(a, b *gatewayplan.PoolPicker) bool {
 		(a.TLS == nil || *a.TLS == *b.TLS)
 }
 
+// use returns how the pool is served now; nil: by no picker. The picker stays connected until used is called.
+func (p *pool) use() *served {
+	for {
+		s := p.served.Load()
+		if s == nil || s.client == nil || s.client.Begin() || s == p.served.Load() {
+			return s
+		}
+		s.client.End() // it has just been replaced
+	}
+}
+
+func (s *served) used() {
+	if s.client != nil {
+		s.client.End()
+	}
+}
+
 // close ends the parts that the next one does not use.
 func (s *served) close(next *served) {
 	if s == nil {

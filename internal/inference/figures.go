@@ -1,6 +1,7 @@
 package inference
 
 import (
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -188,6 +189,18 @@ func (f *figures) scrapeFailed(pool types.NamespacedName) {
 	f.failures.WithLabelValues(pool.Name).Inc()
 }
 
+// errorCode is the label of a failed request. Servers, and gateways that call the picker, choose the status: each that
+// no standard has would be a series for each model.
+func errorCode(status int) string {
+	switch {
+	case status < 400:
+		return "502"
+	case http.StatusText(status) == "":
+		return "other"
+	}
+	return strconv.Itoa(status)
+}
+
 func (f *figures) ended(k *Pick, r *Result, now time.Time) {
 	s := k.series
 	if s == nil { // decided was not called: the client left when the request was released
@@ -197,11 +210,7 @@ func (f *figures) ended(k *Pick, r *Result, now time.Time) {
 	took := now.Sub(k.request.Received)
 	s.seconds.get().Observe(took.Seconds())
 	if r.Outcome == routing.Failed || r.Status >= 400 {
-		code := "502"
-		if r.Status >= 400 {
-			code = strconv.Itoa(r.Status)
-		}
-		f.errors.WithLabelValues(s.model, s.target, code).Inc()
+		f.errors.WithLabelValues(s.model, s.target, errorCode(r.Status)).Inc()
 	}
 	if r.AnswerBytes > 0 {
 		s.answers.get().Observe(float64(r.AnswerBytes))

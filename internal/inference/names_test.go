@@ -74,6 +74,37 @@ func TestSeries(t *testing.T) {
 	}
 }
 
+// Whatever status a server, or a gateway that calls the picker, claims: errors of a model have few series.
+func TestSeriesOfErrors(t *testing.T) {
+	f := newFigures()
+	k := &Pick{request: &routing.Request{Model: "errors"}, series: f.of(&routing.Request{Model: "errors"})}
+	for status := range 100_000 {
+		f.ended(k, &Result{Outcome: routing.Failed, Status: status - 1000}, time.Now())
+	}
+	all, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := map[string]float64{}
+	for _, m := range all {
+		if m.GetName() != "inference_objective_request_error_total" {
+			continue
+		}
+		for _, s := range m.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range s.GetLabel() {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if labels["model_name"] == "errors" {
+				codes[labels["error_code"]] += s.GetCounter().GetValue()
+			}
+		}
+	}
+	if len(codes) > 64 || codes["429"] != 1 || codes["other"] < 90_000 || codes["502"] < 1000 {
+		t.Errorf("%d codes: %v", len(codes), codes)
+	}
+}
+
 // Pods that come and go leave no series behind, and models that clients make up cannot multiply those of pods.
 func TestSeriesOfPods(t *testing.T) {
 	f := newFigures()

@@ -57,6 +57,10 @@ type Client struct {
 	patience time.Duration
 	reserve  func(n int64) bool
 	probes   probes
+
+	mu     sync.Mutex
+	users  int
+	closed bool
 }
 
 // New makes a client. dial connects to any server of the picker; secure is nil for a connection without TLS. reserve
@@ -84,8 +88,31 @@ func newClient(conn *grpc.ClientConn, reserve func(n int64) bool) *Client {
 	return c
 }
 
-// Close ends the connections.
-func (c *Client) Close() { _ = c.conn.Close() }
+// Begin notes a user of the client: a request whose stream goes on after a Close. false: it is closed already.
+func (c *Client) Begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users++
+	return !c.closed
+}
+
+// End notes that a user of the client has ended.
+func (c *Client) End() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users--; c.users == 0 && c.closed {
+		_ = c.conn.Close()
+	}
+}
+
+// Close ends the connections when their last user has ended: responses go on through a picker that has been replaced.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed = true; c.users == 0 {
+		_ = c.conn.Close()
+	}
+}
 
 // Picked is the decision of a picker. Body is nil if the body stays unchanged.
 type Picked struct {
