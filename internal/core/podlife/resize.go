@@ -308,12 +308,9 @@ func (m *machine) resizeConditions() []corev1.PodCondition {
 // recoverResize rebuilds the allocation of the pod from its status. A resize that was in
 // progress starts over.
 func recoverResize(pod *corev1.Pod, state *State) resizing {
-	r := resizing{Known: true, Generation: -1, Granted: pod.Generation}
-	progress := podstatus.Condition(pod.Status.Conditions, corev1.PodResizeInProgress)
-	current := progress != nil && progress.ObservedGeneration == pod.Generation // the whole spec was admitted
-	r.Allocated = allocation.Recover(pod, current)
-	if progress != nil {
-		r.Granted = progress.ObservedGeneration
+	r := resizing{Known: true, Generation: -1}
+	r.Allocated, r.Granted = recoverAllocation(pod)
+	if progress := podstatus.Condition(pod.Status.Conditions, corev1.PodResizeInProgress); progress != nil {
 		r.Stage, r.Since = resizeWiden, progress.LastTransitionTime.Time
 		recoverChanges(pod, state, &r.Allocated)
 	}
@@ -325,6 +322,37 @@ func recoverResize(pod *corev1.Pod, state *State) resizing {
 		}
 	}
 	return r
+}
+
+// recoverAllocation finds in the status of a pod what the node has granted it, and the generation that was granted: an
+// earlier one if the spec requests other resources.
+func recoverAllocation(pod *corev1.Pod) (allocation.Pod, int64) {
+	progress := podstatus.Condition(pod.Status.Conditions, corev1.PodResizeInProgress)
+	current := progress != nil && progress.ObservedGeneration == pod.Generation // the whole spec was admitted
+	a := allocation.Recover(pod, current)
+	switch {
+	case progress != nil:
+		return a, progress.ObservedGeneration
+	case a.Covers(pod):
+		return a, pod.Generation
+	}
+	return a, pod.Generation - 1
+}
+
+// RecoverAllocated returns the pod as the node ran it before the agent was restarted, which is Output.Allocated of its
+// first Step: the node admits it again with these resources, not with those of a resize that was deferred, or requested
+// while the agent was away (L3.10).
+func RecoverAllocated(pod *corev1.Pod) *corev1.Pod {
+	if len(pod.Status.ContainerStatuses)+len(pod.Status.InitContainerStatuses) == 0 {
+		return pod
+	}
+	a, generation := recoverAllocation(pod)
+	if a.Covers(pod) {
+		return pod
+	}
+	p := a.Apply(pod)
+	p.Generation = generation
+	return p
 }
 
 // recoverChanges records which running containers do not have their allocated resources.

@@ -419,7 +419,8 @@ func (m *Manager) place(e *entry) (*podlife.Hold, *podlife.Rejection) {
 	if waits := among(staying, e.victims); len(waits) > 0 {
 		return holdFor("preemption", waits, e.hold.Why), nil // not all have ended; a new decision could choose others
 	}
-	v := m.cfg.Admit(e.pod, staying)
+	pod := podlife.RecoverAllocated(e.pod) // a pod that runs already is admitted with what it has
+	v := m.cfg.Admit(pod, staying)
 	switch {
 	case v.Rejection != nil && len(v.Victims) > 0:
 		e.victims = nil
@@ -432,14 +433,14 @@ func (m *Manager) place(e *entry) (*podlife.Hold, *podlife.Rejection) {
 		return nil, v.Rejection
 	}
 	if len(leaving) > 0 {
-		if v = m.cfg.Admit(e.pod, append(staying, leaving...)); v.Rejection != nil {
+		if v = m.cfg.Admit(pod, append(staying, leaving...)); v.Rejection != nil {
 			return holdFor("room", leaving, v.Rejection.Message), nil
 		}
 	}
 	if m.cfg.Pin == nil {
 		return nil, nil
 	}
-	r := m.cfg.Pin(e.pod)
+	r := m.cfg.Pin(pod)
 	if r != nil && len(leaving) > 0 {
 		return holdFor("room", leaving, r.Message), nil
 	}
@@ -519,7 +520,7 @@ func (e *entry) runs() *corev1.Pod {
 	if runs != nil {
 		return runs
 	}
-	return e.pod
+	return podlife.RecoverAllocated(e.pod)
 }
 
 // startOwner gives the entry an owner, with m.mu held.

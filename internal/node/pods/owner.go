@@ -84,7 +84,7 @@ type nodeRoom interface {
 
 func newOwner(cfg *Config, room nodeRoom, e *entry) *owner {
 	return &owner{
-		cfg: cfg, room: room, pod: e.pod, runs: e.pod, gone: e.gone, stale: true,
+		cfg: cfg, room: room, pod: e.pod, runs: podlife.RecoverAllocated(e.pod), gone: e.gone, stale: true,
 		flights: map[podlife.Key]context.CancelFunc{},
 		box:     mailbox{wake: make(chan struct{}, 1), pod: e.pod, gone: e.gone, hold: e.hold, rejected: e.rejected},
 		log:     newTimeline(cfg.Journal), published: e.published,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -47,6 +48,45 @@ func TestRoomAfterRestart(t *testing.T) {
 		w.Orphan(pod("old", 2)) // the runtime is listed once more
 		w.end("old")
 		w.are("a runs; b runs; old is gone")
+	})
+}
+
+// After a restart, a running pod is admitted with what the node had granted it: one whose resize was deferred, or whose
+// spec changed while the agent was away, is not refused, and takes no more room from others (L3.10).
+func TestResizedPodAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cpus := func(n int64) corev1.ResourceList {
+			return corev1.ResourceList{corev1.ResourceCPU: *resource.NewQuantity(n, resource.DecimalSI)}
+		}
+		running := func(name string, requests, granted int64) *corev1.Pod {
+			p := pod(name, 0)
+			p.Generation = 2
+			p.Spec.Containers = []corev1.Container{{Name: "c",
+				Resources: corev1.ResourceRequirements{Requests: cpus(requests)}}}
+			p.Status.Phase, p.Status.ObservedGeneration = corev1.PodRunning, 1
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: cpus(granted),
+				Resources: &corev1.ResourceRequirements{Requests: cpus(granted)}}}
+			return p
+		}
+		w := newWorld(t, 3)
+		var recovered *corev1.Pod
+		w.cfg.Machine.Recover = func(p *corev1.Pod, _ podlife.Observed) podlife.State {
+			if p.Name == "deferred" {
+				recovered = p
+			}
+			return podlife.State{Last: *p.Status.DeepCopy()}
+		}
+		deferred := running("deferred", 4, 1)
+		deferred.Status.ObservedGeneration = 2
+		deferred.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue,
+			Reason: corev1.PodReasonDeferred, ObservedGeneration: 2}}
+		w.Sync("api", []*corev1.Pod{deferred, running("changed", 2, 1), running("same", 1, 1)})
+		w.are("changed runs; deferred runs; same runs")
+		if recovered == nil || recovered.Generation != 1 || size(recovered) != 1 {
+			t.Errorf("recovered as %+v", recovered)
+		}
+		w.Update("api", running("new", 1, 1))
+		w.are("changed runs; deferred runs; new is refused; same runs")
 	})
 }
 

@@ -111,8 +111,11 @@ func (w *world) step(s podlife.State, in podlife.Input) (podlife.State, podlife.
 	return s, out
 }
 
-// size is what a pod takes of the node's room.
+// size is what a pod takes of the node's room: its request of CPUs, or else what its label says.
 func size(pod *corev1.Pod) int {
+	if c := pod.Spec.Containers; len(c) > 0 {
+		return int(c[0].Resources.Requests.Cpu().Value())
+	}
 	n, err := strconv.Atoi(pod.Labels["size"])
 	if err != nil {
 		panic(err)
