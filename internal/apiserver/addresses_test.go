@@ -170,6 +170,14 @@ func TestServiceRanges(t *testing.T) {
 		!strings.Contains(err.Error(), "does not match the current range") {
 		t.Errorf("after the range was deleted: %v", err)
 	}
+	// A dry run has other words for it, as upstream.
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "outside"},
+		Spec: corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Port: 80}}}}
+	const words = "the provided IP (192.0.2.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16"
+	if _, err := c.CoreV1().Services("default").Create(ctx, svc,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("a dry run: %v", err)
+	}
 }
 
 // With any number of concurrent writes, an address or port belongs to one service, and none is lost

@@ -54,7 +54,7 @@ type extensions struct {
 // server's own identity.
 func (s *Server) serverClient() *restclient.Config {
 	c := s.ClientConfig(user.APIServerUser, user.SystemPrivilegedGroup)
-	c.UserAgent = inprocess.UserAgent("kube-apiserver")
+	c.UserAgent = inprocess.UserAgent(serverName)
 	return c
 }
 

@@ -167,6 +167,11 @@ func testSystemObjects(t *testing.T, r *running) {
 		if ns.Labels[corev1.LabelMetadataName] != n || ns.Status.Phase != corev1.NamespaceActive {
 			t.Errorf("namespace %s: labels %v, phase %q", n, ns.Labels, ns.Status.Phase)
 		}
+		if len(ns.ManagedFields) != 1 || ns.ManagedFields[0].Manager != serverName ||
+			ns.ManagedFields[0].FieldsV1.GetRawString() !=
+				`{"f:metadata":{"f:labels":{".":{},"f:kubernetes.io/metadata.name":{}}}}` {
+			t.Errorf("namespace %s: managed fields %v", n, ns.ManagedFields)
+		}
 	}
 	svc, err := c.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil || svc.Spec.ClusterIP != "10.96.0.1" {
@@ -175,6 +180,11 @@ func testSystemObjects(t *testing.T, r *running) {
 	slice, err := c.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil || len(slice.Endpoints) != 1 || slice.Endpoints[0].Addresses[0] != "192.0.2.1" {
 		t.Errorf("kubernetes endpoint slice: %v, %v", slice.Endpoints, err)
+	}
+	for _, o := range []metav1.Object{svc, slice} {
+		if m := o.GetManagedFields(); len(m) != 1 || m[0].Manager != serverName || m[0].Operation != "Update" {
+			t.Errorf("managed fields of %T kubernetes: %v", o, m)
+		}
 	}
 	if pc, err := c.SchedulingV1().PriorityClasses().Get(ctx, "system-node-critical",
 		metav1.GetOptions{}); err != nil || pc.Value != 2000001000 {
@@ -380,6 +390,20 @@ func testEventsInTwoGroups(t *testing.T, r *running) {
 	back, err := c.EventsV1().Events("default").Get(ctx, "two", metav1.GetOptions{})
 	if err != nil || back.Note != "said" || back.Regarding != ref {
 		t.Errorf("%+v, %v", back, err)
+	}
+	// The rules of events come first; those of metadata are checked where they find nothing.
+	const elsewhere = `Event "" is invalid: involvedObject.namespace: Invalid value: "": does not match event.namespace`
+	if _, err := c.CoreV1().Events("kube-system").Create(ctx, &corev1.Event{}, metav1.CreateOptions{}); err == nil ||
+		err.Error() != elsewhere {
+		t.Errorf("an event without anything: %v", err)
+	}
+	if _, err := c.CoreV1().Events("default").Create(ctx, &corev1.Event{},
+		metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "metadata.name: Required value") {
+		t.Errorf("an event without a name: %v", err)
+	}
+	if _, err := c.EventsV1().Events("kube-system").Create(ctx, &eventsv1.Event{}, metav1.CreateOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "metadata.name: Required value") {
+		t.Errorf("an event without anything in events.k8s.io: %v", err)
 	}
 }
 

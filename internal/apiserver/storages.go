@@ -28,6 +28,9 @@ import (
 	"carob/internal/kinds/rules"
 )
 
+// serverName is the manager of the fields that the server writes itself.
+const serverName = "kube-apiserver"
+
 // storageIndex finds the storage that is served for a resource.
 type storageIndex map[schema.GroupResource]rest.Storage
 
@@ -161,7 +164,11 @@ func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace s
 	if _, err := s[gr].Get(ctx, obj.GetName(), &metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return err
 	}
-	_, err := s[gr].Create(ctx, obj.(runtime.Object), rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+	owned, err := s[gr].Manage(s[gr].New(), obj.(runtime.Object), serverName)
+	if err != nil {
+		return err
+	}
+	_, err = s[gr].Create(ctx, owned, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create %v: %w", gr, err)
 	}
@@ -172,16 +179,21 @@ func (s stores) create(ctx context.Context, gr schema.GroupResource, namespace s
 // anything to write.
 func upsert[T metav1.Object](ctx context.Context, st *registry.Store, obj T, change func(T) bool) error {
 	ctx = apirequest.WithNamespace(ctx, obj.GetNamespace())
-	_, err := st.Create(ctx, any(obj).(runtime.Object).DeepCopyObject(), rest.ValidateAllObjectFunc,
-		&metav1.CreateOptions{})
+	owned, err := st.Manage(st.New(), any(obj).(runtime.Object).DeepCopyObject(), serverName)
+	if err != nil {
+		return err
+	}
+	_, err = st.Create(ctx, owned, rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	_, _, err = st.Update(ctx, obj.GetName(),
 		rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
 			o := old.DeepCopyObject()
-			change(any(o).(T))
-			return o, nil
+			if !change(any(o).(T)) {
+				return o, nil
+			}
+			return st.Manage(old.DeepCopyObject(), o, serverName)
 		}), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
 	return err
 }

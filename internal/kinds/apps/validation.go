@@ -21,9 +21,12 @@ import (
 func selects(selector *metav1.LabelSelector, t *corev1.PodTemplateSpec, kind string) field.ErrorList {
 	at, unmatched := rules.SpecPath.Child("selector"), rules.SpecPath.Child("template", "metadata", "labels")
 	if selector == nil {
-		// An empty selector selects nothing.
-		return field.ErrorList{field.Required(at, ""),
-			field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`")}
+		// A selector that is not there selects nothing.
+		errs := field.ErrorList{field.Invalid(unmatched, t.Labels, "`selector` does not match template `labels`")}
+		if kind == "daemonset" { // upstream adds no text here
+			return errs
+		}
+		return append(field.ErrorList{field.Required(at, "")}, errs...)
 	}
 	errs := metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, at)
 	if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {

@@ -31,8 +31,8 @@ func validateEventCreate(ctx context.Context, obj runtime.Object) field.ErrorLis
 	if !isStrict(ctx) {
 		return errs
 	}
-	errs = append(errs, rules.Messages(field.NewPath("metadata", "name"), e.Name,
-		apivalidation.NameIsDNSSubdomain(e.Name, false))...)
+	errs = append(errs, apivalidation.ValidateObjectMeta(&e.ObjectMeta, true, apivalidation.NameIsDNSSubdomain,
+		field.NewPath("metadata"))...)
 	errs = append(errs, validateEventSeries(e.Series)...)
 	if e.EventTime.IsZero() {
 		errs = append(errs, field.Required(field.NewPath("eventTime"), ""))

@@ -41,7 +41,7 @@ func events() *registry.Resource {
 	}
 	return registry.Of[corev1.Event, corev1.EventList](registry.Resource{
 		Kind: registry.CoreKind("Event"), Plural: "events", ShortNames: []string{"ev"}, NoGeneration: true,
-		CreateOnUpdate: true, TTL: eventTTL,
+		CreateOnUpdate: true, TTL: eventTTL, OwnMetadata: true,
 		Dependents: rest.Unsupported,
 		AlsoServed: []schema.GroupVersion{eventsv1.SchemeGroupVersion},
 		AlsoFields: map[string]string{

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
@@ -88,6 +90,8 @@ type Resource struct {
 
 	// ValidateName validates metadata.name; DNS subdomain if nil.
 	ValidateName apivalidation.ValidateNameFunc
+	// OwnMetadata: Validator.Create validates metadata; the library does, with any name, where it finds nothing.
+	OwnMetadata bool
 	// Template, if set, returns the pod template of an object; nil if it has none.
 	Template func(obj runtime.Object) *corev1.PodSpec
 	// PrepareCreate and PrepareUpdate change the object before validation, when status and
@@ -150,6 +154,7 @@ func (r *Resource) GroupResource() schema.GroupResource {
 type Store struct {
 	*genericregistry.Store
 	Resource *Resource
+	builder  *Builder
 }
 
 // Status returns the storage of /status, if the kind has one.
@@ -174,6 +179,9 @@ func (s *Store) Categories() []string { return s.Resource.Categories }
 type Builder struct {
 	Set     *scheme.Set
 	Options generic.RESTOptionsGetter
+
+	once  sync.Once
+	types managedfields.TypeConverter
 }
 
 // Build builds the kind's store and all its endpoints, keyed by the path below the group version
@@ -221,7 +229,7 @@ func (b *Builder) Build(r *Resource) (*Store, map[string]rest.Storage, error) {
 	if err := s.CompleteWithOptions(opts); err != nil {
 		return nil, nil, fmt.Errorf("build the storage of %v: %w", r.GroupResource(), err)
 	}
-	main := &Store{Store: s, Resource: r}
+	main := &Store{Store: s, Resource: r, builder: b}
 	out := map[string]rest.Storage{r.Plural: main}
 	if r.Main != nil {
 		out[r.Plural] = r.Main(main)

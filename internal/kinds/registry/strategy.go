@@ -160,13 +160,10 @@ func (s *Strategy) dropDisabledFields(obj, old runtime.Object) {
 
 // Validate implements rest.RESTCreateStrategy: metadata, then the kind.
 func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
-	name := s.Resource.ValidateName
-	if name == nil {
-		name = apivalidation.NameIsDNSSubdomain
+	var errs field.ErrorList
+	if !s.Resource.OwnMetadata {
+		errs = s.metadata(obj)
 	}
-	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.Resource.Cluster, name,
-		field.NewPath("metadata"))
-	errs = append(errs, s.finalizers(obj)...)
 	if s.Resource.AuthorizeCreate != nil {
 		errs = append(errs, s.Resource.AuthorizeCreate(ctx, obj)...)
 	}
@@ -174,6 +171,16 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 		errs = append(errs, s.Resource.Validator.Create(ctx, obj)...)
 	}
 	return declarative.Check(ctx, s.scheme, errs, obj, nil, "")
+}
+
+func (s *Strategy) metadata(obj runtime.Object) field.ErrorList {
+	name := s.Resource.ValidateName
+	if name == nil {
+		name = apivalidation.NameIsDNSSubdomain
+	}
+	errs := apivalidation.ValidateObjectMetaAccessor(objectMeta(obj), !s.Resource.Cluster, name,
+		field.NewPath("metadata"))
+	return append(errs, s.finalizers(obj)...)
 }
 
 // finalizers validates their names; a few kinds, as upstream, accept any qualified name.

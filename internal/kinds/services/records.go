@@ -63,7 +63,12 @@ func (a *Allocator) take(ctx context.Context, ip netip.Addr, s *corev1.Service, 
 		return err
 	}
 	r, ok := rangeWith(ranges, ip)
-	if !ok {
+	switch {
+	case ok:
+	case dry && len(ranges) > 0: // upstream's dry run has one range and other words
+		return fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %v", ip,
+			ranges[0].prefix)
+	default:
 		return errors.New("the provided network does not match the current range")
 	}
 	start := time.Now()
