@@ -90,11 +90,13 @@ const MaxConfig = 1 << 20
 type document struct {
 	APIVersion         string          `json:"apiVersion"`
 	Kind               string          `json:"kind"`
+	Metadata           json.RawMessage `json:"metadata"` // of no effect: the file is no object of the API
 	FeatureGates       []string        `json:"featureGates"`
 	Plugins            []pluginSpec    `json:"plugins"`
 	SchedulingProfiles []profileSpec   `json:"schedulingProfiles"`
 	SaturationDetector *detectorSpec   `json:"saturationDetector"`
 	DataLayer          *dataLayerSpec  `json:"dataLayer"`
+	Data               *dataLayerSpec  `json:"data"` // its older name
 	FlowControl        *flowSpec       `json:"flowControl"`
 	Parser             *pluginRef      `json:"parser"`
 	RequestHandler     *requestHandler `json:"requestHandler"`
@@ -326,6 +328,9 @@ func (b *builder) profile(spec *profileSpec, where string) (profile, error) {
 		p, err := b.find(ref.PluginRef, at)
 		if err != nil {
 			return out, err
+		}
+		if p.kind == "tokenizer" {
+			continue // llm-d's older one was a part of profiles
 		}
 		if p.filter == nil && p.scorer == nil && p.picker == nil {
 			return out, fmt.Errorf("%s: %s neither filters, nor scores, nor picks", at, p.kind)

@@ -56,6 +56,9 @@ func (p *plugin) dataSource(into func(any) error) error {
 // follows KV events if one needs them.
 func (b *builder) dataLayer(doc *document) error {
 	if doc.DataLayer == nil {
+		doc.DataLayer = doc.Data
+	}
+	if doc.DataLayer == nil {
 		return nil
 	}
 	for i, s := range doc.DataLayer.Sources {

@@ -56,10 +56,14 @@ func disaggregationPlugin(p *plugin, into func(any) error) (bool, error) {
 				Prefill string `json:"prefill"`
 				Encode  string `json:"encode"`
 			} `json:"deciders"`
+			DeciderPluginName string `json:"deciderPluginName"` // the older form of deciders.prefill
 		}{}
 		c.Profiles.Decode, c.Profiles.Prefill, c.Profiles.Encode = "decode", "prefill", "encode"
 		if err := into(&c); err != nil {
 			return true, err
+		}
+		if c.Deciders.Prefill == "" {
+			c.Deciders.Prefill = c.DeciderPluginName
 		}
 		switch {
 		case c.Deciders.Encode != "":

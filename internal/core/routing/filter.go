@@ -45,44 +45,17 @@ func (f loadFilter) keep(v *view) {
 	}
 }
 
-// affinityFilter keeps the endpoints that have most of the prompt in their cache, unless their expected time to the
-// first token is much longer than that of others.
-type affinityFilter struct {
-	AffinityThreshold      float64 `json:"affinityThreshold"`
-	ExplorationProbability float64 `json:"explorationProbability"`
-	MaxTTFTPenaltyMs       float64 `json:"maxTTFTPenaltyMs"`
+// activeFilter removes endpoints that have more requests of the gateway than most.
+type activeFilter struct {
+	most     int64
+	fallback bool // if no endpoint is left, all stay
 }
 
-func (f affinityFilter) keep(v *view) {
-	if len(v.at) <= 1 || f.AffinityThreshold <= 0 || v.chance() <= f.ExplorationProbability {
-		return
+func (f activeFilter) keep(v *view) {
+	idle := func(slot int32) bool { return int64(v.p.loads[slot].flying) <= f.most }
+	if !f.fallback || v.anyFits(idle) {
+		v.keepIf(idle)
 	}
-	v.prefix()
-	sticky := func(slot int32) bool { return v.hit(slot) >= f.AffinityThreshold }
-	if !v.anyFits(sticky) {
-		return
-	}
-	if f.MaxTTFTPenaltyMs > 0 {
-		var best [2]float64 // of the others, and of these
-		var seen [2]bool
-		for _, slot := range v.at {
-			took, ok := v.predictFirst(slot)
-			if !ok {
-				continue
-			}
-			kind := 0
-			if sticky(slot) {
-				kind = 1
-			}
-			if !seen[kind] || took < best[kind] {
-				best[kind], seen[kind] = took, true
-			}
-		}
-		if seen[0] && seen[1] && (best[1]-best[0])*1000 > f.MaxTTFTPenaltyMs {
-			return
-		}
-	}
-	v.keepIf(sticky)
 }
 
 // headroomFilter keeps the endpoints that are expected to answer as fast as the client requests;

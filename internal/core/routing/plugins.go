@@ -35,6 +35,11 @@ const (
 	mostColds    = 1 << 20
 )
 
+// inFlight names the plugin that counts what is in flight, of which there is one.
+type inFlight struct {
+	InFlightLoadProducerName string `json:"inFlightLoadProducerName"`
+}
+
 // RoleLabel of a pod is its role in disaggregated serving: prefill, decode, or several, such as prefill-decode.
 const RoleLabel = "llm-d.ai/role"
 
@@ -64,7 +69,11 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 	switch p.kind {
 	case "queue-scorer":
 		p.scorer = queueScorer{}
-		return true, into(none)
+		return true, into(&struct { // parameters of the prefix cache, which llm-d's guide set here, without effect
+			HashBlockSize          int `json:"hashBlockSize"`
+			MaxPrefixBlocksToMatch int `json:"maxPrefixBlocksToMatch"`
+			LRUCapacityPerServer   int `json:"lruCapacityPerServer"`
+		}{})
 	case "kv-cache-utilization-scorer":
 		p.scorer = cacheScorer{}
 		return true, into(none)
@@ -80,6 +89,7 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 	case "active-request-scorer":
 		c := struct {
 			RequestTimeout string `json:"requestTimeout"`
+			inFlight
 		}{}
 		if err := into(&c); err != nil {
 			return true, err
@@ -101,14 +111,17 @@ func scorerPlugin(p *plugin, into func(any) error) (bool, error) {
 		p.scorer = c
 		return true, nil
 	case "token-load-scorer":
-		c := tokenScorer{QueueThresholdTokens: 4 << 20}
+		c := struct {
+			tokenScorer
+			inFlight
+		}{tokenScorer: tokenScorer{QueueThresholdTokens: 4 << 20}}
 		if err := into(&c); err != nil {
 			return true, err
 		}
 		if c.QueueThresholdTokens <= 0 {
 			c.QueueThresholdTokens = 4 << 20
 		}
-		p.scorer = c
+		p.scorer = c.tokenScorer
 		return true, nil
 	case "least-work-scorer": // carob's own
 		c := defaultWork()
@@ -181,8 +194,12 @@ func latencyPlugin(p *plugin, into func(any) error) (bool, error) {
 		}
 		return true, p.latency(latencyScorer{c.HeadroomTTFTWeight, c.HeadroomTPOTWeight, c.HeadroomSelectionStrategy,
 			c.CompositeKVWeight, c.CompositeQueueWeight, c.CompositePrefixWeight})
-	case "predicted-latency-producer", "inflight-load-producer": // always on; parameters tune upstream's own model
+	case "predicted-latency-producer": // always on; parameters tune upstream's own model
 		return true, into(&struct{}{})
+	case "inflight-load-producer": // always on
+		return true, into(&struct {
+			Producer string `json:"prefixMatchInfoProducerName"`
+		}{})
 	case "slo-headroom-tier-filter":
 		c := headroomFilter{EpsilonExploreNeg: 0.01}
 		if err := into(&c); err != nil {
@@ -194,20 +211,9 @@ func latencyPlugin(p *plugin, into func(any) error) (bool, error) {
 		p.filter = c
 		return true, nil
 	case "prefix-cache-affinity-filter":
-		c := affinityFilter{AffinityThreshold: 0.8, ExplorationProbability: 0.01, MaxTTFTPenaltyMs: 5000}
-		if err := into(&c); err != nil {
-			return true, err
-		}
-		switch {
-		case !(c.AffinityThreshold <= 1):
-			return true, fmt.Errorf("affinityThreshold is %g, above 1", c.AffinityThreshold)
-		case !(c.ExplorationProbability >= 0 && c.ExplorationProbability <= 1):
-			return true, fmt.Errorf("explorationProbability is %g, not between 0 and 1", c.ExplorationProbability)
-		case !(c.MaxTTFTPenaltyMs >= 0):
-			return true, fmt.Errorf("maxTTFTPenaltyMs is %g, below 0", c.MaxTTFTPenaltyMs)
-		}
-		p.filter = c
-		return true, nil
+		f, err := readAffinity(into)
+		p.filter = f
+		return true, err
 	}
 	return false, nil
 }
@@ -237,6 +243,20 @@ func filterPlugin(p *plugin, into func(any) error) (bool, error) {
 		p.filter = &labelFilter{label: RoleLabel, values: []string{"prefill", "encode-prefill", "prefill-decode", "both",
 			"encode-prefill-decode"}}
 		return true, into(&struct{}{})
+	case "active-request-filter":
+		c := struct {
+			MaxRequests     int64 `json:"maxRequests"`
+			FallbackOnEmpty bool  `json:"fallbackOnEmpty"`
+			inFlight
+		}{}
+		if err := into(&c); err != nil {
+			return true, err
+		}
+		if c.MaxRequests <= 0 {
+			return true, fmt.Errorf("maxRequests is %d, not above 0", c.MaxRequests)
+		}
+		p.filter = activeFilter{c.MaxRequests, c.FallbackOnEmpty}
+		return true, nil
 	case "session-affinity-filter":
 		p.filter = sessionFilter{}
 		return true, p.affinity(into)
@@ -320,7 +340,8 @@ func detectorPlugin(p *plugin, into func(any) error) (bool, error) {
 			Headroom            float64 `json:"headroom"`
 			ConcurrencyMode     string  `json:"concurrencyMode"`
 			MaxTokenConcurrency int64   `json:"maxTokenConcurrency"`
-		}{100, 0, "requests", 1_000_000}
+			inFlight
+		}{100, 0, "requests", 1_000_000, inFlight{}}
 		if err := into(&c); err != nil {
 			return true, err
 		}
@@ -356,7 +377,7 @@ func otherPlugin(p *plugin, into func(any) error) (bool, error) {
 	case "metrics-data-source":
 		return true, p.dataSource(into)
 	case "endpoint-notification-source": // carob follows all endpoints
-	case "token-producer": // tokens come from the servers of the pool
+	case "token-producer", "tokenizer": // tokens come from the servers of the pool
 		return true, into(&map[string]any{})
 	case "core-metrics-extractor":
 		x, err := readExtraction(into)

@@ -55,8 +55,11 @@ func begin(ctx context.Context, o options) (*lab, error) {
 	if l.in, err = instance.Derive(instance.Flags{DataDir: filepath.Join(dir, "d")}, "bench-node"); err != nil {
 		return l, err
 	}
-	for _, args := range [][]string{
-		{"up", "--detach", "--node-name", "bench-node", "--gateway-http", gatewayAt},
+	up := []string{"up", "--detach", "--node-name", "bench-node", "--gateway-http", gatewayAt}
+	if o.profile != "" {
+		up = append(up, "--profiling")
+	}
+	for _, args := range [][]string{up,
 		{"image", "import", filepath.Join(o.images, "modelserver.tar")}} {
 		if err := l.carob(ctx, args...); err != nil {
 			return l, err

@@ -25,6 +25,7 @@ type options struct {
 	llmd          string
 	simulator     string
 	scale         float64
+	profile       string
 }
 
 // line is one measured value.
@@ -57,6 +58,7 @@ func run(ctx context.Context) (err error) {
 	flag.StringVar(&o.simulator, "simulator", "", "directory with llm-d-inference-sim (hack/reference-inference): the "+
 		"model servers of the pickers")
 	flag.Float64Var(&o.scale, "scale", 1, "how much longer each measurement takes")
+	flag.StringVar(&o.profile, "profile", "", "file for a profile of carob's processor time during the rate")
 	only := flag.String("only", "", "what to measure, by comma (default: all)")
 	flag.Parse()
 	var l *lab

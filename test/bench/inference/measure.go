@@ -202,6 +202,9 @@ func rate(ctx context.Context, l *lab) (out []line, err error) {
 				}
 			})
 		}
+		if way.at != "" {
+			all.Go(func() { l.profiled(ctx, 5*l.scale) })
+		}
 		all.Wait()
 		if n := bad.Load(); n > 0 {
 			return nil, fmt.Errorf("%s: %d requests failed", way.name, n)
@@ -215,6 +218,21 @@ func rate(ctx context.Context, l *lab) (out []line, err error) {
 		}
 	}
 	return out, nil
+}
+
+// profiled writes a profile of carob's processor time to the file for it, if there is one.
+func (l *lab) profiled(ctx context.Context, seconds float64) {
+	if l.profile == "" {
+		return
+	}
+	text, err := l.kubectl(ctx, "", "get", "--raw", fmt.Sprintf(
+		"/debug/pprof/profile?seconds=%d", max(1, int(seconds)-2)))
+	if err == nil {
+		err = os.WriteFile(l.profile, []byte(text), 0o600)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "no profile:", err)
+	}
 }
 
 // streams opens responses that do not end, and measures carob's memory.
