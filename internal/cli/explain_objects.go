@@ -163,14 +163,6 @@ func (x *explainer) nodeObject(ctx context.Context) (explain.Lines, error) {
 	return explain.Node(n, x.events(ctx, types.UID(n.Name), n.UID), time.Now()), nil
 }
 
-func (x *explainer) namespaceObject(ctx context.Context) (explain.Lines, error) {
-	n, err := x.c.CoreV1().Namespaces().Get(ctx, x.name, metav1.GetOptions{})
-	if err != nil {
-		return nil, plain(err)
-	}
-	return explain.Namespace(n, time.Now()), nil
-}
-
 func selecting(s *metav1.LabelSelector) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(s)}
 }

@@ -98,3 +98,54 @@ func TestExplainNamesMissingResourceClaims(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// What remains in a namespace that is being deleted is listed; events are not, nor what cannot be deleted.
+func TestExplainNamespaceContents(t *testing.T) {
+	answers := map[string]string{
+		"/api/v1/namespaces/going": `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"going",` +
+			`"deletionTimestamp":"2026-01-02T03:04:05Z"},"status":{"phase":"Terminating"}}`,
+		"/api":  `{"kind":"APIVersions","versions":["v1"]}`,
+		"/apis": `{"kind":"APIGroupList","groups":[]}`,
+		"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[` +
+			`{"name":"configmaps","namespaced":true,"kind":"ConfigMap","verbs":["list","delete"]},` +
+			`{"name":"secrets","namespaced":true,"kind":"Secret","verbs":["list","delete"]},` +
+			`{"name":"bindings","namespaced":true,"kind":"Binding","verbs":["create"]},` +
+			`{"name":"events","namespaced":true,"kind":"Event","verbs":["list","delete"]}]}`,
+		"/api/v1/namespaces/going/configmaps": `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1",` +
+			`"items":[{"metadata":{"name":"held","finalizers":["example.com/c"]}}]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		answer, ok := answers[r.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusForbidden)
+			answer = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"not for you","reason":"Forbidden",` +
+				`"code":403}`
+		}
+		if _, err := w.Write([]byte(answer)); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := (&explainer{c: c, name: "going"}).namespaceObject(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := printLines(&text, lines[1:], 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"! configmaps/held waits for its finalizers to be removed: example.com/c",
+		"! could not be listed: secrets: not for you"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &text)
+		}
+	}
+	if s := text.String(); strings.Contains(s, "events") || strings.Contains(s, "bindings") {
+		t.Errorf("too much:\n%s", s)
+	}
+}

@@ -41,21 +41,3 @@ func Node(n *corev1.Node, events []corev1.Event, now time.Time) (out Lines) {
 	}
 	return out
 }
-
-// Namespace explains a Namespace.
-func Namespace(n *corev1.Namespace, now time.Time) (out Lines) {
-	if n.Status.Phase != corev1.NamespaceTerminating {
-		out.info("is active")
-		return out
-	}
-	out.object(n, unrecorded, now)
-	for _, c := range n.Status.Conditions {
-		if c.Status == corev1.ConditionTrue {
-			out.warn("%s: %s", c.Type, because(c.Reason, c.Message))
-		}
-	}
-	if len(n.Status.Conditions) == 0 {
-		out.warn("its objects are not counted yet")
-	}
-	return out
-}

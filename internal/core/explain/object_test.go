@@ -191,14 +191,41 @@ func TestNode(t *testing.T) {
 }
 
 func TestNamespace(t *testing.T) {
-	expectLines(t, "active", Namespace(&corev1.Namespace{}, now), "  is active\n")
+	expectLines(t, "active", Namespace(&corev1.Namespace{}, nil, now), "  is active\n")
 	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: new(before(time.Minute))},
 		Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}}
-	expectLines(t, "deleted", Namespace(n, now), "! was deleted 60s ago\n! its objects are not counted yet\n")
+	expectLines(t, "deleted", Namespace(n, nil, now), "! was deleted 60s ago\n! its objects are not counted yet\n")
 	n.Status.Conditions = []corev1.NamespaceCondition{{Type: "NamespaceDeletionContentFailure", Status: "False"},
 		{Type: "NamespaceFinalizersRemaining", Status: "True", Reason: "SomeFinalizersRemain", Message: "a/b in 1 object"}}
-	expectLines(t, "held", Namespace(n, now), `
+	expectLines(t, "held", Namespace(n, nil, now), `
 ! was deleted 60s ago
 ! NamespaceFinalizersRemaining: a/b in 1 object (SomeFinalizersRemain)
 `)
+	n.Name, n.Spec.Finalizers = "shop", []corev1.FinalizerName{"kubernetes", "example.com/billing"}
+	c := &Contents{Objects: []Remaining{{"roles.rbac.authorization.k8s.io", "a'; rm x", []string{"example.com/c"}, true},
+		{"widgets.example.com", "w", []string{"example.com/c", "foregroundDeletion"}, true},
+		{"pods", "p", nil, true}, {"configmaps", "late", nil, false}}, Unreadable: []string{"group: no answer"}}
+	expectLines(t, "named", Namespace(n, c, now), `
+! was deleted 60s ago
+! roles.rbac.authorization.k8s.io/a'; rm x waits for its finalizers to be removed: `+
+		`example.com/c (only the controller that set it removes it)
+! widgets.example.com/w waits for its finalizers to be removed: `+
+		`example.com/c (only the controller that set it removes it), `+
+		`foregroundDeletion (the garbage collector removes it when its dependents are gone)
+! pods/p is ending
+! configmaps/late is not deleted yet
+  if no controller is left that would remove a finalizer, remove it yourself (what the controller would `+
+		`have cleaned up stays): `+
+		`kubectl patch widgets.example.com w -n shop --type=merge -p '{"metadata":{"finalizers":null}}'
+! could not be listed: group: no answer
+! stays until all of spec.finalizers are removed: [kubernetes example.com/billing]
+`)
+	c = &Contents{More: true}
+	for range mostRemaining + 3 {
+		c.Objects = append(c.Objects, Remaining{Resource: "configmaps", Name: "m", Deleted: true})
+	}
+	lines := Namespace(n, c, now)
+	if got := lines[1+mostRemaining].Text; got != "and 3 or more other objects remain" {
+		t.Errorf("many objects: %q", got)
+	}
 }
