@@ -154,9 +154,10 @@ func carob(ctx context.Context, args []string) error {
 // lab has the programs, and the server behind them.
 type lab struct {
 	options
-	dir      string
-	upstream *exec.Cmd
-	programs map[string]string
+	dir       string
+	upstream  *exec.Cmd
+	programs  map[string]string
+	libraries []string // directories with what the programs need
 }
 
 // prepare starts the server behind all, and finds the programs.
@@ -192,14 +193,18 @@ func (l *lab) prepare(ctx context.Context) error {
 
 func (l *lab) end() { stop(l.upstream) }
 
-// download unpacks packages of Debian; their services are not installed.
+// download unpacks packages of Debian with the libraries that they need and the machine lacks; nothing is installed.
 func (l *lab) download(ctx context.Context, names []string) error {
-	get := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "download"}, names...)...)
-	get.Dir = l.dir
-	if out, err := get.CombinedOutput(); err != nil {
-		return fmt.Errorf("apt-get download: %w: %s", err, out)
+	debs := filepath.Join(l.dir, "debs")
+	if err := os.MkdirAll(filepath.Join(debs, "partial"), 0o755); err != nil {
+		return err
 	}
-	packages, err := filepath.Glob(filepath.Join(l.dir, "*.deb"))
+	get := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "-y", "--download-only", "--no-install-recommends",
+		"-o", "Debug::NoLocking=1", "-o", "Dir::Cache::archives=" + debs, "install"}, names...)...)
+	if out, err := get.CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get install --download-only: %w: %s", err, out)
+	}
+	packages, err := filepath.Glob(filepath.Join(debs, "*.deb"))
 	if err != nil {
 		return err
 	}
@@ -209,10 +214,21 @@ func (l *lab) download(ctx context.Context, names []string) error {
 			return fmt.Errorf("dpkg -x: %w: %s", err, out)
 		}
 	}
+	for _, at := range []string{"lib", "usr/lib"} {
+		found, err := filepath.Glob(filepath.Join(root, at, "*-linux-gnu"))
+		if err != nil {
+			return err
+		}
+		l.libraries = append(l.libraries, found...)
+	}
+	runs := func(path, arg string) bool {
+		cmd := exec.CommandContext(ctx, path, arg)
+		cmd.Env = l.environment()
+		return cmd.Run() == nil
+	}
 	for _, name := range names {
 		for _, at := range []string{"usr/sbin", "usr/bin"} {
-			if path := filepath.Join(root, at, name); exec.Command(path, "-v").Run() == nil ||
-				exec.Command(path, "version").Run() == nil {
+			if path := filepath.Join(root, at, name); runs(path, "-v") || runs(path, "version") {
 				l.programs[name] = path
 			}
 		}
@@ -221,6 +237,12 @@ func (l *lab) download(ctx context.Context, names []string) error {
 		}
 	}
 	return nil
+}
+
+// environment is that of a program: its home is temporary, and the libraries that were downloaded are there.
+func (l *lab) environment() []string {
+	return append(os.Environ(), "HOME="+l.dir, "XDG_DATA_HOME="+l.dir, "XDG_CONFIG_HOME="+l.dir,
+		"LD_LIBRARY_PATH="+strings.Join(l.libraries, ":"))
 }
 
 // certificate writes the certificate that all show: ECDSA P-256.
@@ -270,7 +292,7 @@ func (l *lab) start(ctx context.Context, name string, routes int) (*exec.Cmd, io
 		return nil, nil, err
 	}
 	cmd := exec.Command(l.programs[name], args...)
-	cmd.Env = append(os.Environ(), "HOME="+l.dir, "XDG_DATA_HOME="+l.dir, "XDG_CONFIG_HOME="+l.dir)
+	cmd.Env = l.environment()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, nil, err

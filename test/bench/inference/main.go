@@ -3,7 +3,7 @@
 // which is removed at the end.
 //
 //	go run ./test/bench/inference -carob bin/carob -images .cache/images [-only latency,rate] [-llmd DIR]
-//	    [-simulator DIR]
+//	    [-simulator DIR] [-profile FILE]
 package main
 
 import (
