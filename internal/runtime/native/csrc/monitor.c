@@ -532,6 +532,9 @@ int main(int argc, char **argv, char **envp)
 			if (f[i + 3].revents)
 				read_news(&c->life);
 		}
+		// A carob that asks without pause must not delay output and ends: the rest of its requests waits for the next
+		// round, and so do those of later connections.
+		int requests = REQUESTS_A_ROUND;
 		for (size_t i = 2; i < first; i += 2) {
 			struct conn *k = who[i];
 			if (f[i].revents & POLLOUT) {
@@ -541,7 +544,7 @@ int main(int argc, char **argv, char **envp)
 			if (f[i + 1].revents)
 				flush_input(k);
 			if (f[i].revents & (POLLIN | POLLHUP | POLLERR))
-				while (receive(k))
+				while ((k->attached || requests-- > 0) && receive(k))
 					;
 		}
 		if (f[1].revents)
