@@ -130,12 +130,12 @@ fuzz: native ## give all that reads from outside, and the life of a pod, what ca
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
 	@hack/deps containerd runc /usr/lib/cni/bridge
-	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images hack/gotest ./test/e2e -v -count=1 -timeout 30m
+	CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images hack/gotest ./test/e2e -v -count=1 -parallel 6 -timeout 30m
 
 e2e-containerd: build images ## the same tests on containerd and runc instead of carob's own runtime
 	@hack/reference-runtimes $(TOOLS)/reference
 	RUNTIME=containerd RUNTIME_PROGRAMS=$(CURDIR)/$(TOOLS)/reference OCI_RUNTIME=$(CURDIR)/$(TOOLS)/reference/runc \
-		CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images hack/gotest ./test/e2e -v -count=1 -timeout 40m
+		CAROB=$(CURDIR)/$(BIN)/carob IMAGES=$(CURDIR)/$(CACHE)/images hack/gotest ./test/e2e -v -count=1 -parallel 6 -timeout 40m
 
 critest: build ## the container runtime interface's own suite, against carob's runtime (needs what `make conformance` built)
 	@hack/critest $(BIN)/carob $(or $(CONFORMANCE_CACHE),$(HOME)/.cache/carob-conformance)

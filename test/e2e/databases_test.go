@@ -184,6 +184,7 @@ func (d *database) create(t *testing.T, c *cluster) {
 // CAROB_DATABASE_KILLS sets how often (the default is 3: each once), CAROB_KILLS_SEED the order and the moments.
 func TestDatabases(t *testing.T) {
 	nativeOnly(t, "the power goes with all processes of the runtime")
+	t.Parallel()
 	kills, seed := number(t, "CAROB_DATABASE_KILLS", 3), number(t, "CAROB_KILLS_SEED", 1)
 	d := newDisk(t, 6<<30)
 	c, err := newCluster(d.dir, "--registry-config", mirrors.dir)

@@ -17,6 +17,7 @@ import (
 // done (S9.62, S9.63). When the taints are removed, pods get the devices again.
 func TestDeviceTaints(t *testing.T) {
 	nativeOnly(t, "CDI")
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	ctx := t.Context()
 	driver := fmt.Sprintf("taints-%d.example.com", os.Getpid())
@@ -96,6 +97,7 @@ spec:
 // a pod waits for a device; drivers undo what they prepared.
 func TestDevices(t *testing.T) {
 	nativeOnly(t, "CDI")
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	ctx := t.Context()
 	driver := fmt.Sprintf("driver-%d.example.com", os.Getpid())

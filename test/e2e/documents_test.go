@@ -253,6 +253,7 @@ func TestDocumentLiveness(t *testing.T) {
 // TestDocumentWordPress is the document's whole application: a database and WordPress as pods, with a Service each.
 // WordPress finds the database by the Service's name, is set up and answers on the node port.
 func TestDocumentWordPress(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir) // the Service's name is looked up in its own namespace
 	c.kubectl(t, "apply", "-f", manifest("doc003-wordpress"))
 	c.wait(t, "pod/mydb", "condition=Ready")

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,10 +34,13 @@ var (
 	imageDir   = os.Getenv("IMAGES")
 	kubectlBin string
 	shared     *cluster // one cluster for all tests that don't stop theirs
-	marks      []string // names that things of our clusters bear
 	mirrors    *registry
 	// daemon is what all clusters run on with RUNTIME=containerd, nil for carob's own runtime.
 	daemon *containerd.Daemon
+
+	mu        sync.Mutex // of what tests that run in parallel change
+	marks     []string   // names that things of our clusters bear
+	nextRange = os.Getpid()
 )
 
 func TestMain(m *testing.M) {
@@ -121,11 +125,13 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	mu.Lock()
 	marks = append(marks, in.ID, in.BridgeName, in.DataDir)
+	mu.Unlock()
 	if daemon != nil && !slices.Contains(args, "--runtime-endpoint") {
 		args = append(args, "--runtime-endpoint", daemon.Endpoint)
 	}
-	pods, err := freeRange(os.Getpid() + len(marks)/3) // of its own, whatever the names hash to
+	pods, err := freeRange() // of its own, whatever the names hash to
 	if err != nil {
 		return nil, err
 	}
@@ -133,16 +139,19 @@ func newCluster(dir string, args ...string) (*cluster, error) {
 		args: append([]string{"--data-dir", dir, "--node-name", "e2e-node", "--pod-cidr", pods}, args...)}, nil
 }
 
-// freeRange is a range for pods that is unused on this host, such as another run of these tests. The search begins
-// somewhere else for each number.
-func freeRange(begin int) (string, error) {
+// freeRange is a range for pods that is unused on this host, such as another run of these tests. It is none of the last
+// that were returned, which clusters that start at the same time do not use yet.
+func freeRange() (string, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
 		return "", err
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	const first, count = 225, 28
-	for i := range count {
-		one := fmt.Sprintf("10.%d.", first+(begin+i)%count)
+	for range count {
+		one := fmt.Sprintf("10.%d.", first+nextRange%count)
+		nextRange++
 		if !slices.ContainsFunc(addresses, func(a net.Addr) bool { return strings.HasPrefix(a.String(), one) }) {
 			return one + "0.0/16", nil
 		}

@@ -54,7 +54,7 @@ func TestIPv6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			families := 1 + strings.Count(ranges, ",")
 			if families == 2 {
-				four, err := freeRange(os.Getpid())
+				four, err := freeRange()
 				if err != nil {
 					t.Fatal(err)
 				}

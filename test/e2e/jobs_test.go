@@ -56,6 +56,7 @@ func TestJob(t *testing.T) {
 
 // kubectl top works without a metrics server, and an autoscaler follows it.
 func TestTopAndAutoscale(t *testing.T) {
+	t.Parallel()
 	c := shared
 	t.Cleanup(func() { _, _ = c.tryKubectl("", "delete", "hpa,deployment", "busy", "--ignore-not-found") })
 	c.kubectlIn(t, `

@@ -154,6 +154,7 @@ spec:
 // TestEviction: pods that store too much are evicted, and when the node is short of memory a pod that uses more than it
 // requests (L7.150–L7.153).
 func TestEviction(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	c.kubectlIn(t, `apiVersion: v1
 kind: Pod
@@ -215,6 +216,7 @@ spec:
 
 // TestUnusedImagesAreRemoved (L7.133).
 func TestUnusedImagesAreRemoved(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir, "--image-gc-high-threshold", "2", "--image-gc-low-threshold",
 		"1", "--minimum-image-ttl-duration", "1s")
 	c.kubectl(t, "run", "stays", "--image=busybox:1.32.0", "--", "sleep", "3600")

@@ -69,6 +69,7 @@ func (p policiesTest) reaches(want bool, ns, from, to string, port int) {
 // The whole of network policies on real containers.
 func TestNetworkPolicies(t *testing.T) {
 	nativeOnly(t, "with other runtimes, policies are the work of the CNI plugin")
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	p := policiesTest{c, t}
 	for _, ns := range []string{"x", "z"} {
@@ -149,6 +150,7 @@ func TestNetworkPolicies(t *testing.T) {
 // The first packet of a pod's first process meets the rules already.
 func TestFirstPacket(t *testing.T) {
 	nativeOnly(t, "with other runtimes, policies are the work of the CNI plugin")
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	p := policiesTest{c, t}
 	c.kubectl(t, "create", "namespace", "x")

@@ -59,6 +59,7 @@ func each(from, to int, words ...string) []string {
 // and kill -9 of carob in the middle of an update and of a scale-down. Each pod ends once and starts once, one after
 // the other (W3.42, W3.45, W3.62, W13.20–W13.22).
 func TestStatefulSet(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	dir := t.TempDir()
 	s := &story{file: filepath.Join(dir, "log")}

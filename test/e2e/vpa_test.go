@@ -9,6 +9,7 @@ import (
 // in place without a restart, new pods are sized when they are created, also after a restart of carob,
 // and what is disabled does nothing any more.
 func TestVerticalPodAutoscaler(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	contains(t, "without the add-on", c.kubectlFails(t, "get", "vpa"), `doesn't have a resource type "vpa"`)
 	if out := c.kubectl(t, "get", "crd", "-o", "name"); strings.TrimSpace(out) != "" {
