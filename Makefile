@@ -24,9 +24,9 @@ NATIVE    := internal/runtime/native/csrc
 
 .DEFAULT_GOAL := help
 # client-go then notices who modifies an object that it shares with others.
-test unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
+test tests unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
 
-.PHONY: help deps build native images run test unit e2e e2e-containerd check fmt static vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
+.PHONY: help deps build native images run test tests unit e2e e2e-containerd check fmt static vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,19 +56,22 @@ run: build ## start a cluster, show the life of a pod, leave the cluster up
 
 test: build images ## everything: vet, unit tests, simulator, end to end on real containers, Helm
 	@hack/deps $(TESTING)
-	$(GO) vet $(PKGS)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
-	hack/gotest "$(TESTED)" -timeout 25m -vet=off # all of vet ran above
-	$(if $(BESIDE),hack/beside '$(BESIDE)') $(MAKE) --no-print-directory e2e helm operator
+	$(if $(BESIDE),hack/beside '$(BESIDE)',$(GO) vet $(PKGS) &&) $(MAKE) --no-print-directory tests
+
+# What `make test` runs after vet. With BESIDE, vet belongs to what runs beside the tests.
+tests:
+	hack/gotest "$(TESTED)" -timeout 25m -vet=off
+	$(MAKE) --no-print-directory e2e helm operator
 
 unit: native ## unit tests only
 	@hack/deps $(TESTING)
 	hack/gotest "$(TESTED)" -timeout 25m
 
 check: native fmt generate-check static ## format, vet, linters, architecture, generated files, arm64, dependencies
-
-static: vet lint cross third-party-check # the part of `make check` that changes no file of the tree
 	$(GO) test ./internal/archtest
+
+static: cross vet lint third-party-check # the part of `make check` that changes no file and is no test
 
 fmt:
 	@out=$$(gofmt -l cmd internal test tools); [ -z "$$out" ] || { echo "not gofmt-ed: $$out"; exit 1; }
