@@ -18,6 +18,7 @@ import (
 	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/output"
+	"carob/internal/runtime/native/plan"
 )
 
 // promptly is how long a command may run until its collected output is read while it runs: most have ended by then.
@@ -133,8 +134,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		}
 	}
 	defer kill() // on every path, the process does not outlive the call
-	line := helperLine{}
-	if _, _, err = r.runProgram(ctx, pl, p, line, specs.StateRunning, nil, func(spec, report *os.File) (int, error) {
+	start := func(spec, report *os.File) (int, error) {
 		x.Spec, x.Status = spec, report
 		var err error
 		if run, err = m.Exec(x); errors.Is(err, unix.ESRCH) {
@@ -143,7 +143,19 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 			return 0, err
 		}
 		return run.PID, nil
-	}, func() { kill() }); err != nil {
+	}
+	outcome := func() error { return nil }
+	if call.collected != nil && (pl.Filter == nil || pl.Filter.Agent == nil) {
+		session, line := monitor.Session{Program: p}, (*monitor.LateLine)(nil)
+		line, err = r.execLate(ctx, p, &session, start, kill)
+		if line != nil {
+			defer line.Close()
+		}
+		outcome = func() error { return line.Outcome(&session) }
+	} else {
+		_, _, err = r.runProgram(ctx, pl, p, helperLine{}, specs.StateRunning, nil, start, kill)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("exec failed: %w", err)
 	}
 	copied, err := io_.copy(call)
@@ -155,8 +167,50 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		return 0, err
 	}
 	run = nil
+	if err := outcome(); err != nil {
+		return 0, fmt.Errorf("exec failed: %w", initFailed(err))
+	}
 	call.drain(ctx, copied)
 	return code, nil
+}
+
+// execLate runs the program of a command whose end is waited for, until the helper has all that it needs. Its last
+// reports are read at the command's end: each one that is waited for wakes a thread.
+func (r *Runtime) execLate(ctx context.Context, p *plan.Program, session *monitor.Session,
+	start func(spec, report *os.File) (int, error), kill func()) (*monitor.LateLine, error) {
+	if r.alter != nil {
+		r.alter(p)
+	}
+	code, err := p.Encode()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := openfile.MemoryFile("spec", code)
+	if err != nil {
+		return nil, err
+	}
+	defer spec.Close()
+	line, theirs, err := monitor.NewLateLine()
+	if err != nil {
+		return nil, err
+	}
+	_, err = start(spec, theirs)
+	theirs.Close()
+	if err != nil {
+		return line, err
+	}
+	stop := context.AfterFunc(ctx, kill)
+	if p.Gated() {
+		_, _ = line.Write([]byte{0}) // fails for a helper that has ended, which is handled below
+	}
+	err = line.Answer(session)
+	if !stop() && ctx.Err() != nil {
+		return line, ctx.Err()
+	}
+	if err != nil {
+		return line, initFailed(err)
+	}
+	return line, nil
 }
 
 // await waits for the end of the process. Collected output is complete then, but for what processes that it left behind

@@ -325,9 +325,13 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 		return pid, nil, ctx.Err()
 	}
 	if err != nil {
-		return pid, session.User, fmt.Errorf("unable to start container process: error during container init: %w", err)
+		return pid, session.User, initFailed(err)
 	}
 	return pid, session.User, nil
+}
+
+func initFailed(err error) error {
+	return fmt.Errorf("unable to start container process: error during container init: %w", err)
 }
 
 func startFlags(c *container) (flags, pidMode int, target string) {

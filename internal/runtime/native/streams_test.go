@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -21,6 +23,19 @@ import (
 	"carob/internal/base/testwait"
 	"carob/internal/runtime/native/output"
 )
+
+// Containers and commands in them ignore no signal, also if carob, started by nohup, ignores one.
+func TestNoIgnoredSignals(t *testing.T) {
+	signal.Ignore(unix.SIGHUP, unix.SIGUSR2)
+	defer signal.Reset(unix.SIGHUP, unix.SIGUSR2)
+	w := newWorld(t)
+	sb, sbc := w.sandbox("signals")
+	id := w.run(sb, sbc, "c", func(c *cri.ContainerConfig) { c.Command, c.Args = []string{"sleep", "1000"}, nil })
+	x, err := w.exec(id, "grep", "-h", "^SigIgn", "/proc/self/status", "/proc/1/status")
+	if want := strings.Repeat("SigIgn:\t0000000000000000\n", 2); err != nil || string(x.Stdout) != want {
+		t.Errorf("got %q %q, %v", x.GetStdout(), x.GetStderr(), err)
+	}
+}
 
 func TestExecSync(t *testing.T) {
 	w := newWorld(t)

@@ -21,6 +21,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <termios.h>
 
@@ -64,13 +65,20 @@ static void report(uint32_t kind, int err, uint32_t stage, const char *data, uin
 {
 	struct report r = {kind, S.index, err, stage, len};
 	const char *p = (char *)&r;
+	size_t done = 0;
+	if (kind == 'F') { // at once: carob wakes once. Later reports may meet a seccomp profile that allows only write.
+		ssize_t n = writev(FD_STATUS, (struct iovec[2]){{&r, sizeof r}, {(void *)data, len}}, 2);
+		done = n > 0 ? n : 0;
+	}
 	for (size_t left = sizeof r, part = 0; part < 2; part++, p = data, left = len)
-		for (ssize_t n; left; p += n, left -= n)
-			if ((n = write(FD_STATUS, p, left)) <= 0) {
+		for (ssize_t n; left; p += n, left -= n, done -= done ? n : 0) {
+			size_t skip = done < left ? done : left;
+			if ((n = skip ? (ssize_t)skip : write(FD_STATUS, p, left)) <= 0) {
 				if (kind == 'P' || kind == 'X')
 					return; // carob is gone; the next one gets the result from the monitor
 				_exit(126);
 			}
+		}
 }
 
 static void news(uint32_t kind, uint32_t value)

@@ -453,6 +453,8 @@ int main(int argc, char **argv, char **envp)
 	sigemptyset(&m);
 	sigaddset(&m, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &m, NULL);
+	for (int s = 1; s <= 64; s++) // the parent of carob may ignore some (nohup); libc reserves two
+		syscall(SYS_rt_sigaction, s, (char[64]){0}, NULL, 8);
 	signal(SIGPIPE, SIG_IGN);
 	prctl(PR_SET_NAME, "carob-monitor", 0, 0, 0);
 	prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

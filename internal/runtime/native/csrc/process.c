@@ -85,8 +85,7 @@ static pid_t spawn(struct life *l, int helper, int spec, int status, const int s
 	int want[9] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper, news[1]};
 	sigset_t none;
 	sigemptyset(&none);
-	for (int s = 1; s <= 64; s++) // the parent of carob may ignore some (nohup); libc reserves two
-		syscall(SYS_rt_sigaction, s, (char[64]){0}, NULL, 8);
+	signal(SIGPIPE, SIG_DFL); // the only one that the monitor ignores
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid();
 	for (int i = 0; i < 9; i++) // move it to a high number first

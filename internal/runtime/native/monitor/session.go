@@ -27,6 +27,7 @@ type Session struct {
 	ready bool           // everything is done except the exec
 	files [][]byte
 	fds   []int
+	begun []byte // a report of which Answer has read the beginning
 }
 
 // What the helper reports (struct report of helper.c).
@@ -79,6 +80,59 @@ func (d *Session) Serve(c *net.UnixConn) error {
 		}
 		b = b[:copy(b, b[used:])]
 	}
+}
+
+// Answer serves the helper until it has its last answer; Outcome reads what it reports from then on.
+func (d *Session) Answer(line io.ReadWriter) error {
+	b := make([]byte, 0, 4<<10)
+	for d.User == nil {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := line.Read(b[len(b):cap(b)])
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+			return ErrKilledEarly
+		}
+		if err != nil {
+			return fmt.Errorf("reading the helper's report: %w", err)
+		}
+		b = b[:len(b)+n]
+		used, err := d.take(b, line)
+		if err != nil {
+			return err
+		}
+		b = b[:copy(b, b[used:])]
+	}
+	d.begun = b
+	return nil
+}
+
+// Outcome reads from a socket that does not block what the helper has reported since its last answer, when the process
+// that it became has ended: nil if that was the user's.
+func (d *Session) Outcome(socket int) error {
+	b := append(d.begun, make([]byte, 512)...)[:len(d.begun)]
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := unix.Read(socket, b[len(b):cap(b)])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 { // its end, or all that has been reported; a helper that forked may end a little later
+			break
+		}
+		b = b[:len(b)+n]
+		used, err := d.take(b, io.Discard)
+		if err != nil {
+			return err
+		}
+		b = b[:copy(b, b[used:])]
+	}
+	if !d.ready {
+		return ErrKilledEarly
+	}
+	return nil
 }
 
 // take handles the complete reports at the beginning of b.
@@ -144,6 +198,54 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 		}
 	}
 	return used, nil
+}
+
+// LateLine is the connection to a helper whose last reports are read late: no thread wakes for them.
+type LateLine struct {
+	socket int
+	file   *os.File // the same socket, as long as reports are waited for
+}
+
+// NewLateLine makes the connection.
+func NewLateLine() (l *LateLine, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
+	}
+	theirs = os.NewFile(uintptr(fds[1]), "helper")
+	l = &LateLine{socket: fds[0]}
+	second := -1
+	if err = unix.SetNonblock(l.socket, true); err == nil {
+		second, err = unix.FcntlInt(uintptr(l.socket), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	if err != nil {
+		theirs.Close()
+		unix.Close(l.socket)
+		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
+	}
+	l.file = os.NewFile(uintptr(second), "helper")
+	return l, theirs, nil
+}
+
+// Answer serves the helper until it has its last answer.
+func (l *LateLine) Answer(d *Session) error {
+	defer l.file.Close() // the poller does not watch the socket any more
+	return d.Answer(l.file)
+}
+
+// Write writes to the helper; only before Answer.
+func (l *LateLine) Write(b []byte) (int, error) { return l.file.Write(b) }
+
+// Outcome is what the helper reported since its last answer.
+func (l *LateLine) Outcome(d *Session) error { return d.Outcome(l.socket) }
+
+// Close ends a helper that waits.
+func (l *LateLine) Close() {
+	l.file.Close()
+	if l.socket >= 0 {
+		unix.Close(l.socket) //nolint:errcheck,gosec // nothing was written
+		l.socket = -1
+	}
 }
 
 // HelperLine is the connection to a helper.
