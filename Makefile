@@ -55,12 +55,12 @@ run: build ## start a cluster, show the life of a pod, leave the cluster up
 	@hack/run
 
 test: build images ## everything: vet, unit tests, simulator, end to end on real containers, Helm
+	$(GO) vet $(PKGS)
+	@$(MAKE) --no-print-directory tests
+
+tests: build images # all that `make test` runs, without vet
 	@hack/deps $(TESTING)
 	cd tools && $(GO) list -deps carob/internal/apiserver >/dev/null # its go.sum follows ours
-	$(if $(BESIDE),hack/beside '$(BESIDE)',$(GO) vet $(PKGS) &&) $(MAKE) --no-print-directory tests
-
-# What `make test` runs after vet. With BESIDE, vet belongs to what runs beside the tests.
-tests:
 	hack/gotest "$(TESTED)" -timeout 25m -vet=off
 	$(MAKE) --no-print-directory e2e helm operator
 
