@@ -1,6 +1,5 @@
-// Package dbus gives a test a message bus of its own, on which the test plays
-// systemd or logind. Tests of the runtime, the node agent and the whole drive it.
-// It never touches the machine's own bus.
+// Package dbus starts a private message bus, on which a test simulates systemd or logind. Tests of the runtime, of the
+// node agent, and of a complete carob drive it. It never touches the machine's own bus.
 package dbus
 
 import (

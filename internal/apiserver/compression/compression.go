@@ -1,5 +1,5 @@
-// Package compression compresses long answers of the API server with gzip, by the library's rules but in less than half
-// of its time: the library's compressor cannot be replaced, so it does not see that the client accepts gzip.
+// Package compression compresses long responses of the API server with gzip, by the library's rules but in less than
+// half of its time: the library's compressor cannot be replaced, so it does not see that the client accepts gzip.
 package compression
 
 import (

@@ -1,5 +1,5 @@
-// Package socketstore keeps listening sockets open while the process is replaced: the service manager holds them
-// (sd_notify(3), FDSTORE=1) and hands them to the next process (sd_listen_fds(3)). Connections and datagrams that
+// Package socketstore keeps listening sockets open while the process is replaced: the service manager keeps them
+// (sd_notify(3), FDSTORE=1) and passes them to the next process (sd_listen_fds(3)). Connections and datagrams that
 // arrive in between wait in the socket's queue. Without a service manager that supports it, nothing is kept.
 package socketstore
 

@@ -1,6 +1,5 @@
-// Package language keeps kubectl's translations out of the start of programs
-// whose user reads English. Package cli imports it for its effect; it must never
-// change a text.
+// Package language prevents kubectl's translations from being loaded at the start if the user's language is English.
+// Package cli imports it for its effect; it must never change a text.
 package language
 
 import (

@@ -1,6 +1,6 @@
-// Package bodies keeps the bodies of inference requests in memory until a server has them, in buffers that are used
-// again: the pages of a new buffer for a prompt of 220 KB cost more processor time than the rest of its way. A Budget
-// bounds their memory, and ends bodies that arrive slowly before others lack it.
+// Package bodies keeps the bodies of inference requests in memory until a server has them, in buffers that are reused:
+// the pages of a new buffer for a prompt of 220 KB cost more processor time than everything else that is done for the
+// request. A Budget limits their memory, and ends bodies that arrive slowly before others get none.
 package bodies
 
 import (

@@ -1,4 +1,4 @@
-// Package resend has the body of a request that may be sent to more than one endpoint.
+// Package resend keeps the body of a request that may be sent to more than one endpoint.
 package resend
 
 import (

@@ -1,6 +1,6 @@
-// Package cniserver attaches the pods of other container runtimes to carob's pod network: it serves the
-// requests of the CNI plugin `carob cni` on a unix socket. app runs it beside the network. It must
-// never take a string of a request for granted, and never touch the pods of carob's own runtime.
+// Package cniserver attaches the pods of other container runtimes to carob's pod network: it serves the requests of the
+// CNI plugin `carob cni` on a unix socket. app runs it beside the network. It must check every string of a request, and
+// never touch the pods of carob's own runtime.
 //
 // The network records each attachment, so a request may be repeated, also to a carob that was started
 // again. A namespace that its runtime removed without DEL is collected at the start and by GC.

@@ -2,9 +2,9 @@
 // object, stages, publishes and enlarges volumes, and undoes that when no pod uses them. node/volume drives it;
 // core/volume decides. It must never start or end a pod, and never delete what is below a mount.
 //
-// What is on disk is the truth, as with the kubelet: vol_data.json is there before a driver is called and goes after it
-// has undone its work, so that the next start finds whatever a crash leaves. Work on one volume
-// runs one after the other, on different volumes side by side; each call of a driver has a deadline.
+// The state is on disk, as with the kubelet: vol_data.json is written before a driver is called and removed after the
+// driver has undone its work, so that the next start finds whatever a crash leaves. Work on one volume runs one after
+// the other, on different volumes in parallel; each call of a driver has a deadline.
 //
 // While no volume is used nothing runs. Goroutines: one for each volume that could not be unstaged yet or is checked
 // while it is used, and one for each driver that sets how often its limit is read.

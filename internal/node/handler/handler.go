@@ -1,5 +1,5 @@
-// Package handler finds the runtime handler of a pod: that of its RuntimeClass. The executor and the image
-// manager ask it. It must never answer twice differently for one pod.
+// Package handler finds the runtime handler of a pod: that of its RuntimeClass. The executor and the image manager use
+// it. It must never return two handlers for one pod.
 package handler
 
 import (

@@ -1,7 +1,7 @@
-// Package metrics counts what the node agent does, in families that have the names
-// and labels of the kubelet's, so that its dashboards and alerts work. Wrappers around
-// the runtime, the executor and the writer of statuses count events when they happen; the current state is read when
-// the metrics are requested. There is no timer. The package decides nothing, and its wrappers do not change results.
+// Package metrics counts what the node agent does, in families with the names and labels of the kubelet's, so that
+// dashboards and alerts for the kubelet work. Wrappers around the runtime, the executor and the writer of statuses
+// count events when they happen; the current state is read when the metrics are requested. There is no timer. The
+// package decides nothing, and its wrappers do not change results.
 //
 // Contract: docs/spec/storage-and-node.md.
 package metrics

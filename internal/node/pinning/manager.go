@@ -1,4 +1,4 @@
-// Package pinning gives containers CPUs and NUMA nodes of their own: it reads the topology of the machine, stores the
+// Package pinning gives containers exclusive CPUs and NUMA nodes: it reads the topology of the machine, stores the
 // assignments in files, and keeps the cpusets of running containers as decided. The node agent drives it; core/pinning
 // decides. A nil *Manager is a node without static policies: it assigns nothing and costs nothing.
 //

@@ -1,8 +1,7 @@
-// Package podcgroups keeps the control groups around pods: the node's root, one group
-// for each QoS class, one for each pod (L3.117d). It works on cgroup v1, hybrid
-// and v2, with the cgroupfs and the systemd driver. The executor drives it;
-// containers' own groups below a pod's belong to the runtime. The numbers come
-// from core/resources; the package must never compute them.
+// Package podcgroups creates and limits the cgroups around those of containers: the node's root, one group for each QoS
+// class, one for each pod (L3.117d). It works on cgroup v1, hybrid and v2, with the cgroupfs and the systemd driver.
+// The executor drives it; containers' own groups below a pod's belong to the runtime. The numbers come from
+// core/resources; the package must never compute them.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package podcgroups

@@ -1,6 +1,6 @@
 // Package remotedisk makes disks of other machines block devices of this node, and removes them again: LUNs of iSCSI
 // targets, by iscsiadm(8), and of Fibre Channel. The volume manager drives it, and mounts the devices. Its state is a
-// file for each disk of a pod, which is there before the disk and goes after it.
+// file for each disk of a pod, which is written before the disk is attached and removed after it is detached.
 //
 // The strings of volumes are hostile: a Disk passes Check before any of them becomes an argument or part of a path.
 //

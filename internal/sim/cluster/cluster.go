@@ -1,10 +1,10 @@
 // Package cluster runs the parts of a cluster together, in virtual time and from one seed: the decisions about
-// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, garbage collection, disruption
-// budgets, claims and volumes, node health and taint eviction, placement and preemption as the scheduler, and on
-// each of several nodes podlife with a simulated runtime. Watches deliver events late, twice, or only with a new
-// list; there are conflicts and lost answers; carob ends between any two writes; nodes come, are drained,
-// are cut off, and go; containers die. The invariants are about the containers that run, not about what the
-// API shows. Tests and the command "carob sim" run it; it must never touch a real cluster.
+// Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs, garbage collection, disruption budgets, claims
+// and volumes, node health and taint eviction, placement and preemption as the scheduler, and on each of several nodes
+// podlife with a simulated runtime. Watches deliver events late, twice, or only with a new list; there are conflicts
+// and lost responses; carob ends between any two writes; nodes are added, drained, disconnected, and removed;
+// containers die. The invariants are about the containers that run, not about what the API shows. Tests and the command
+// "carob sim" run it; it must never touch a real cluster.
 //
 // Contract: docs/spec/pod-lifecycle.md and docs/spec/storage-and-node.md and docs/spec/workloads.md.
 package cluster

@@ -1,8 +1,7 @@
-// Package cronjobs runs the plan of CronJobs against a store in memory, in random steps from one
-// seed: time passes in minutes; users suspend, change policies, and delete; Jobs end and disappear;
-// watches deliver events late, twice, or only with a new list; there are conflicts and lost
-// answers; the controller ends between any two writes. After each write it checks the invariants.
-// Its tests run it; it must never touch a real cluster.
+// Package cronjobs runs the plan of CronJobs against a store in memory, in random steps from one seed: time passes in
+// minutes; users suspend, change policies, and delete; Jobs end and disappear; watches deliver events late, twice, or
+// only with a new list; there are conflicts and lost responses; the controller ends between any two writes. After each
+// write it checks the invariants. Its tests run it; it must never touch a real cluster.
 //
 // Contract: docs/spec/workloads.md.
 package cronjobs

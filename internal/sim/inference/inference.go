@@ -1,7 +1,8 @@
-// Package inference runs the decisions of core/routing against twins of model servers in virtual time, one run for each
-// seed: prompts that share beginnings, bursts, adapters, priorities, clients that cancel requests; servers that are
-// slow, die, drain, start, do not answer scrapes, or lie. It checks invariants while it runs, and measures the time to
-// the first token beside round robin. Its tests run it. It must never open a socket or read the clock.
+// Package inference runs the decisions of core/routing against simulated model servers in virtual time, one run for
+// each seed: prompts with common prefixes, bursts, adapters, priorities, clients that cancel requests; servers that are
+// slow, die, drain, start, do not answer scrapes, or report wrong values. It checks invariants while it runs, and
+// compares the time to the first token with round robin. Its tests run it. It must never open a socket or read the
+// clock.
 package inference
 
 import (

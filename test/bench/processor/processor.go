@@ -1,5 +1,4 @@
-// Package processor reads what a process has taken of the processors. The
-// benchmarks drive it.
+// Package processor reads the processor time that a process has used. The benchmarks drive it.
 package processor
 
 import (

@@ -1,7 +1,6 @@
-// Package build makes the container images that carob's tests, benchmarks and
-// demo run, as OCI archives and from local material only: Debian packages and
-// small programs of ours. Test programs and `go run ./test/images` drive it;
-// nothing of the product may import it. It never uses a container registry.
+// Package build makes the container images that carob's tests, benchmarks and demo run, as OCI archives and from local
+// material only: Debian packages and small test programs. Test programs and `go run ./test/images` drive it; nothing of
+// the product may import it. It never uses a container registry.
 package build
 
 import (

@@ -2,9 +2,9 @@
 // database, overlay snapshotter, and registry client, used as libraries in this process. The
 // runtime drives it, and the node agent for imports. Two stores never share a directory.
 //
-// An image becomes visible only when it is complete and unpacked. Everything before that belongs to
-// a lease that the next Open deletes, so a killed process leaves at most garbage, never half an
-// image. Layers are synced to the disk behind (sync.go).
+// An image becomes visible only when it is complete and unpacked. Everything before that belongs to a lease that the
+// next Open deletes, so a killed process leaves at most garbage, never half an image. Layers are synced to the disk
+// later (sync.go).
 //
 //	content, ingest ── lease ──▶ snapshots committed ──▶ name recorded (visible)
 //	                                                         │ RemoveImage
