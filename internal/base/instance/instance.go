@@ -494,6 +494,14 @@ func (in *Instance) deriveNetwork(n uint32) error {
 	if in.Listen == "" {
 		in.Listen = listen
 	}
+	if err := in.deriveListen(agentPort); err != nil {
+		return err
+	}
+	return in.deriveRanges(n, pods, services)
+}
+
+// deriveListen derives the addresses of the API server and the node agent from --listen.
+func (in *Instance) deriveListen(agentPort int) error {
 	host, port, err := net.SplitHostPort(in.Listen)
 	if err != nil {
 		return fmt.Errorf("%w --listen: %q is not IP:PORT, such as 0.0.0.0:6443", ErrFlag, in.Listen)
@@ -521,7 +529,12 @@ func (in *Instance) deriveNetwork(n uint32) error {
 			in.AgentListen = netip.AddrPortFrom(in.AgentListen.Addr(), uint16(k.Port))
 		}
 	}
-	// A derived range is changed if it overlaps one that is set.
+	return nil
+}
+
+// deriveRanges derives the ranges of pods, Services, and node ports; pods and services are the defaults of the instance
+// with number n. A derived range is changed if it overlaps one that is set.
+func (in *Instance) deriveRanges(n uint32, pods, services string) (err error) {
 	podsGiven, servicesGiven := in.PodCIDR != "", in.ServiceCIDR != ""
 	if !podsGiven {
 		in.PodCIDR = pods

@@ -19,7 +19,25 @@ import (
 // adopt takes over everything that an earlier carob left: pods whose monitor answers continue,
 // containers that ended meanwhile get their exit codes, unfinished objects are removed.
 func (r *Runtime) adopt(ctx context.Context) error {
-	log := klog.FromContext(ctx)
+	if err := r.readSandboxes(ctx); err != nil {
+		return err
+	}
+	if err := r.readContainers(ctx); err != nil {
+		return err
+	}
+	if err := r.forgetSecrets(); err != nil {
+		return err
+	}
+	for _, s := range r.sandboxes {
+		if err := r.adoptSandbox(ctx, s); err != nil {
+			return err
+		}
+	}
+	return r.adoptNetwork(ctx)
+}
+
+// readSandboxes reads the records of all sandboxes, and removes sandboxes that were never finished.
+func (r *Runtime) readSandboxes(ctx context.Context) error {
 	names, err := dirNames(r.sandboxDir(""))
 	if err != nil {
 		return err
@@ -34,7 +52,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			s.config, err = s.rec.Decoded()
 		}
 		if err != nil || s.rec.ID != id {
-			log.Info("Removing a sandbox that was never finished", "sandbox", id)
+			klog.FromContext(ctx).Info("Removing a sandbox that was never finished", "sandbox", id)
 			half := &sandbox{rec: state.Sandbox{ID: id}}
 			half.mon, _ = monitor.Dial(r.runDir(id))
 			r.discardSandbox(ctx, half)
@@ -43,7 +61,13 @@ func (r *Runtime) adopt(ctx context.Context) error {
 		s.name = sandboxName(s.config.GetMetadata())
 		r.sandboxes[id], r.names[s.name] = s, id
 	}
-	if names, err = dirNames(r.containerDir("")); err != nil {
+	return nil
+}
+
+// readContainers reads the records of all containers, and removes containers that were never finished.
+func (r *Runtime) readContainers(ctx context.Context) error {
+	names, err := dirNames(r.containerDir(""))
+	if err != nil {
 		return err
 	}
 	for _, id := range names {
@@ -61,7 +85,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			err = errors.New("its sandbox is gone")
 		}
 		if err != nil || c.rec.ID != id {
-			log.Info("Removing a container that was never finished", "container", id)
+			klog.FromContext(ctx).Info("Removing a container that was never finished", "container", id)
 			c.rec.ID = id
 			if c.rec.Cgroup == "" {
 				c.rec.Cgroup = r.cfg.CgroupRoot + "/" + id
@@ -76,14 +100,11 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.forgetSecrets(); err != nil {
-		return err
-	}
-	for _, s := range r.sandboxes {
-		if err := r.adoptSandbox(ctx, s); err != nil {
-			return err
-		}
-	}
+	return nil
+}
+
+// adoptNetwork frees the places in the network that no sandbox uses, and stops pods that have lost theirs.
+func (r *Runtime) adoptNetwork(ctx context.Context) error {
 	live := map[string]bool{}
 	for id, s := range r.sandboxes {
 		if s.mon != nil {
@@ -99,6 +120,7 @@ func (r *Runtime) adopt(ctx context.Context) error {
 		if path := r.sandboxes[id].rec.NetNS; path == "" || netns.Pinned(path) {
 			continue
 		}
+		log := klog.FromContext(ctx)
 		log.Info("Sandbox lost its network", "sandbox", id)
 		if _, err := r.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 			log.Error(err, "Sandbox without a network is not fully stopped", "sandbox", id)

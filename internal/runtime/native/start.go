@@ -208,31 +208,13 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 		return 0, nil, err
 	}
 	st.Flags, st.PIDMode, st.Target = startFlags(c)
-	var open []*os.File
 	defer func() {
-		for _, f := range open {
-			f.Close()
+		for _, f := range []*os.File{st.Dir, st.Log, st.OOM, st.Cgroup} {
+			f.Close() // nil for a file that was not opened; Close accepts that
 		}
 	}()
-	if st.Dir, err = os.Open(r.containerDir(pl.ID)); err != nil {
+	if err := r.openFiles(&st, c, pl.Cgroup); err != nil {
 		return 0, nil, err
-	}
-	open = append(open, st.Dir)
-	if st.Log, err = c.openLog(); err != nil {
-		return 0, nil, fmt.Errorf("opening the container's log: %w", err)
-	}
-	if st.Log != nil {
-		open = append(open, st.Log)
-	}
-	if st.OOM = r.groups.OOMFile(pl.Cgroup); st.OOM != nil {
-		open = append(open, st.OOM)
-	}
-	place := r.groups.Entry(pl.Cgroup)
-	if st.Cgroup, err = place.Open(); err != nil {
-		return 0, nil, fmt.Errorf("opening the container's cgroup: %w", err)
-	}
-	if st.Cgroup != nil {
-		open = append(open, st.Cgroup)
 	}
 	pid, id, err = r.runProgram(ctx, pl, p, helperLine{w, root}, specs.StateCreating,
 		func(id *plan.Identity) error { return r.launching(c, id) }, func(spec, report *os.File) (int, error) {
@@ -257,6 +239,23 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 			r.stateOf(&c.rec, pid, specs.StateRunning, pl.Config.Annotations))
 	}
 	return pid, id, errors.Join(err, r.reached(StepStartHelper, pl.ID))
+}
+
+// openFiles opens the files that the monitor gets with the request to start a container. The caller closes them, also
+// after an error.
+func (r *Runtime) openFiles(st *monitor.ContainerStart, c *container, cgroup string) (err error) {
+	if st.Dir, err = os.Open(r.containerDir(st.ID)); err != nil {
+		return err
+	}
+	if st.Log, err = c.openLog(); err != nil {
+		return fmt.Errorf("opening the container's log: %w", err)
+	}
+	st.OOM = r.groups.OOMFile(cgroup)
+	place := r.groups.Entry(cgroup)
+	if st.Cgroup, err = place.Open(); err != nil {
+		return fmt.Errorf("opening the container's cgroup: %w", err)
+	}
+	return nil
 }
 
 // helperLine is what a helper has besides its program, each nil for none.

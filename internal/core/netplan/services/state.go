@@ -177,82 +177,17 @@ func (s *State) active(name types.NamespacedName) *compiled {
 
 // claim replaces the former entries of Services by their new ones.
 func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
-	type holder struct {
-		name types.NamespacedName
-		v    vip
-		ok   bool
-	}
-	// The old owners are read before any claim changes.
-	had := map[Port]holder{}
-	// any order: each Service by itself, the elements of a change are a set
-	for name, old := range before {
-		for _, of := range []*compiled{old, s.active(name)} {
-			if of == nil {
-				continue
-			}
-			// any order: each port by itself
-			for p := range of.vips {
-				if _, known := had[p]; known {
-					continue
-				}
-				h := holder{}
-				if list := s.ports[p]; len(list) > 0 {
-					h.name, h.ok = list[0], true
-					if was, changed := before[h.name]; changed {
-						h.v = was.vips[p]
-					} else {
-						h.v = s.services[h.name].vips[p]
-					}
-				}
-				had[p] = h
-			}
-		}
-	}
+	had := s.holders(before) // before any claim changes
 	s.replaceLists(before, c)
-	// any order: each port by itself, the elements of a change are a set
-	for a, had := range c.self {
-		self := Element{Set: Hairpin, Key: addrKey(a)}
-		switch has := s.hairpin[a] > 0; {
-		case has && !had:
-			c.add(self)
-		case had && !has:
-			c.remove(self)
-		}
-	}
-	c.self = nil
-	// any order: each Service by itself, the elements of a change are a set
-	for name, old := range before {
-		if old != nil {
-			// any order: each port by itself
-			for p := range old.vips {
-				left := slices.DeleteFunc(s.ports[p], func(n types.NamespacedName) bool { return n == name })
-				if s.ports[p] = left; len(left) == 0 {
-					delete(s.ports, p)
-				}
-			}
-		}
-	}
-	// any order: each Service by itself, the elements of a change are a set
-	for name := range before {
-		if now := s.active(name); now != nil {
-			// any order: each port by itself
-			for p := range now.vips {
-				s.ports[p] = append(s.ports[p], name)
-			}
-		}
-	}
+	s.updateHairpins(c)
+	s.updateClaims(before)
 	// any order: each port by itself, the elements of a change are a set
 	for p, h := range had {
-		list := s.ports[p]
-		if len(list) > 1 {
-			slices.SortFunc(list, func(a, b types.NamespacedName) int {
-				return cmp.Or(cmp.Compare(s.services[a].vips[p].rank, s.services[b].vips[p].rank), s.older(a, b))
-			})
-		}
 		if h.ok {
 			s.vipElements(p, h.v, -1, c.remove, c)
 		}
-		if len(list) > 0 {
+		if list := s.ports[p]; len(list) > 0 {
+			s.sortClaims(p, list)
 			s.vipElements(p, s.services[list[0]].vips[p], 1, c.add, c)
 		}
 		s.flow(p, c)
@@ -269,6 +204,88 @@ func (s *State) claim(before map[types.NamespacedName]*compiled, c *Change) {
 			}
 		}
 	}
+}
+
+// holder is what an address and port led to, if a Service had it.
+type holder struct {
+	v  vip
+	ok bool
+}
+
+// holders returns what the addresses and ports lead to that the Services had or will have.
+func (s *State) holders(before map[types.NamespacedName]*compiled) map[Port]holder {
+	had := map[Port]holder{}
+	// any order: each Service by itself, the elements of a change are a set
+	for name, old := range before {
+		for _, of := range []*compiled{old, s.active(name)} {
+			if of == nil {
+				continue
+			}
+			// any order: each port by itself
+			for p := range of.vips {
+				if _, known := had[p]; known {
+					continue
+				}
+				h := holder{}
+				if list := s.ports[p]; len(list) > 0 {
+					of, changed := before[list[0]]
+					if !changed {
+						of = s.services[list[0]]
+					}
+					h = holder{of.vips[p], true}
+				}
+				had[p] = h
+			}
+		}
+	}
+	return had
+}
+
+// updateHairpins adds and removes the addresses for which connections to themselves are masqueraded.
+func (s *State) updateHairpins(c *Change) {
+	// any order: each port by itself, the elements of a change are a set
+	for a, had := range c.self {
+		self := Element{Set: Hairpin, Key: addrKey(a)}
+		switch has := s.hairpin[a] > 0; {
+		case has && !had:
+			c.add(self)
+		case had && !has:
+			c.remove(self)
+		}
+	}
+	c.self = nil
+}
+
+// updateClaims replaces which addresses and ports the Services claim.
+func (s *State) updateClaims(before map[types.NamespacedName]*compiled) {
+	// any order: each Service by itself
+	for name, old := range before {
+		if old != nil {
+			// any order: each port by itself
+			for p := range old.vips {
+				left := slices.DeleteFunc(s.ports[p], func(n types.NamespacedName) bool { return n == name })
+				if s.ports[p] = left; len(left) == 0 {
+					delete(s.ports, p)
+				}
+			}
+		}
+	}
+	// any order: each Service by itself
+	for name := range before {
+		if now := s.active(name); now != nil {
+			// any order: each port by itself
+			for p := range now.vips {
+				s.ports[p] = append(s.ports[p], name)
+			}
+		}
+	}
+}
+
+// sortClaims puts the Service that gets an address and port first.
+func (s *State) sortClaims(p Port, names []types.NamespacedName) {
+	slices.SortFunc(names, func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(s.services[a].vips[p].rank, s.services[b].vips[p].rank), s.older(a, b))
+	})
 }
 
 func clusterIPs(old, now *compiled, c *Change) {
