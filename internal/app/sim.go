@@ -11,6 +11,7 @@ import (
 
 	"carob/internal/cli"
 	"carob/internal/sim"
+	"carob/internal/sim/seeds"
 )
 
 const (
@@ -46,8 +47,8 @@ func (a *App) Simulate(ctx context.Context, s cli.Simulation, out, progress io.W
 		return simulateOne(ctx, s, out)
 	}
 	printed := time.Now()
-	t, err := sim.RunSeeds(ctx,
-		sim.Seeds{First: s.Seed, Count: s.Seeds, Hours: s.Hours, All: s.All, Break: s.Break, Done: func(done uint64) {
+	t, err := seeds.Run(ctx,
+		seeds.Range{First: s.Seed, Count: s.Seeds, Hours: s.Hours, All: s.All, Break: s.Break, Done: func(done uint64) {
 			if now := time.Now(); now.Sub(printed) >= simProgress {
 				printed = now
 				_, _ = fmt.Fprintf(progress, "%d of %d seeds\n", done, s.Seeds)
@@ -91,8 +92,8 @@ func simFailed(ctx context.Context, err error, shrink bool, out io.Writer) (bool
 		return false, err
 	}
 	if shrink {
-		v = sim.Shrink(ctx, v)
-		trace, cut := sim.Trace(v, simTrace)
+		v = seeds.Shrink(ctx, v)
+		trace, cut := seeds.Trace(v, simTrace)
 		if cut > 0 {
 			_, _ = fmt.Fprintf(out, "(%d lines before; --log shows all)\n", cut)
 		}

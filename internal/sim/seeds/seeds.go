@@ -1,4 +1,7 @@
-package sim
+// Package seeds runs package sim for a range of seeds, and shrinks a run that breaks an invariant to the smallest one
+// that still does. Tests and the command "carob sim" use it. The runs themselves have no goroutine; here one worker for
+// each processor runs them.
+package seeds
 
 import (
 	"cmp"
@@ -8,10 +11,12 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"carob/internal/sim"
 )
 
-// Seeds is a range of runs.
-type Seeds struct {
+// Range is a range of seeds, and how to run them.
+type Range struct {
 	First   uint64
 	Count   uint64
 	Hours   float64
@@ -23,7 +28,7 @@ type Seeds struct {
 
 // Broken is an invariant that some runs broke.
 type Broken struct {
-	First *Violation // of the lowest seed
+	First *sim.Violation // of the lowest seed
 	Times int
 }
 
@@ -36,7 +41,7 @@ type Total struct {
 	Broken                       []Broken // one entry per invariant, the most often broken one first
 }
 
-func (t *Total) note(v *Violation) {
+func (t *Total) note(v *sim.Violation) {
 	for i := range t.Broken {
 		if b := &t.Broken[i]; b.First.Invariant == v.Invariant {
 			b.Times++
@@ -49,7 +54,7 @@ func (t *Total) note(v *Violation) {
 	t.Broken = append(t.Broken, Broken{First: v, Times: 1})
 }
 
-func (t *Total) add(r Result) {
+func (t *Total) add(r sim.Result) {
 	t.Runs++
 	t.Pods += r.Pods
 	t.Steps += r.Steps
@@ -63,10 +68,10 @@ func (t *Total) add(r Result) {
 	}
 }
 
-// RunSeeds runs many seeds concurrently until one breaks an invariant or ctx ends. The error is the
-// *Violation of the lowest seed known to break one, or ctx's error. Total lists the broken
-// invariants, all of them with Seeds.All.
-func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
+// Run runs many seeds concurrently until one breaks an invariant or ctx ends. The error is the
+// *sim.Violation of the lowest seed known to break one, or ctx's error. Total lists the broken
+// invariants, all of them with Range.All.
+func Run(ctx context.Context, s Range) (Total, error) {
 	workers := s.Workers
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -94,9 +99,9 @@ func RunSeeds(ctx context.Context, s Seeds) (Total, error) {
 				if !ok {
 					return
 				}
-				r, err := Run(Options{Seed: seed, Hours: s.Hours, Break: s.Break})
+				r, err := sim.Run(sim.Options{Seed: seed, Hours: s.Hours, Break: s.Break})
 				mu.Lock()
-				var v *Violation
+				var v *sim.Violation
 				switch {
 				case errors.As(err, &v):
 					total.note(v)

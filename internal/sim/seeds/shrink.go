@@ -1,4 +1,4 @@
-package sim
+package seeds
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"carob/internal/core/podlife"
+	"carob/internal/sim"
 )
 
 // shrinkRuns limits the number of runs in Shrink.
@@ -16,15 +17,15 @@ const shrinkRuns = 400
 
 // Shrink searches for a smaller run that breaks the same invariant: fewer pods, fewer faults, fewer
 // actions of users, less time. It returns the smallest one found, which may be v itself.
-func Shrink(ctx context.Context, v *Violation) *Violation {
+func Shrink(ctx context.Context, v *sim.Violation) *sim.Violation {
 	best, runs := v, 0
-	try := func(o Options) (Result, bool) {
+	try := func(o sim.Options) (sim.Result, bool) {
 		if runs++; runs > shrinkRuns || ctx.Err() != nil {
-			return Result{}, false
+			return sim.Result{}, false
 		}
 		o.Log, o.Digest = nil, false
-		r, err := Run(o)
-		var smaller *Violation
+		r, err := sim.Run(o)
+		var smaller *sim.Violation
 		if !errors.As(err, &smaller) || smaller.Invariant != v.Invariant {
 			return r, false
 		}
@@ -64,11 +65,11 @@ func Shrink(ctx context.Context, v *Violation) *Violation {
 
 // Trace repeats the run of a violation and returns the last lines of its log about its pod (without
 // probes that succeed) and about the machine. cut is the number of such lines left out.
-func Trace(v *Violation, lines int) (trace []string, cut int) {
+func Trace(v *sim.Violation, lines int) (trace []string, cut int) {
 	var log bytes.Buffer
 	o := v.Options
 	o.Log = &log
-	_, _ = Run(o)
+	_, _ = sim.Run(o)
 	for line := range strings.Lines(log.String()) {
 		line = strings.TrimSuffix(line, "\n")
 		_, what, _ := strings.Cut(line, " ")
