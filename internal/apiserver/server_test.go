@@ -401,8 +401,8 @@ func testEventsInTwoGroups(t *testing.T, r *running) {
 		metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), "metadata.name: Required value") {
 		t.Errorf("an event without a name: %v", err)
 	}
-	if _, err := c.EventsV1().Events("kube-system").Create(ctx, &eventsv1.Event{}, metav1.CreateOptions{}); err == nil ||
-		!strings.Contains(err.Error(), "metadata.name: Required value") {
+	_, err = c.EventsV1().Events("kube-system").Create(ctx, &eventsv1.Event{}, metav1.CreateOptions{})
+	if err == nil || !strings.Contains(err.Error(), "metadata.name: Required value") {
 		t.Errorf("an event without anything in events.k8s.io: %v", err)
 	}
 }

@@ -24,6 +24,7 @@ var acting = map[string]string{
 	"initialize":            "starts init containers",
 	"land":                  "takes an action out of those in flight",
 	"record":                "adds a record for a container that has none",
+	"recoverAllocation":     "fills in a new allocation",
 	"recoverResize":         "fills in a new state",
 	"removeResetContainers": "removes containers",
 	"resizeContainers":      "begins resizes",

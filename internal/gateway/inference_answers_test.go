@@ -45,9 +45,9 @@ func TestOddAnswers(t *testing.T) {
 	if more, err := strconv.Atoi(os.Getenv("ANSWER")); err == nil {
 		size = more << 20
 	}
-	const lies = `"usage":{"prompt_tokens":-1,"completion_tokens":1e309,"prompt_tokens":"9","total_tokens":{"x":` +
+	const invalid = `"usage":{"prompt_tokens":-1,"completion_tokens":1e309,"prompt_tokens":"9","total_tokens":{"x":` +
 		`{"prompt_tokens":8}},"prompt_tokens_details":{"cached_tokens":[7]}}`
-	const truth = `"usage":{"prompt_tokens":3,"completion_tokens":4}`
+	const valid = `"usage":{"prompt_tokens":3,"completion_tokens":4}`
 	part := bytes.Repeat([]byte("x"), 1<<20)
 	l := newInferenceLab(t)
 	path := l.logged()
@@ -59,21 +59,21 @@ func TestOddAnswers(t *testing.T) {
 		case "/metrics":
 			answering(w, r)
 		case "/line":
-			_, _ = io.WriteString(w, "data: {"+lies+",\"text\":\"")
+			_, _ = io.WriteString(w, "data: {"+invalid+",\"text\":\"")
 			for n := 0; n < size; n += len(part) {
 				_, _ = w.Write(part)
 				if n == size/4 || n+len(part) == size {
 					used <- inUse()
 				}
 			}
-			_, _ = io.WriteString(w, "\","+truth+"}")
+			_, _ = io.WriteString(w, "\","+valid+"}")
 		case "/bytes":
-			for _, b := range []byte("data: {" + truth + "}\n\ndata: {" + lies + "}\n\n") {
+			for _, b := range []byte("data: {" + valid + "}\n\ndata: {" + invalid + "}\n\n") {
 				_, _ = w.Write([]byte{b})
 				_ = http.NewResponseController(w).Flush()
 			}
-		case "/only-lies":
-			_, _ = io.WriteString(w, "data: {"+lies+"}\n\n")
+		case "/only-invalid":
+			_, _ = io.WriteString(w, "data: {"+invalid+"}\n\n")
 		}
 	})
 	l.serveNow()
@@ -95,9 +95,9 @@ func TestOddAnswers(t *testing.T) {
 		length        int
 		input, output int
 	}{
-		{"/line", len("data: {") + len(lies) + len(`,"text":"`) + size + len(`",`) + len(truth) + 1, 3, 4},
-		{"/bytes", len("data: {}\n\ndata: {}\n\n") + len(truth) + len(lies), 3, 4},
-		{"/only-lies", len("data: {}\n\n") + len(lies), 0, 0},
+		{"/line", len("data: {") + len(invalid) + len(`,"text":"`) + size + len(`",`) + len(valid) + 1, 3, 4},
+		{"/bytes", len("data: {}\n\ndata: {}\n\n") + len(valid) + len(invalid), 3, 4},
+		{"/only-invalid", len("data: {}\n\n") + len(invalid), 0, 0},
 	} {
 		res := post(c.at)
 		n, err := io.Copy(io.Discard, res.Body)

@@ -79,8 +79,8 @@ func TestChangesDuringAStream(t *testing.T) {
 		}, 503},
 		"the pod is deleted": {false, func(l *inferenceLab) { l.pods = nil }, 503},
 		"an external picker that is not there": {false, func(l *inferenceLab) {
-			l.pool.Spec.ExtensionRef = &inferenceapi.OldPicker{Kind: "Service", Name: "picker", PortNumber: new(int32(80)),
-				FailureMode: "FailClose"}
+			l.pool.Spec.ExtensionRef = &inferenceapi.OldPicker{Kind: "Service", Name: "picker",
+				PortNumber: new(int32(80)), FailureMode: "FailClose"}
 			l.service("picker", "kubernetes.io/h2c")
 		}, 503},
 		"carob's picker instead of an external one": {true, func(l *inferenceLab) {
