@@ -7,11 +7,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/placement"
 	"carob/internal/core/podclaims"
 	"carob/internal/core/podlife"
+	"carob/internal/core/resources"
 	"carob/internal/node/devices"
 	"carob/internal/node/nodeobject"
 	"carob/internal/node/pods"
@@ -104,8 +106,8 @@ func (a *admission) count(all []*corev1.Pod) {
 		case old == pod:
 			continue
 		case old.Generation == pod.Generation && old.Status.ObservedGeneration == pod.Status.ObservedGeneration &&
-			!resizing(old):
-			continue // its resources change only with its spec, and with what the agent granted
+			(pod.Generation <= 1 || equality.Semantic.DeepEqual(resources.Requests(old), resources.Requests(pod))):
+			continue // what it occupies changes with its spec, and, when it was resized, with its status (L3.127a)
 		default:
 			a.node.Remove(pod.UID)
 		}
@@ -118,11 +120,6 @@ func (a *admission) count(all []*corev1.Pod) {
 			delete(a.counted, uid)
 		}
 	}
-}
-
-func resizing(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions,
-		func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizeInProgress })
 }
 
 // hostAppArmor reads whether the kernel enforces AppArmor; this changes only at a boot.

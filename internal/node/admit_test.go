@@ -77,6 +77,36 @@ func TestGateCounts(t *testing.T) {
 	}
 }
 
+// A pod that was resized occupies what its status reports, until that is what its spec requests: then the ledger gives
+// the rest to others, although the spec has not changed since (L3.127a).
+func TestResizedPodIsCountedAgain(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3"),
+		corev1.ResourcePods: resource.MustParse("10")}
+	g := &admission{object: func() *corev1.Node { return node }, down: func() bool { return false }}
+	cpus := func(n string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+	}
+	pod := func(name, requests, has string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 2}}
+		p.Spec.Containers = []corev1.Container{{Name: "c",
+			Resources: corev1.ResourceRequirements{Requests: cpus(requests)}}}
+		p.Status.ObservedGeneration = 2
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", AllocatedResources: cpus(has),
+			Resources: &corev1.ResourceRequirements{Requests: cpus(has)}}}
+		return p
+	}
+	other := pod("other", "2", "2")
+	for _, step := range []struct {
+		has  string
+		fits bool
+	}{{"2", false}, {"2", false}, {"1", true}, {"2", false}} {
+		if r := g.admit(other, []*corev1.Pod{pod("resized", "1", step.has)}).Rejection; (r == nil) != step.fits {
+			t.Errorf("beside a pod that has %s: %+v", step.has, r)
+		}
+	}
+}
+
 // L3.34
 func TestAdmitFeatures(t *testing.T) {
 	no := false

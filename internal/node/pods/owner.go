@@ -287,7 +287,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	}
 	o.look = out.Look
 	o.listen(!out.Look.IsZero())
-	o.published.show(View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.runs})
+	o.published.show(View{Status: out.Status, Life: out.Life, Waits: out.Waits, runs: o.occupies(&out.Status)})
 	if room {
 		o.room.freed()
 	}
@@ -300,6 +300,17 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 		o.begin(ctx, actions, b)
 	}
 	return out.Wake
+}
+
+// occupies is the pod with what it occupies of the node. Once it was resized, the status of this moment counts, not the
+// one that the API server will show later (L3.127a): what a smaller pod frees is given away at once.
+func (o *owner) occupies(newest *corev1.PodStatus) *corev1.Pod {
+	if o.runs.Generation <= 1 {
+		return o.runs
+	}
+	pod := *o.runs
+	pod.Status = *newest
+	return &pod
 }
 
 // listen sets whether the owner is woken for changes of images. A change during the decision wakes it now.

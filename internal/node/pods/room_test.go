@@ -90,6 +90,27 @@ func TestResizedPodAfterRestart(t *testing.T) {
 	})
 }
 
+// What a resized pod occupies is in its newest status, whether or not the API server has it: when the resize has ended,
+// the pods that wait for the resources get them at once (L3.123, L3.127a).
+func TestResizedPodOccupiesItsNewestStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.script("a", func(in podlife.Input) podlife.Output {
+			return podlife.Output{Life: podlife.Syncing, Allocated: in.Pod,
+				Status: corev1.PodStatus{Phase: corev1.PodRunning, Message: "newest"}}
+		})
+		a := pod("a", 1)
+		a.Generation, a.Status.Message = 2, "of the API server"
+		w.Update("api", a)
+		w.are("a runs")
+		w.Manager.mu.Lock()
+		defer w.Manager.mu.Unlock()
+		if got := w.active(""); len(got) != 1 || got[0].Status.Message != "newest" || a.Status.Message == "newest" {
+			t.Errorf("it occupies %+v", got)
+		}
+	})
+}
+
 // A pod that the API server has but cannot read is not ended, whether the agent had it or found it in the runtime; when
 // it is gone, it is (L7.17).
 func TestUnreadablePods(t *testing.T) {
