@@ -131,8 +131,8 @@ func ownEntries(ctx context.Context, c kubernetes.Interface, namespace, name, _ 
 	return entries, nil
 }
 
-// nodesOf returns the node of a pod, or all nodes: one of them has the tries of the scheduler for a pod that has none,
-// of which why tells, and what is left of a pod that does not exist any more.
+// nodesOf returns the node of a pod, or all nodes: for a pod without a node, one of them has the attempts of the
+// scheduler; of a deleted pod, one has the history. why is then the reason.
 func nodesOf(ctx context.Context, c kubernetes.Interface, namespace, name string) (nodes []string, why string,
 	err error) {
 	pod, err := c.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})

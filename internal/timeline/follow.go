@@ -213,7 +213,7 @@ func (s *Store) serveFollow(w http.ResponseWriter, r *http.Request) {
 		return control.Flush()
 	})
 	switch {
-	case began: // the end of the stream says enough: the client asks again
+	case began: // the stream ends, and the client follows again
 	case errors.Is(err, errFollowers):
 		http.Error(w, err.Error(), http.StatusTooManyRequests)
 	case err != nil:

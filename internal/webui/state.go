@@ -53,7 +53,7 @@ type state struct {
 
 // page is a page in a browser.
 type page struct {
-	rows   map[string]bool // that it has to be sent, or told the end of
+	rows   map[string]bool // to send, or whose end to report
 	status bool            // the status changed
 	wake   chan struct{}   // capacity 1
 }
@@ -344,7 +344,7 @@ func (s *state) watched() (page, pool bool) {
 	return len(s.pages) > 0, len(s.objects["inferencepool"])+len(s.objects["inferencepool-x"]) > 0
 }
 
-// render makes the dirty rows again and tells the pages. The caller holds mu.
+// render makes the dirty rows again and notifies the pages. The caller holds mu.
 func (s *state) render(now time.Time) {
 	for id := range s.dirty {
 		var made any

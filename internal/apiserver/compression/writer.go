@@ -86,7 +86,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	return w.write(p)
 }
 
-// Flush sends everything that was written: next wants the client to see it now.
+// Flush sends everything that was written to the client, because the handler has called it.
 func (w *writer) Flush() {
 	// The flusher of net/http reports no errors either; the next write does.
 	_ = w.send()

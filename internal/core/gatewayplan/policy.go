@@ -142,8 +142,8 @@ func (p *planner) policyFor(service Name, port string) *policy {
 	return p.holder(policyTarget{service: service})
 }
 
-// encrypt has a backend asked by TLS if its Service has a policy, which it adds to those used. With a policy that is
-// not valid the backend is not, either: it must not be asked without TLS.
+// encrypt makes requests to a backend use TLS if its Service has a policy, which it adds to those used. With an invalid
+// policy, the backend is invalid, too: no request may be sent to it without TLS.
 func (p *planner) encrypt(b *httproute.Backend, service Name, port string, used map[*policy]bool) {
 	pol := p.policyFor(service, port)
 	if pol == nil {

@@ -105,7 +105,7 @@ func (a *addresses) claim(addr netip.Addr, sandbox string) error {
 	return nil
 }
 
-// release frees an address and remembers its pod, if it had one.
+// release frees an address and records its pod, if it had one.
 func (a *addresses) release(addr netip.Addr, uid string) {
 	delete(a.used, addr)
 	if uid != "" {

@@ -15,7 +15,7 @@ import (
 // tracking is connection tracking in one network namespace.
 type tracking struct{ ns *os.File }
 
-// open remembers the network namespace of the calling thread.
+// open opens the network namespace of the calling thread.
 func (t *tracking) open() (err error) {
 	if t.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return fmt.Errorf("open the network namespace: %w", err)

@@ -165,7 +165,7 @@ func (b *begunRequest) abandon() {
 	}
 }
 
-// answerState says what simpleAnswer knows.
+// answerState is what simpleAnswer has found so far.
 type answerState int
 
 const (

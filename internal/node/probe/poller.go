@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller tells waiting probes that their sockets are ready. A socket of the net package is watched for everything, so
-// that Go's scheduler wakes a thread when it can be written, when an answer comes, and when the server closes it. A
-// probe waits for one of them, once.
+// poller notifies waiting probes that their sockets are ready. A socket of the net package is watched for everything,
+// so that Go's scheduler wakes a thread when it can be written, when a response arrives, and when the server closes it.
+// A probe waits for one of these events, once.
 //
-// It is made for the first probe and stays: its goroutine
-// sleeps in Go's own poller while nothing waits.
+// It is created for the first probe and stays: its goroutine sleeps in Go's own poller while nothing waits.
 type poller struct {
 	fd    int
 	epoll *os.File // the same

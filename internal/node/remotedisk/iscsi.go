@@ -141,7 +141,7 @@ func (m *Manager) attachPath(ctx context.Context, d *ISCSI, s Secrets, portal, t
 			return "", fmt.Errorf("iscsi: no session with portal %s after the login", portal)
 		}
 	}
-	// Only this LUN: the kernel must not get disks that no volume asked for.
+	// Only this LUN: the kernel must not get disks that no volume names.
 	if err := m.machine.write("0 0 "+strconv.Itoa(int(d.LUN)), "sys/class/scsi_host", "host"+strconv.Itoa(host),
 		"scan"); err != nil {
 		return "", fmt.Errorf("iscsi: scan for LUN %d: %w", d.LUN, err)

@@ -36,8 +36,8 @@ var errNotIssued = errors.New("credential bundle is not issued yet")
 
 // certificate is the state of a podCertificate projection.
 //
-//	asked ──Issued──▶ in force ──renew──▶ in force and asked ──Issued──▶ in force
-//	  └─Denied, Failed──▶ refused ◀──Denied, Failed──┘
+//	requested ──Issued──▶ in force ──renew──▶ in force and requested ──Issued──▶ in force
+//	    └─Denied, Failed──▶ refused ◀──Denied, Failed──┘
 type certificate struct {
 	key, chain []byte    // PEM; empty: none was issued yet
 	renew      time.Time // zero with an empty chain

@@ -149,7 +149,8 @@ func check(ctx context.Context, device string, ends time.Duration) error {
 	return nil
 }
 
-// endGroup changes how a program is ended: its group is asked first, and killed later. The result ends that.
+// endGroup changes how a program is ended: its process group first gets a signal to end, and is killed later. The
+// result cancels the kill.
 func endGroup(c *exec.Cmd, after time.Duration) (stop func()) {
 	var kill *time.Timer
 	c.Cancel = func() error {
