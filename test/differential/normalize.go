@@ -42,7 +42,13 @@ var (
 	marked  = regexp.MustCompile(`<(uid|version) [^>]*>`)
 	uid     = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
 	when    = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
-	port    = regexp.MustCompile(`(127\.0\.0\.1|192\.0\.2\.2):\d+`)
+	// Configuration: each of the two has its own range of cluster IPs.
+	addresses = regexp.MustCompile(`(The range of valid IPs is )[0-9a-f.:]+/\d+`)
+	// Upstream prints its internal types, with the names that they have in Go.
+	object = regexp.MustCompile(`(Invalid value: )[{\[].*?[}\]]: `)
+	// One of several fields, the first in the random order of a map.
+	chosen = regexp.MustCompile(`\[\?type == '[^']*'\]`)
+	port   = regexp.MustCompile(`(127\.0\.0\.1|192\.0\.2\.2):\d+`)
 )
 
 // plain marks what a server makes up.
@@ -57,13 +63,42 @@ func plain(s string) string {
 	s = version.ReplaceAllString(s, `${1}"<version>`)
 	s = record.ReplaceAllString(s, "<record>")
 	s = current.ReplaceAllString(s, "${1}<now>")
+	s = addresses.ReplaceAllString(s, "${1}<range>")
+	s = object.ReplaceAllString(s, "${1}<object>: ")
+	s = chosen.ReplaceAllString(s, "[?type]")
 	return port.ReplaceAllString(s, "<host>")
+}
+
+// ordered puts what a server lists in a random order into a fixed one: the causes of an error, which upstream
+// collects in maps, with the message that repeats them, and the conditions of a CRD, which controllers add side by
+// side.
+func ordered(o map[string]any) {
+	details, _ := o["details"].(map[string]any)
+	if causes, _ := details["causes"].([]any); len(causes) > 1 {
+		slices.SortFunc(causes, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	}
+	if message, ok := o["message"].(string); ok && o["kind"] == "Status" {
+		parts := strings.FieldsFunc(plain(message), func(r rune) bool { return strings.ContainsRune(", []\n", r) })
+		slices.Sort(parts)
+		o["message"] = strings.Join(parts, " ")
+	}
+	if status, _ := o["status"].(map[string]any); o["kind"] == "CustomResourceDefinition" {
+		if all, ok := status["conditions"].([]any); ok {
+			slices.SortFunc(all, func(a, b any) int { return strings.Compare(conditionType(a), conditionType(b)) })
+		}
+	}
+}
+
+func conditionType(v any) string {
+	o, _ := v.(map[string]any)
+	return stringOf(o, "type")
 }
 
 // mark is plain for a decoded body, below the key.
 func mark(key string, v any) any {
 	switch at := v.(type) {
 	case map[string]any:
+		ordered(at)
 		keys := make([]string, 0, len(at))
 		for k := range at {
 			keys = append(keys, k)

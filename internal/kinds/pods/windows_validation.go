@@ -118,14 +118,14 @@ func validateHostProcesses(s *corev1.PodSpec, at *field.Path) field.ErrorList {
 	if hosted == 0 {
 		return errs
 	}
-	if !s.HostNetwork {
-		errs = append(errs, field.Invalid(at.Child("hostNetwork"), s.HostNetwork,
-			"hostNetwork must be true if pod contains any hostProcess containers"))
-	}
 	if hosted != all {
 		errs = append(errs,
 			field.Invalid(at, "",
 				"If pod contains any hostProcess containers then all containers must be HostProcess containers"))
+	}
+	if !s.HostNetwork {
+		errs = append(errs, field.Invalid(at.Child("hostNetwork"), s.HostNetwork,
+			"hostNetwork must be true if pod contains any hostProcess containers"))
 	}
 	return errs
 }
