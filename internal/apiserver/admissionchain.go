@@ -34,7 +34,8 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.serverClient, Authorizer: s.authorizer,
 		Resolver: s.ext.resolver, Wrapper: s.credentials, Version: c.EffectiveVersion,
 		Configuration: config.For})
-	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(builtin, s.ext.plugins,
+	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(
+		carobadmission.Size{Most: c.MaxRequestBodyBytes}, builtin, s.ext.plugins,
 		carobadmission.Measured("ResourceQuota", quota))})
 	return nil
 }
