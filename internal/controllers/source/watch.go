@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -46,6 +48,12 @@ var (
 	_          cache.ReflectorBookmarkStore = (*Watch)(nil)
 	errStarted                              = errors.New("the watch has started already")
 )
+
+// mutationPeriod is a fraction of the two minutes for which the detector keeps an object at least.
+const mutationPeriod = 20 * time.Second
+
+// detectMutations is what cache.NewCacheMutationDetector looks at: without it the detector does nothing.
+var detectMutations, _ = strconv.ParseBool(os.Getenv("KUBE_CACHE_MUTATION_DETECTOR"))
 
 func newWatch[L runtime.Object](c zerocopy.Client[L], example runtime.Object, selector fields.Selector,
 	slim cache.TransformFunc, indexers cache.Indexers) *Watch {
@@ -99,10 +107,29 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 	var checks sync.WaitGroup
 	defer checks.Wait()
-	checks.Go(func() { w.mutations.Run(ctx.Done()) })
+	if detectMutations {
+		checks.Go(func() { w.checkMutations(ctx) })
+	}
 	log := klog.FromContext(ctx)
 	cache.NewReflectorWithOptions(w.lw, w.example, w, cache.ReflectorOptions{Logger: &log,
 		Name: "controllers"}).RunWithContext(ctx)
+}
+
+// checkMutations compares the objects with their copies, which ends the process if one was modified: now, regularly,
+// and when ctx ends. The detector's own loop compares each second, which takes most of the time of tests in virtual
+// time.
+func (w *Watch) checkMutations(ctx context.Context) {
+	once := make(chan struct{})
+	close(once)
+	for {
+		w.mutations.Run(once)
+		select {
+		case <-ctx.Done():
+			w.mutations.Run(once)
+			return
+		case <-time.After(mutationPeriod):
+		}
+	}
 }
 
 // Add implements cache.ReflectorStore.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -102,22 +103,48 @@ func TestListeners(t *testing.T) {
 	}
 }
 
-// With client-go's mutation detector on, as in "make test", a modification of a watch's object ends the process.
+// With client-go's mutation detector on, as in "make test", a modification of a watch's object ends the process: one
+// from before the watch, while it runs, and right before it ends.
 func TestModifiedObject(t *testing.T) {
-	if os.Getenv("MODIFY") != "" {
-		w := Pods(fake.NewClientset())
-		if err := w.Replace([]any{pod("a", "1", "1")}, "1"); err != nil {
-			t.Fatal(err)
-		}
-		Get[*corev1.Pod](w, "n/a").Labels = map[string]string{"modified": "yes"}
-		w.Run(t.Context()) // until it panics
+	if when := os.Getenv("MODIFY"); when != "" {
+		synctest.Test(t, func(t *testing.T) { modifyObject(t, when) })
 		return
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestModifiedObject$", "-test.timeout=20s")
-	cmd.Env = append(os.Environ(), "MODIFY=1", "KUBE_CACHE_MUTATION_DETECTOR=true")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "cache *v1.Pod modified") {
-		t.Errorf("%v:\n%s", err, out)
+	for _, when := range []string{"before", "during", "at the end"} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestModifiedObject$", "-test.timeout=20s")
+		cmd.Env = append(os.Environ(), "MODIFY="+when, "KUBE_CACHE_MUTATION_DETECTOR=true")
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "cache *v1.Pod modified") {
+			t.Errorf("%s: %v:\n%s", when, err, out)
+		}
 	}
+}
+
+func modifyObject(t *testing.T, when string) {
+	object := pod("a", "1", "1")
+	w := Pods(fake.NewClientset(object))
+	modify := func() { Get[*corev1.Pod](w, "n/a").Labels = map[string]string{"modified": "yes"} }
+	if when == "before" {
+		if err := w.Replace([]any{object}, "1"); err != nil {
+			t.Fatal(err)
+		}
+		modify()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go w.Run(ctx) // until it panics
+	<-w.Synced()
+	synctest.Wait()
+	switch when {
+	case "during":
+		modify()
+		time.Sleep(mutationPeriod + time.Second)
+	case "at the end":
+		modify()
+	}
+	cancel()
+	if when != "at the end" {
+		t.Error("the watch has ended")
+	}
+	synctest.Wait()
 }
 
 // The API server's own objects are kept without a copy: they must not be modified, and a copy takes memory.
