@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -122,9 +123,10 @@ func TestWorkersAreBounded(t *testing.T) {
 // Waiting, running, failed and stuck keys are measured, the last also without events.
 func TestMeasured(t *testing.T) {
 	metrics.Register()
+	queue := rand.Text() // the figures of a name add up for as long as the process runs
 	synctest.Test(t, func(t *testing.T) {
 		fail, began := true, time.Now()
-		l := New("measured", 1, func(_ context.Context, key string) (time.Duration, error) {
+		l := New(queue, 1, func(_ context.Context, key string) (time.Duration, error) {
 			time.Sleep(10 * time.Second)
 			if fail {
 				fail = false
@@ -146,7 +148,7 @@ func TestMeasured(t *testing.T) {
 			for name, want := range map[string]float64{"depth": depth, "adds_total": adds, "retries_total": retries,
 				"unfinished_work_seconds": unfinished, "longest_running_processor_seconds": unfinished,
 				"queue_duration_seconds": waits, "work_duration_seconds": works} {
-				if got := measured(t, "workqueue_"+name); got != want {
+				if got := measured(t, queue, "workqueue_"+name); got != want {
 					t.Errorf("after %v: %s is %v, want %v", time.Since(began), name, got, want)
 				}
 			}
@@ -162,8 +164,8 @@ func TestMeasured(t *testing.T) {
 	})
 }
 
-// measured returns a figure of the queue "measured"; of a histogram the number of observations.
-func measured(t *testing.T, family string) float64 {
+// measured returns a figure of a queue; of a histogram the number of observations.
+func measured(t *testing.T, queue, family string) float64 {
 	t.Helper()
 	all, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
@@ -171,7 +173,7 @@ func measured(t *testing.T, family string) float64 {
 	}
 	for _, f := range all {
 		for _, m := range f.Metric {
-			if f.GetName() == family && len(m.Label) == 1 && m.Label[0].GetValue() == "measured" {
+			if f.GetName() == family && len(m.Label) == 1 && m.Label[0].GetValue() == queue {
 				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
