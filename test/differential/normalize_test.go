@@ -36,3 +36,16 @@ func TestRandomOrderIsNoDifference(t *testing.T) {
 		}
 	}
 }
+
+// A claim that names no class gets carob's; one that names a class keeps it.
+func TestConfigurationIsNoDifference(t *testing.T) {
+	claim := func(spec map[string]any) map[string]any {
+		return map[string]any{"kind": "PersistentVolumeClaim", "spec": spec}
+	}
+	if got := configured(claim(map[string]any{})); len(got) != 1 || got[0] != "spec.storageClassName" {
+		t.Errorf("a claim without a class: %v", got)
+	}
+	if got := configured(claim(map[string]any{"storageClassName": "fast"})); got != nil {
+		t.Errorf("a claim of a class: %v", got)
+	}
+}
