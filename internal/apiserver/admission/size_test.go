@@ -21,7 +21,8 @@ func TestSizeInJSON(t *testing.T) {
 			t.Errorf("%s is taken for longer than %d bytes", text, len(text))
 		}
 	})
-	if long := any(map[string]any{"l": []any{strings.Repeat("x", 10), strings.Repeat("y", 10)}}); jsonLeft(long, 20) >= 0 {
+	long := map[string]any{"l": []any{strings.Repeat("x", 10), strings.Repeat("y", 10)}}
+	if jsonLeft(long, 20) >= 0 {
 		t.Error("two strings of 10 bytes do not fit in 20")
 	}
 }
