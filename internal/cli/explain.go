@@ -261,7 +261,7 @@ func (x *explainer) query(ctx context.Context, path string, into any) (unknown s
 func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	var text []byte
 	err := errors.New("the cluster has no InferencePools: `carob addon enable inference`")
-	group := ""
+	group, served := "", false
 	for _, path := range inferenceGroups {
 		var failed error
 		text, failed = x.read(ctx, path, "inferencepools")
@@ -269,8 +269,8 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 			err = nil
 			break
 		}
-		if !apierrors.IsNotFound(failed) || strings.Contains(failed.Error(), "\""+x.name+"\"") {
-			err = plain(failed)
+		if known := !apierrors.IsNotFound(failed) || strings.Contains(failed.Error(), "\""+x.name+"\""); known && !served {
+			err, served = plain(failed), true // of the preferred version
 		}
 	}
 	if err != nil {
@@ -310,38 +310,20 @@ func (x *explainer) read(ctx context.Context, path, resource string) ([]byte, er
 	return res.Raw()
 }
 
-// legacyClass is the annotation that chose a class before spec.ingressClassName.
-const legacyClass = "kubernetes.io/ingress.class"
-
 func (x *explainer) route(ctx context.Context, group, resource, kind string) (explain.Lines, error) {
 	text, err := x.read(ctx, group, resource)
 	if err != nil {
 		return nil, plain(err)
 	}
-	var object struct {
-		Status struct {
-			Parents    explain.StatusParents `json:"parents"`
-			Conditions []metav1.Condition    `json:"conditions"`
-		} `json:"status"`
-		Metadata struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
-		Spec struct {
-			IngressClassName *string `json:"ingressClassName"`
-			ParentRefs       []struct {
-				Name string `json:"name"`
-			} `json:"parentRefs"`
-		} `json:"spec"`
+	facts, err := explain.RouteFacts(text, kind)
+	if err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(text, &object); err != nil {
-		return nil, fmt.Errorf("read the %s: %w", kind, err)
-	}
-	facts := explain.Served{Parents: object.Status.Parents.Parents()}
-	if len(object.Status.Conditions) > 0 {
-		facts.Parents = append(facts.Parents, explain.Parent{Conditions: object.Status.Conditions})
-	}
-	if kind == "Ingress" {
-		facts.Class = cmp.Or(object.Spec.IngressClassName, new(object.Metadata.Annotations[legacyClass]))
+	for i := range facts.Named {
+		g := &facts.Named[i]
+		text, err := x.c.CoreV1().RESTClient().Get().AbsPath(gatewayGroup, "namespaces", cmp.Or(g.Namespace, x.namespace),
+			"gateways", g.Name).Do(ctx).Raw()
+		g.Read(text, plain(err), apierrors.IsNotFound(err))
 	}
 	var list routeapi.List
 	if facts.Unknown, err = x.query(ctx, routeapi.Path, &list); err != nil {

@@ -58,7 +58,10 @@ func TestExplainNamesWhatDoesNotExist(t *testing.T) {
 			_, err := x.route(t.Context(), "/apis/gateway.networking.k8s.io/v1", "httproutes", "HTTPRoute")
 			return err
 		},
-		`"nope" not found`: func() error { _, err := x.inferencePool(t.Context()); return err },
+		`inferencepools.inference.networking.k8s.io "nope" not found`: func() error {
+			_, err := x.inferencePool(t.Context())
+			return err
+		},
 	} {
 		if err := request(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"carob/internal/core/explain"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
@@ -163,7 +164,7 @@ func (f *feed) pools() *gatewayplan.Inference {
 }
 
 // pickerConfigKey is the key of an EndpointPickerConfig in its ConfigMap.
-const pickerConfigKey = "endpoint-picker-config.yaml"
+const pickerConfigKey = explain.PickerKey
 
 // readConfig is an EndpointPickerConfig that was parsed.
 type readConfig struct {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"carob/internal/core/explain"
+	"carob/internal/core/httproute"
 )
 
 // ServePools responds with the state of the InferencePools that are served (routeapi.PoolsPath), of one namespace or
@@ -22,18 +23,25 @@ func (g *Gateway) PoolStates(namespace string) []explain.PoolState {
 	out := []explain.PoolState{}
 	g.mu.Lock()
 	var all []ownPool
+	empty := map[httproute.Ref]bool{}
 	if g.plan != nil {
 		for ref := range g.plan.Pools { // any order: sorted below
 			if p, ok := g.pools.Get(ref); ok && (namespace == "" || ref.Namespace == namespace) {
 				if s := p.served.Load(); s != nil {
 					all = append(all, ownPool{ref, s})
+					if picker := s.plan.Picker; picker != nil {
+						of, _ := g.pools.Get(picker.Service)
+						empty[ref] = of == nil || len(*of.endpoints.Load()) == 0
+					}
 				}
 			}
 		}
 	}
 	g.mu.Unlock()
 	for _, p := range all {
-		out = append(out, poolState(p))
+		state := poolState(p)
+		state.PickerEmpty = empty[p.ref]
+		out = append(out, state)
 	}
 	slices.SortFunc(out, func(a, b explain.PoolState) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Group, b.Group))
@@ -44,7 +52,8 @@ func (g *Gateway) PoolStates(namespace string) []explain.PoolState {
 func poolState(p ownPool) explain.PoolState {
 	out := explain.PoolState{Group: p.ref.Pool, Namespace: p.ref.Namespace, Name: p.ref.Name,
 		Models: p.served.plan.Models.Names(), Shed: p.served.plan.Models.Sheds(),
-		DrainProblem: p.served.plan.DrainProblem, PickerProblem: p.served.plan.PickerProblem}
+		DrainProblem: p.served.plan.DrainProblem, PickerProblem: p.served.plan.PickerProblem,
+		Unconfigured: p.served.plan.Unconfigured}
 	if picker := p.served.plan.Picker; picker != nil {
 		out.Picker = fmt.Sprintf("%s/%s:%d", picker.Service.Namespace, picker.Service.Name, picker.Service.Port)
 		out.FailOpen = picker.FailOpen

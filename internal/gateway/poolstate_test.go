@@ -8,7 +8,9 @@ import (
 
 	"carob/internal/base/testwait"
 	"carob/internal/core/explain"
+	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/routing"
 )
 
 // What `carob explain` gets: which servers have returned their metrics, which have not and why, and which models have
@@ -42,5 +44,31 @@ func TestPoolStates(t *testing.T) {
 	}
 	if other := pools("?namespace=other"); len(other) != 0 {
 		t.Errorf("%+v", other)
+	}
+}
+
+// An external picker without a ready endpoint, and a configuration that is not where the pool says, are reported.
+func TestPickersInPoolStates(t *testing.T) {
+	l := newInferenceLab(t)
+	l.server(1, answering)
+	l.service("picker", "kubernetes.io/h2c")
+	l.pool.Spec.ExtensionRef.PortNumber = new(int32(80))
+	l.serveNow()
+	if s := l.PoolStates("")[0]; s.Picker != "default/picker:80" || !s.PickerEmpty {
+		t.Errorf("a picker without endpoints: %+v", s)
+	}
+	l.picker()
+	if s := l.PoolStates("")[0]; s.Picker == "" || s.PickerEmpty {
+		t.Errorf("a picker: %+v", s)
+	}
+	l.pool.Spec.ExtensionRef = &inferenceapi.OldPicker{Group: gatewayplan.PickerGroup, Kind: gatewayplan.PickerKind,
+		Name: "mine"}
+	for of, want := range map[string]string{"mine": "", "other": "mine"} {
+		l.world.Inference.Configs = map[name]gatewayplan.PickerConfig{{Namespace: "default", Name: of}: {
+			Config: routing.DefaultConfig()}}
+		l.serveNow()
+		if s := l.PoolStates("")[0]; s.Picker != "" || s.Unconfigured != want {
+			t.Errorf("the ConfigMap %s: %+v", of, s)
+		}
 	}
 }

@@ -256,14 +256,28 @@ func TestInferencePool(t *testing.T) {
 		{"another picker", Pool{State: &PoolState{Picker: "d/epp:9002", FailOpen: true}}, `
   the endpoint picker d/epp:9002 chooses its servers; if it does not answer, requests go to any server
 `},
+		{"another picker, which is not there", Pool{State: &PoolState{Picker: "d/epp:9002", PickerEmpty: true}}, `
+! the endpoint picker d/epp:9002 has no ready endpoint: requests get 503
+`},
+		{"no configuration", Pool{State: &PoolState{Ready: 1, Unconfigured: "c"}}, `
+  carob's picker has its default configuration: no ConfigMap c has the key ` + PickerKey + `
+  1 ready server takes requests; 0 requests at work, 0 requests waiting
+`},
 		{"an unknown model", Pool{Model: "m", State: &PoolState{Ready: 1, Shed: true, Models: []string{"a"}}}, `
   1 ready server takes requests; 0 requests at work, 0 requests waiting
 ! model m: no InferenceModel has this name; its requests are the first to be refused when no server has room
 `},
 	} {
+		if c.pool.State != nil {
+			c.pool.Parents = accepted
+		}
 		expectLines(t, c.what, InferencePool(&c.pool, now), c.want)
 	}
-	many := Pool{State: &PoolState{Ready: 20}}
+	expectLines(t, "no route, but served", InferencePool(&Pool{State: &PoolState{Ready: 1}}, now), `
+! no HTTPRoute that a Gateway has accepted leads to it: only gateways that call carob's picker use it
+  1 ready server takes requests; 0 requests at work, 0 requests waiting
+`)
+	many := Pool{Parents: accepted, State: &PoolState{Ready: 20}}
 	for i := range 20 {
 		many.State.Servers = append(many.State.Servers, Server{Name: fmt.Sprint(i), Seen: &seen})
 	}

@@ -26,6 +26,11 @@ type PoolState struct {
 	FailOpen      bool   `json:"failOpen,omitempty"`
 	DrainProblem  string `json:"drainProblem,omitempty"`  // why the annotation for deleted pods has no effect
 	PickerProblem string `json:"pickerProblem,omitempty"` // why the annotation for its time has no effect
+	// PickerEmpty: the Service of the endpoint picker has no ready endpoint.
+	PickerEmpty bool `json:"pickerEmpty,omitempty"`
+	// Unconfigured is the ConfigMap that the pool names for carob's picker, which has no configuration; empty: it has,
+	// or none is named.
+	Unconfigured string `json:"unconfigured,omitempty"`
 	// Models are the model names in InferenceModels and rewrites; nil: there are none, and any name is forwarded.
 	Models []string `json:"models,omitempty"`
 	// Shed means that requests for models without an InferenceModel are refused first under load.
@@ -70,6 +75,9 @@ type Events struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
+// PickerKey is the key of a configuration of carob's picker in its ConfigMap.
+const PickerKey = "endpoint-picker-config.yaml"
+
 // staleAfter is the age after which metrics are ignored. A pool without requests is scraped every 5 s.
 const staleAfter = 15 * time.Second
 
@@ -97,6 +105,9 @@ func InferencePool(p *Pool, now time.Time) (out Lines) {
 	case s == nil:
 		out.warn("the gateway does not serve it")
 	default:
+		if len(p.Parents) == 0 {
+			out.warn("no HTTPRoute that a Gateway has accepted leads to it: only gateways that call carob's picker use it")
+		}
 		out.pool(s)
 	}
 	if p.State == nil || p.State.Ready == 0 && p.State.Picker == "" {
@@ -127,8 +138,15 @@ func (l *Lines) pool(s *PoolState) {
 		if s.FailOpen {
 			instead = "go to any server"
 		}
+		if s.PickerEmpty {
+			l.warn("the endpoint picker %s has no ready endpoint: requests %s", s.Picker, instead)
+			return
+		}
 		l.info("the endpoint picker %s chooses its servers; if it does not answer, requests %s", s.Picker, instead)
 		return
+	}
+	if s.Unconfigured != "" {
+		l.info("carob's picker has its default configuration: no ConfigMap %s has the key %s", s.Unconfigured, PickerKey)
 	}
 	switch {
 	case s.Ready > 0:

@@ -24,6 +24,8 @@ type Served struct {
 	Problems []string // reported by the gateway
 	Unknown  string   // why the gateway's state could not be read; empty: it was
 	Class    *string  // the IngressClass that an Ingress names, or an empty string; nil: of another kind
+	// Named are the Gateways that a route names, if none has reported a state; nil: one has, or of another kind.
+	Named []NamedGateway
 }
 
 // NoGateway is why the state of a gateway cannot be read if there is none.
@@ -53,6 +55,8 @@ func Route(s *Served) (out Lines) {
 	}
 	if s.Unknown == "" && len(s.Places) == 0 {
 		switch {
+		case s.Named != nil:
+			out.gateways(s.Named)
 		case s.Class == nil || len(s.Problems) > 0:
 			out.warn("%s", NothingServed)
 		case *s.Class == "":

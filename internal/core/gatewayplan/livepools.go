@@ -56,7 +56,7 @@ func (p *Pool) same(now *Pool) bool {
 		maps.Equal(p.Selector, now.Selector) && slices.Equal(p.Ports, now.Ports) && p.Models.same(now.Models) &&
 		p.Config == now.Config && p.Broken == now.Broken && p.problem == now.problem && p.old == now.old &&
 		equality.Semantic.DeepEqual(p.Drain, now.Drain) && p.DrainProblem == now.DrainProblem &&
-		p.PickerProblem == now.PickerProblem &&
+		p.PickerProblem == now.PickerProblem && p.Unconfigured == now.Unconfigured &&
 		p.OfferedAs == now.OfferedAs
 }
 

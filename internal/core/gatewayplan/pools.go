@@ -70,6 +70,8 @@ type Pool struct {
 	// Config is the configuration of carob's picker; nil means the default, or the previous one if Broken.
 	Config *routing.Config
 	Broken bool // the configuration cannot be used
+	// Unconfigured is the ConfigMap that the pool names for carob's picker, which has no configuration; empty: it has.
+	Unconfigured string
 
 	// Drain is how long deleted pods of the pool wait for their requests at most (podlife.DrainAnnotation); nil: the
 	// annotation is missing, or invalid as DrainProblem says.
@@ -161,6 +163,9 @@ func poolRef(group string, o metav1.Object) httproute.Ref {
 func (p *planner) picker(pool *Pool, group, kind, name string, port int32, mode string) {
 	if group == PickerGroup && kind == PickerKind {
 		config := p.Inference.Configs[Name{Namespace: pool.Ref.Namespace, Name: name}]
+		if config == (PickerConfig{}) {
+			pool.Unconfigured = name
+		}
 		if pool.Config = config.Config; config.Problem != "" {
 			pool.Broken = true
 			pool.problem = fmt.Sprintf("ConfigMap %s: %s; the picker still uses its previous configuration", name,
@@ -264,6 +269,19 @@ func (p *planner) poolBackend(r *route, out httproute.Backend, apiGroup string, 
 	}
 	r.refs = append(r.refs, ref)
 	return out
+}
+
+// notBackend is about a backend of another kind. Without a group, an InferencePool is one.
+func notBackend(group, kind string) string {
+	text := "kind " + kind
+	if group != "" {
+		text += " of group " + group
+	}
+	text += " is not a backend"
+	if kind == "InferencePool" {
+		text += "; the group of InferencePool is " + inferenceapi.Group
+	}
+	return text
 }
 
 // similar suggests another pool: one of the same name in the other group, or one whose name is a prefix of the missing

@@ -171,6 +171,13 @@ func TestPools(t *testing.T) {
 	if s := textOf(conditions); !strings.Contains(s, "InvalidKind") {
 		t.Error(s)
 	}
+	for group, want := range map[string]string{"": "kind InferencePool is not a backend; the group of InferencePool is " +
+		inferenceapi.Group, "x.io": "kind InferencePool of group x.io is not a backend; the group of InferencePool is " +
+		inferenceapi.Group} {
+		if got := notBackend(group, "InferencePool"); got != want {
+			t.Errorf("%q: %s", group, got)
+		}
+	}
 }
 
 // Entries of other controllers stay in their places, also when the status is full.

@@ -545,7 +545,7 @@ func (p *planner) backend(r *route, ref *gatewayv1.BackendObjectReference, weigh
 		return p.poolBackend(r, out, string(apiGroup), name, fail)
 	}
 	if apiGroup != "" || kind != "Service" {
-		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind, fmt.Sprintf("kind %s is not a backend", kind)})
+		return fail(&backendProblem{gatewayv1.RouteReasonInvalidKind, notBackend(string(apiGroup), string(kind))})
 	}
 	if !p.granted(r.kind, r.meta.GetNamespace(), apiGroup, kind, name) {
 		return fail(&backendProblem{gatewayv1.RouteReasonRefNotPermitted,
