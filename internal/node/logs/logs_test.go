@@ -220,6 +220,48 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// During a rotation the runtime writes to the old file until it has the new one: a follower leaves the old one when the
+// new one has content, or when another file follows it.
+func TestFollowDuringRotation(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	old := path + ".20261121-000001"
+	appendTo(t, path, lines(0, 1))
+	f, err := openFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &reader{file: f}
+	defer r.close()
+	next := func(want string) {
+		t.Helper()
+		f, err := r.next(path)
+		got := ""
+		if f != nil {
+			got = filepath.Base(f.Name())
+			f.Close()
+		}
+		if err != nil || got != want {
+			t.Errorf("next is %q, %v; want %q", got, err, want)
+		}
+	}
+	next("")
+	if err := os.Rename(path, old); err != nil {
+		t.Fatal(err)
+	}
+	next("") // there is no new file yet
+	appendTo(t, path, "")
+	next("")
+	appendTo(t, old, lines(1, 2)) // the runtime does not have the new one
+	next("")
+	appendTo(t, path, lines(2, 3))
+	next("0.log")
+	if err := os.Rename(path, path+".20261121-000002"); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, path, "")
+	next("0.log.20261121-000002")
+}
+
 // A follower sees what is written after others have truncated the log.
 func TestFollowATruncatedLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")

@@ -211,8 +211,9 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 	}
 }
 
-// next opens the file that follows the one being read, when rotation moved that
-// away. After several rotations at once the oldest that was not read is next.
+// next opens the file that follows the one being read, when rotation moved that away and nothing more is written to it:
+// the runtime writes to the old file until it has taken the new one over, and that is known when the new one has
+// content. After several rotations at once the oldest that was not read is next.
 func (r *reader) next(path string) (*os.File, error) {
 	now, err := os.Lstat(path)
 	if err != nil {
@@ -242,6 +243,9 @@ func (r *reader) next(path string) (*os.File, error) {
 				f.Close()
 			}
 		}
+	}
+	if now.Size() == 0 {
+		return nil, nil
 	}
 	f, err := openFile(path)
 	return f, ignoreAbsent(err)
