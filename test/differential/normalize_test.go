@@ -26,6 +26,9 @@ func TestRandomOrderIsNoDifference(t *testing.T) {
 			`{"kind":"Status","message":"Invalid value: {\"Capabilities\":null}: no"}`, true},
 		{`{"kind":"Status","message":"The range of valid IPs is 10.96.0.0/16"}`,
 			`{"kind":"Status","message":"The range of valid IPs is 10.201.0.0/16"}`, true},
+		{`{"kind":"Status","message":"failed to create typed patch object (a/b; v1, Kind=C): .x: no"}`,
+			`{"kind":"Status","message":"failed to create typed patch object (a/b; v1, Kind=C): errors:\\n .y: no"}`,
+			true},
 		{`{"kind":"CustomResourceDefinition","status":{"conditions":[{"type":"A"},{"type":"B"}]}}`,
 			`{"kind":"CustomResourceDefinition","status":{"conditions":[{"type":"B"},{"type":"A"}]}}`, true},
 		{`{"kind":"Pod","status":{"conditions":[{"type":"A"},{"type":"B"}]}}`,
@@ -47,5 +50,11 @@ func TestConfigurationIsNoDifference(t *testing.T) {
 	}
 	if got := configured(claim(map[string]any{"storageClassName": "fast"})); got != nil {
 		t.Errorf("a claim of a class: %v", got)
+	}
+	role := func(name string) map[string]any {
+		return map[string]any{"kind": "ClusterRole", "metadata": map[string]any{"name": name}}
+	}
+	if !builtIn(role(metricsReader)) || builtIn(role("reader")) {
+		t.Error("only the role of the metrics API is built in")
 	}
 }
