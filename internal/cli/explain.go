@@ -269,7 +269,8 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 			err = nil
 			break
 		}
-		if known := !apierrors.IsNotFound(failed) || strings.Contains(failed.Error(), "\""+x.name+"\""); known && !served {
+		known := !apierrors.IsNotFound(failed) || strings.Contains(failed.Error(), "\""+x.name+"\"")
+		if known && !served {
 			err, served = plain(failed), true // of the preferred version
 		}
 	}
@@ -321,8 +322,8 @@ func (x *explainer) route(ctx context.Context, group, resource, kind string) (ex
 	}
 	for i := range facts.Named {
 		g := &facts.Named[i]
-		text, err := x.c.CoreV1().RESTClient().Get().AbsPath(gatewayGroup, "namespaces", cmp.Or(g.Namespace, x.namespace),
-			"gateways", g.Name).Do(ctx).Raw()
+		text, err := x.c.CoreV1().RESTClient().Get().AbsPath(gatewayGroup, "namespaces",
+			cmp.Or(g.Namespace, x.namespace), "gateways", g.Name).Do(ctx).Raw()
 		g.Read(text, plain(err), apierrors.IsNotFound(err))
 	}
 	var list routeapi.List
