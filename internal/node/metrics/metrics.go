@@ -28,6 +28,7 @@ type Meter struct {
 	sandboxTime                          *prometheus.HistogramVec
 	sandboxErrors                        *prometheus.CounterVec
 	podsStarted, podsFailed              prometheus.Counter
+	userNSPodsStarted, userNSPodsFailed  prometheus.Counter
 	containersStarted, containersFailed  *prometheus.CounterVec
 	containersEnded                      *prometheus.CounterVec
 	podStart, podStartTotal, podStartSLI prometheus.Histogram
@@ -97,6 +98,10 @@ func New() *Meter {
 	m.podsStarted = count("started_pods_total", "Cumulative number of pods started.").WithLabelValues()
 	m.podsFailed = count("started_pods_errors_total",
 		"Cumulative number of errors when starting pods.").WithLabelValues()
+	m.userNSPodsStarted = count("started_user_namespaced_pods_total",
+		"Cumulative number of pods with user namespaces started.").WithLabelValues()
+	m.userNSPodsFailed = count("started_user_namespaced_pods_errors_total",
+		"Cumulative number of errors when starting pods with user namespaces.").WithLabelValues()
 	m.containersStarted = count("started_containers_total", "Cumulative number of containers started.",
 		"container_type")
 	m.containersFailed = count("started_containers_errors_total",

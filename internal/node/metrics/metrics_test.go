@@ -144,7 +144,9 @@ func TestActions(t *testing.T) {
 		w.run.Do(t.Context(), p, podlife.CreateSandbox{})
 		w.run.Do(t.Context(), p, podlife.StartContainer{Container: "init"})
 		w.result = pods.Result{Err: &podlife.Failure{Reason: "RunContainerError"}}
-		w.run.Do(t.Context(), p, podlife.CreateSandbox{})
+		isolated := pod()
+		isolated.Spec.HostUsers = new(bool)
+		w.run.Do(t.Context(), isolated, podlife.CreateSandbox{})
 		w.run.Do(t.Context(), p, podlife.StartContainer{Container: "c"})
 		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c", Type: podlife.Liveness}) // given up
 		w.result = pods.Result{Pulled: &podlife.Pulled{Size: 20 << 20, Took: 3 * time.Second}}
@@ -155,6 +157,7 @@ func TestActions(t *testing.T) {
 		w.run.Do(t.Context(), p, podlife.RunProbe{Container: "c", Type: podlife.Readiness})
 		w.expect(t,
 			"kubelet_started_pods_total 2", "kubelet_started_pods_errors_total 1",
+			"kubelet_started_user_namespaced_pods_total 1", "kubelet_started_user_namespaced_pods_errors_total 1",
 			`kubelet_started_containers_total{container_type="init_container"} 1`,
 			`kubelet_started_containers_total{container_type="container"} 1`,
 			`kubelet_started_containers_errors_total{code="RunContainerError",container_type="container"} 1`,

@@ -33,9 +33,16 @@ func (e *executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 	r := e.Executor.Do(ctx, pod, action)
 	switch a := action.(type) {
 	case podlife.CreateSandbox:
+		userNS := pod.Spec.HostUsers != nil && !*pod.Spec.HostUsers
 		e.m.podsStarted.Inc()
+		if userNS {
+			e.m.userNSPodsStarted.Inc()
+		}
 		if r.Err != nil {
 			e.m.podsFailed.Inc()
+			if userNS {
+				e.m.userNSPodsFailed.Inc()
+			}
 		}
 	case podlife.StartContainer:
 		kind := containerType(pod, a.Container)
