@@ -21,6 +21,9 @@ func TestDeviceFilter(t *testing.T) {
 			}
 		}), 0, 6).Draw(t, "rules")
 		prog := deviceFilter(rules)
+		if i := unreachable(prog); i >= 0 {
+			t.Fatalf("rules %v: nothing leads to instruction %d of %x", rules, i, prog)
+		}
 		for range 20 {
 			kind, access := uint32(rapid.IntRange(1, 2).Draw(t, "type")), uint32(rapid.IntRange(1, 7).Draw(t, "asked"))
 			major, minor := uint32(max(0, number.Draw(t, "a"))), uint32(max(0, number.Draw(t, "b")))
@@ -44,6 +47,25 @@ func TestDeviceFilter(t *testing.T) {
 			}
 		}
 	})
+}
+
+// unreachable returns the first instruction that no path leads to, or -1. Jumps lead forward.
+func unreachable(prog []byte) int {
+	reached := make([]bool, len(prog)/8+1)
+	reached[0] = true
+	for pc := range len(prog) / 8 {
+		i := prog[8*pc:]
+		switch {
+		case !reached[pc]:
+			return pc
+		case i[0] == 0x95:
+			continue
+		case i[0] == 0x56 || i[0] == 0x5e:
+			reached[pc+1+int(int16(binary.LittleEndian.Uint16(i[2:])))] = true
+		}
+		reached[pc+1] = true
+	}
+	return -1
 }
 
 func runEBPF(t *rapid.T, prog []byte, ctx [3]uint32) uint64 {

@@ -266,7 +266,9 @@ static int op_mask(const char *path, int null)
 	if (S_ISDIR(st.st_mode))
 		return mount_on(t, "tmpfs", "tmpfs", MS_RDONLY, "size=0k,nr_inodes=2");
 	int tree = open_tree_at(null, "", 0);
-	return tree < 0 ? -1 : place(tree, t);
+	if (tree < 0 && errno == EINVAL) // before Linux 6.15 only an attached mount can be copied: the first file gets it
+		tree = fcntl(null, F_DUPFD_CLOEXEC, 0);
+	return tree < 0 ? keep(-1, t) : place(tree, t);
 }
 
 // op_proc mounts the /proc of a PID namespace that the helper is not in (Linux 6.17).

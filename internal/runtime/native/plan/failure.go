@@ -52,11 +52,10 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("error mounting %q at %q: %w", o.S[0], o.S[2], errno)
 	case OpAttr:
 		if o.N[2] >= 0 && errno == unix.EINVAL {
-			return fmt.Errorf(
-				"showing mount %d with the ids of the pod's user namespace: its file system cannot do that: %w", o.N[0],
-				errno)
+			return fmt.Errorf("showing %s with the IDs of the pod's user namespace: its file system cannot do that "+
+				"on this kernel (tmpfs needs Linux 6.3): %w", p.named(o.N[0]), errno)
 		}
-		return fmt.Errorf("setting attributes of mount %d (set %#x, propagation %#x): %w", o.N[0], o.N[1], o.N[3],
+		return fmt.Errorf("setting attributes of %s (set %#x, propagation %#x): %w", p.named(o.N[0]), o.N[1], o.N[3],
 			errno)
 	case OpCwd:
 		if errno == unix.EXDEV {
@@ -96,4 +95,19 @@ func (e *ExecError) ExitCode() int32 {
 		return 127
 	}
 	return 126
+}
+
+// named names a mount as users know it: by its place in the container, or else by its source on the host.
+func (p *Program) named(handle int64) string {
+	name := fmt.Sprintf("mount %d", handle)
+	for _, o := range p.Ops {
+		switch {
+		case o.N[0] != handle:
+		case o.Code == OpTree || o.Code == OpTreeIn:
+			name = strings.TrimSuffix(o.S[0]+"/"+o.S[1], "/")
+		case o.Code == OpAttach:
+			return o.S[0]
+		}
+	}
+	return name
 }

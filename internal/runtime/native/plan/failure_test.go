@@ -28,3 +28,17 @@ func TestFailureOfImageSubPath(t *testing.T) {
 		t.Errorf("the place of the whole image is not named: %v", err)
 	}
 }
+
+// A file system that cannot have the IDs of a user namespace is named by its place in the container.
+func TestFailureOfUserNamespace(t *testing.T) {
+	p := &Program{}
+	p.tree("/dev/null", false)
+	h := p.tree("/pods/1/volumes/token", false)
+	p.attr(h, 0, unix.MS_PRIVATE, false, 1)
+	for _, want := range []string{"showing /pods/1/volumes/token ", "showing /var/run/secrets ", "Linux 6.3"} {
+		if err := p.Failure(2, 0, unix.EINVAL, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		p.Attach(h, "/var/run/secrets", ProcNever)
+	}
+}
