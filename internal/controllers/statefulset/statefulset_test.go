@@ -102,6 +102,8 @@ func (w *world) start() {
 		w.Fatal(err)
 	}
 	var group sync.WaitGroup
+	w.end = func() { cancel(); group.Wait() }
+	w.kill.Store(&cancel) // before the first write
 	all := []*source.Watch{watches.Sets, watches.Pods, watches.Claims, watches.Revisions}
 	for _, x := range all {
 		group.Go(func() { x.Run(ctx) })
@@ -116,8 +118,6 @@ func (w *world) start() {
 		}
 		c.Run(ctx)
 	})
-	w.end = func() { cancel(); group.Wait() }
-	w.kill.Store(&cancel)
 }
 
 func (w *world) pods() []*corev1.Pod { return controllertest.All[*corev1.Pod](w.api) }
