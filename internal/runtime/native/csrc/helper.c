@@ -21,7 +21,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <termios.h>
 
@@ -61,24 +60,19 @@ static struct {
 	int news, gate[2], late, tty;
 } S;
 
+static int write_all(const void *p, size_t size)
+{
+	for (ssize_t n; size; p += n, size -= n)
+		if ((n = write(FD_STATUS, p, size)) <= 0)
+			return -1;
+	return 0;
+}
+
 static void report(uint32_t kind, int err, uint32_t stage, const char *data, uint32_t len)
 {
 	struct report r = {kind, S.index, err, stage, len};
-	const char *p = (char *)&r;
-	size_t done = 0;
-	if (kind == 'F') { // at once: carob wakes once. Later reports may meet a seccomp profile that allows only write.
-		ssize_t n = writev(FD_STATUS, (struct iovec[2]){{&r, sizeof r}, {(void *)data, len}}, 2);
-		done = n > 0 ? n : 0;
-	}
-	for (size_t left = sizeof r, part = 0; part < 2; part++, p = data, left = len)
-		for (ssize_t n; left; p += n, left -= n, done -= done ? n : 0) {
-			size_t skip = done < left ? done : left;
-			if ((n = skip ? (ssize_t)skip : write(FD_STATUS, p, left)) <= 0) {
-				if (kind == 'P' || kind == 'X')
-					return; // carob is gone; the next one gets the result from the monitor
-				_exit(126);
-			}
-		}
+	if ((write_all(&r, sizeof r) < 0 || write_all(data, len) < 0) && kind != 'P' && kind != 'X')
+		_exit(126); // carob is gone; the next one gets the result of P and X from the monitor
 }
 
 static void news(uint32_t kind, uint32_t value)
@@ -305,17 +299,17 @@ static int op_files(char *s[4], int later)
 	uint32_t size;
 	for (uint32_t i = 0; i < 4 && *s[i]; i++) {
 		struct stat st;
-		char *p = NULL;
-		size_t n = 0;
+		size_t want = 0, n = 0;
 		int fd = syscall(SYS_openat2, AT_FDCWD, s[i], &how, sizeof how);
-		if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
-			size_t want = st.st_size > MAX_FILE ? MAX_FILE : st.st_size;
-			p = grab(want);
-			for (ssize_t k; n < want && (k = read(fd, p + n, want - n)) > 0;)
-				n += k;
-		}
-		report('F', 0, i, p, n);
-		free(p);
+		if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+			want = st.st_size > MAX_FILE ? MAX_FILE : st.st_size;
+		struct report *r = grab(sizeof *r + want); // and the file, so that carob wakes once
+		for (ssize_t k; n < want && (k = read(fd, (char *)(r + 1) + n, want - n)) > 0;)
+			n += k;
+		*r = (struct report){'F', S.index, 0, i, n};
+		if (write_all(r, sizeof *r + n) < 0)
+			_exit(126);
+		free(r);
 		keep(0, fd);
 	}
 	if (later)

@@ -534,9 +534,7 @@ int main(int argc, char **argv, char **envp)
 			if (f[i + 3].revents)
 				read_news(&c->life);
 		}
-		// A carob that asks without pause must not delay output and ends: the rest of its requests waits for the next
-		// round, and so do those of later connections.
-		int requests = REQUESTS_A_ROUND;
+		int requests = ROUND; // more wait for the next one: requests must not delay output and ends
 		for (size_t i = 2; i < first; i += 2) {
 			struct conn *k = who[i];
 			if (f[i].revents & POLLOUT) {

@@ -25,8 +25,7 @@ enum {
 	STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128,
 	OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048, PREPARED = 4096,
 };
-enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10, UNREAD = 1 << 20,
-	REQUESTS_A_ROUND = 8 };
+enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10, UNREAD = 1 << 20, ROUND = 8 };
 // Frames of an attach stream: one byte of kind, then data.
 enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
 
