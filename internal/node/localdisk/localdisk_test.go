@@ -333,10 +333,7 @@ func TestQuota(t *testing.T) {
 		c.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		return c.Run()
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, b := range append(d.Bases(), mount) {
+	for _, b := range append(d.Bases(), mount, dir, filepath.Dir(dir)) {
 		if err := os.Chmod(b, 0o755); err != nil {
 			t.Fatal(err)
 		}
