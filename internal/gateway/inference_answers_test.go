@@ -122,10 +122,10 @@ func TestHalfClosed(t *testing.T) {
 	l := newInferenceLab(t)
 	gone := make(chan struct{}, 1)
 	l.server(1, func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path == "/metrics":
+		switch r.URL.Path {
+		case "/metrics":
 			answering(w, r)
-		case r.URL.Path == "/wait":
+		case "/wait":
 			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
 			gone <- struct{}{}
