@@ -103,7 +103,10 @@ func (m *machine) index() {
 		for j := range m.in.Observed.Containers {
 			if o := &m.in.Observed.Containers[j]; o.Name == c.spec.Name {
 				c.previous, c.newest = c.newest, o
-				c.record.Attempts = max(c.record.Attempts, o.Attempt+1)
+				if o.Attempt >= c.record.Attempts {
+					// The image that was pulled was for this instance, even if its start was reported as failed.
+					c.record.Attempts, c.record.Pulled = o.Attempt+1, ""
+				}
 			}
 		}
 		if m.supersededEnd(c) {

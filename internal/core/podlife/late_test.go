@@ -92,6 +92,43 @@ func TestPullIgnoresFailedInspection(t *testing.T) {
 	}
 }
 
+// A start that was aborted has made a container all the same: the image was pulled for it, and is pulled again for the
+// next one, whether the container is seen with the end of the start or later: seed 800247 (L3.100).
+func TestAbortedStartUsesThePull(t *testing.T) {
+	for _, later := range []int{0, 1} {
+		_, in := steady()
+		in.Observed.Containers = nil
+		in.Pod.Spec.Containers = in.Pod.Spec.Containers[:1]
+		in.Pod.Spec.Containers[0].ImagePullPolicy = corev1.PullAlways
+		s, out := Step(State{}, in)
+		if !begins(out, "pull/a") {
+			t.Fatalf("begins %v", out.Begin)
+		}
+		in.Done = []Outcome{{Key: "pull/a", At: in.Now, Pulled: &Pulled{Ref: "sha256:nginx"}}}
+		if s, out = Step(s, in); !begins(out, "start/a/0") {
+			t.Fatalf("begins %v", out.Begin)
+		}
+		in.Done = []Outcome{{Key: "start/a/0", At: in.Now, Err: &Failure{Reason: "Aborted", Message: "aborted"}}}
+		for i := range 600 {
+			if i == later {
+				in.Observed.Containers = []Container{{Name: "a", ID: "a0", SandboxID: in.Observed.Sandboxes[0].ID,
+					State: ContainerExited, ExitCode: 137, FinishedAt: in.Now}}
+			}
+			s, out = Step(s, in)
+			if begins(out, "start/a/1") {
+				t.Errorf("seen %d s later: started without a pull", later)
+			}
+			if begins(out, "pull/a") || begins(out, "start/a/1") {
+				break
+			}
+			in.Now, in.Done = in.Now.Add(time.Second), nil
+		}
+		if !begins(out, "pull/a") {
+			t.Errorf("seen %d s later: begins %v", later, out.Begin)
+		}
+	}
+}
+
 // A snapshot from before the pod named an image has no state of it: Step requests a new snapshot at
 // once, before it pulls or refuses the image (L3.101).
 func TestImageMissingInSnapshot(t *testing.T) {
