@@ -44,15 +44,20 @@ func (w *world) stop(o *object) {
 		s.Condition = &corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 			Reason: corev1.PodReasonTerminationByKubelet, Message: s.Message}
 	}
+	// A deletion decides the pod's own grace, even to a longer one than the spec's (L7.15).
+	ownGrace := tgps(o.pod)
+	if g := o.pod.DeletionGracePeriodSeconds; g != nil {
+		ownGrace = time.Duration(*g) * time.Second
+	}
 	if w.chance(0.3) {
-		s.Grace, grace = nil, tgps(o.pod)
+		s.Grace, grace = nil, ownGrace
 	}
 	own.stop = s
 	// The first reason to end the pod stays. A pod without a stage waits for the runtime's first answer.
 	own.stopped = order(own.stage) == 0 && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
 		!ended(own.pod.Status.Phase) && !ended(own.published.Phase)
 	w.logf("%s stop %s grace=%v", o.pod.Name, s.Reason, grace)
-	o.requestDeletion(w.loop.now, min(grace, tgps(o.pod)))
+	o.requestDeletion(w.loop.now, min(grace, ownGrace))
 	w.checkKilledInTime(o)
 	own.step()
 }
