@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 
 	"carob/internal/core/explain"
 )
@@ -66,7 +67,9 @@ func (x *explainer) remaining(ctx context.Context, c *explain.Contents, namespac
 	}
 	name := strings.TrimSuffix(resource+"."+gv.Group, ".")
 	answer := x.c.CoreV1().RESTClient().Get().AbsPath(path...).Param("limit", strconv.Itoa(mostListed)).
-		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx)
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
+		WarningHandler(rest.NoWarnings{}). // the user did not choose the versions that are listed
+		Do(ctx)
 	var list metav1.PartialObjectMetadataList
 	err := answer.Error() // with the words of the server, which Raw has not
 	if err == nil {

@@ -102,6 +102,11 @@ func TestExplainNamesMissingResourceClaims(t *testing.T) {
 	}
 }
 
+// noWarnings fails the test: the user did not choose the versions that the command lists.
+type noWarnings struct{ t *testing.T }
+
+func (n noWarnings) HandleWarningHeader(_ int, _, text string) { n.t.Errorf("warning: %s", text) }
+
 // What remains in a namespace that is being deleted is listed; events are not, nor what cannot be deleted.
 func TestExplainNamespaceContents(t *testing.T) {
 	answers := map[string]string{
@@ -119,6 +124,9 @@ func TestExplainNamespaceContents(t *testing.T) {
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/configmaps") {
+			w.Header().Set("Warning", `299 - "this version is deprecated"`)
+		}
 		answer, ok := answers[r.URL.Path]
 		if !ok {
 			w.WriteHeader(http.StatusForbidden)
@@ -130,7 +138,7 @@ func TestExplainNamespaceContents(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	c, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, WarningHandler: noWarnings{t}})
 	if err != nil {
 		t.Fatal(err)
 	}
