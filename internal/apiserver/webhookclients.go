@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -53,28 +54,18 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	most := leastAnswer + answerGrowth*max(r.ContentLength, 0)
-	answer.Body = &limitedBody{ReadCloser: answer.Body, left: most, most: most}
+	answer.Body = limitedBody{http.MaxBytesReader(nil, answer.Body, most)}
 	return answer, nil
 }
 
-// limitedBody is a body that fails after a number of bytes.
-type limitedBody struct {
-	io.ReadCloser
-	left, most int64
-}
+// limitedBody says of an answer what http.MaxBytesReader says of a request.
+type limitedBody struct{ io.ReadCloser }
 
 // Read implements io.Reader.
-func (b *limitedBody) Read(p []byte) (int, error) {
-	if b.left < 0 {
-		return 0, fmt.Errorf("the answer is longer than %d bytes", b.most)
-	}
-	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1]
-	}
+func (b limitedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.left -= int64(n)
-	if b.left < 0 {
-		return n - 1, fmt.Errorf("the answer is longer than %d bytes", b.most)
+	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		err = fmt.Errorf("the answer is longer than %d bytes", long.Limit)
 	}
 	return n, err
 }
