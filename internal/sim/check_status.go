@@ -65,7 +65,9 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 	before, after := *own.pod, *own.pod
 	before.Status, after.Status = *old, *st
 	b := slices.DeleteFunc(podstatus.Check(&after), func(b podstatus.Breach) bool {
-		return b.Rule == podstatus.EndTime && w.skew != 0 || b.Rule == podstatus.InitOrder && own.gap ||
+		return b.Rule == podstatus.EndTime && w.skew != 0 ||
+			// nothing may say any more that a vanished sidecar had started
+			b.Rule == podstatus.InitOrder && (own.gap || own.object.vanished) ||
 			b.Rule == podstatus.Ephemeral && !w.clean || // a start without effect uses up a restart count
 			// its sandbox is not listed, or has lost its address
 			b.Rule == podstatus.Addresses && (own.gap || own.object.upset)

@@ -149,6 +149,7 @@ func (w *world) accident(o *object) {
 	case 3:
 		if len(containers) > 0 {
 			id := containers[w.rand.IntN(len(containers))].Id
+			o.vanished = true
 			w.logf("%s container %s vanishes", o.pod.Name, id)
 			_, _ = w.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
 		}

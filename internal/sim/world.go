@@ -76,6 +76,7 @@ type object struct {
 	updated   bool               // the spec was changed, or has restart rules
 	upset     bool               // an accident damaged its sandbox or a container
 	collected bool               // another writer set its phase to Failed
+	vanished  bool               // one of its containers vanished from the runtime
 	requested time.Time          // when its end was first requested
 	grace     time.Duration
 }
