@@ -41,10 +41,17 @@ func (m *Manager) Run(ctx context.Context) error {
 		if next.IsZero() {
 			timer.Stop()
 		} else {
-			timer.Reset(time.Until(next))
+			timer.Reset(pause(time.Now(), next))
 		}
 	}
 }
+
+// longestPause is how late tokens and certificates are renewed that came due while the machine was suspended, which
+// timers do not count, or because its clock was set.
+const longestPause = time.Minute
+
+// pause is how long to wait before checking again what is due at next.
+func pause(now, next time.Time) time.Duration { return min(next.Sub(now), longestPause) }
 
 // busyRetry is how long to wait before trying a pod again whose volumes are being changed.
 const busyRetry = 100 * time.Millisecond

@@ -99,8 +99,10 @@ func (m *Manager) requestToken(ctx context.Context, pod *corev1.Pod, src *corev1
 		nil
 }
 
+// renewal is when a token must be replaced, by the wall clock, which judges it: a monotonic reading stops while the
+// machine is suspended.
 func renewal(issued time.Time, life time.Duration) time.Time {
-	return issued.Add(min(life*8/10, maxTokenAge))
+	return issued.Round(0).Add(min(life*8/10, maxTokenAge))
 }
 
 // storedToken reads the token that an earlier run of the agent stored.

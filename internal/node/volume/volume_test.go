@@ -572,6 +572,9 @@ func TestToken(t *testing.T) {
 	if d := time.Until(next); d < 47*time.Minute || d > 49*time.Minute {
 		t.Errorf("next renewal in %v, want 80 %% of an hour", d)
 	}
+	if next != next.Round(0) || pause(time.Now(), next) > time.Minute {
+		t.Errorf("the renewal is due by a clock that stops while the machine is suspended: %v", next)
+	}
 	w.Manager = w.restart()
 	w.mustPrepare(pod)
 	if w.tokens != 1 || !cmp.Equal(first, tree(t, v.HostPath)) {
