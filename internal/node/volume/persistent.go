@@ -155,7 +155,7 @@ func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spe
 		security := req.Pod.Spec.SecurityContext
 		policy := security.FSGroupChangePolicy
 		onMismatch := policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch
-		if err := giveToGroup(ctx, set.HostPath, *security.FSGroup, onMismatch); err != nil {
+		if err := m.giveToGroup(ctx, req.Pod, set.HostPath, *security.FSGroup, onMismatch); err != nil {
 			return set, &stepError{"MountVolume.SetUp failed", name, fmt.Errorf("applyFSGroup failed: %w", err)}
 		}
 	}
@@ -267,7 +267,8 @@ func (m *Manager) toGroup(ctx context.Context, p *podVolumes, owned bool, set *s
 	set.Relabel = owned
 	if group := fsGroup(p.pod); group != nil && owned && !set.ReadOnly {
 		policy := p.pod.Spec.SecurityContext.FSGroupChangePolicy
-		return giveToGroup(ctx, set.HostPath, *group, policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch)
+		return m.giveToGroup(ctx, p.pod, set.HostPath, *group,
+			policy != nil && *policy == corev1.FSGroupChangeOnRootMismatch)
 	}
 	return nil
 }
@@ -327,15 +328,15 @@ func bind(path, dir string, list []string) error {
 	if err != nil {
 		return err
 	}
-	if isMounted(dir) {
-		return nil
+	if !isMounted(dir) {
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return err
+		}
+		if err := unix.Mount(path, dir, "", unix.MS_BIND, ""); err != nil {
+			return &os.PathError{Op: "bind mount " + path + " on", Path: dir, Err: err}
+		}
 	}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-	if err := unix.Mount(path, dir, "", unix.MS_BIND, ""); err != nil {
-		return &os.PathError{Op: "bind mount " + path + " on", Path: dir, Err: err}
-	}
+	// Also of a mount that is there: an earlier process may have ended before it set them.
 	if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""); err != nil {
 		_ = unix.Unmount(dir, unix.MNT_DETACH) // the next attempt starts over
 		return &os.PathError{Op: "set mount options of", Path: dir, Err: err}

@@ -261,6 +261,30 @@ func TestMountOptions(t *testing.T) {
 	}
 }
 
+// An agent that was killed between the mount of a directory and its options sets them when it prepares the pod again.
+func TestMountOptionsAfterKill(t *testing.T) {
+	w, data := newWorld(t), t.TempDir()
+	s := bound(data)
+	s.volumes["pv"].Spec.MountOptions = []string{"ro"}
+	w.cfg.Persistent = s
+	dir := w.volumeDir("p1", "v")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(data, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Prepare(t.Context(), podWithClaim("p1")); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing: %v", err)
+	}
+	if err := w.Remove(t.Context(), "p1"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fsGroup reaches every file of the volume, and nothing that a link leads to (S4.71).
 func TestVolumeGroup(t *testing.T) {
 	w, data, outside := newWorld(t), t.TempDir(), t.TempDir()
