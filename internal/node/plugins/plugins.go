@@ -107,7 +107,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 				return nil
 			}
 			w.cfg.Logger.Error(err, "Watching the directory of plugins failed; looking at all of it")
-			if err := w.walk(ctx, w.cfg.Dir); err != nil {
+			if err := w.lookAtAll(ctx); err != nil {
 				return err
 			}
 		}
@@ -117,15 +117,30 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) event(ctx context.Context, e fsnotify.Event) {
 	switch {
 	case e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename):
-		if end := w.known[e.Name]; end != nil {
-			delete(w.known, e.Name)
-			end()
-		}
+		w.gone(e.Name)
 	case e.Has(fsnotify.Create):
 		if err := w.walk(ctx, e.Name); err != nil {
 			w.cfg.Logger.Error(err, "A new entry of the directory of plugins is not watched", "path", e.Name)
 		}
 	}
+}
+
+// gone unregisters the plugin whose socket was at a path, if there was one.
+func (w *Watcher) gone(path string) {
+	if end := w.known[path]; end != nil {
+		delete(w.known, path)
+		end()
+	}
+}
+
+// lookAtAll examines the whole directory after events were lost: sockets may have been removed, too.
+func (w *Watcher) lookAtAll(ctx context.Context) error {
+	for path := range w.known { // any order: plugins are independent
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			w.gone(path)
+		}
+	}
+	return w.walk(ctx, w.cfg.Dir)
 }
 
 // walk examines a path that appeared, and everything below it (S4.1).
@@ -148,6 +163,8 @@ func (w *Watcher) walk(ctx context.Context, top string) error {
 			}
 		case entry.Type()&fs.ModeSocket != 0:
 			w.found(ctx, path)
+		default:
+			w.gone(path) // something else was moved over its socket
 		}
 		return nil
 	})

@@ -163,6 +163,40 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
+// A plugin is gone when something else is moved over its socket, and when its socket went while events were lost.
+func TestSocketsThatGoUnseen(t *testing.T) {
+	w := watch(t, nil)
+	socket := filepath.Join(w.dir, "p.sock")
+	newPlugin("CSIPlugin", "p").serve(t, socket)
+	next(t, "the plugin", w.handler.calls)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Rename(file, socket)); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, "the end of the plugin", w.handler.calls); got != "-p gone" {
+		t.Errorf("after its socket became a file: %q", got)
+	}
+	w.stop()
+
+	h := &handler{calls: make(chan string, 20)}
+	lost, err := New(Config{Dir: t.TempDir(), Handlers: map[string]Handler{"CSIPlugin": h}, Logger: klog.Background()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lost.notify.Close() }()
+	socket = filepath.Join(lost.cfg.Dir, "q")
+	newPlugin("CSIPlugin", "q").serve(t, socket)
+	for _, want := range []string{"+q " + socket + " ", "-q gone"} {
+		if err := lost.lookAtAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := next(t, want, h.calls); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		_ = os.Remove(socket)
+	}
+}
+
 // Plugins that cannot be used get the reason, with the kubelet's text, and are called again.
 func TestRefused(t *testing.T) {
 	w := watch(t, nil)
