@@ -350,6 +350,37 @@ func TestPluginWatcher(t *testing.T) {
 	a.allocatable(0)
 }
 
+// A plugin whose devices change their health all the time costs no writes: the state file does not contain it.
+func TestFlappingHealth(t *testing.T) {
+	a := start(t, short(t), fake.NewClientset())
+	p := &plugin{}
+	a.plug(p, "p.sock", dev(pluginapi.Healthy, "d0", "d1", "d2"))
+	a.allocatable(3)
+	if err := a.Allocate(context.Background(), podWith("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	file := func() os.FileInfo {
+		info, err := os.Stat(filepath.Join(a.root, "devices.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	was := file()
+	for range 20 {
+		p.lists <- dev(pluginapi.Unhealthy, "d0", "d1", "d2")
+		a.allocatable(0)
+		p.lists <- dev(pluginapi.Healthy, "d2", "d1", "d0")
+		a.allocatable(3)
+	}
+	if !os.SameFile(was, file()) {
+		t.Error("the state file was written again")
+	}
+	p.lists <- dev(pluginapi.Healthy, "d0", "d1")
+	a.allocatable(2)
+	a.until("the file without a device", func() bool { return !os.SameFile(was, file()) })
+}
+
 // S8.2, S8.3: invalid registrations are refused.
 func TestInvalidRegistrations(t *testing.T) {
 	a := start(t, short(t), fake.NewClientset())

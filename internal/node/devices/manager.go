@@ -9,6 +9,7 @@
 package devices
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -93,6 +95,7 @@ type Manager struct {
 	health    map[string]*driverHealth // by driver
 	closed    bool                     // Run has ended
 	registry  error                    // why no device plugin can register; nil: they can
+	stored    []byte                   // content of the state file; nil: unknown
 }
 
 // New reads the state file. Nothing is started before Run.
@@ -211,18 +214,20 @@ func (m *Manager) save() error {
 		if known.Gone {
 			continue
 		}
-		r.Resources[name] = []string{}
-		for id := range known.Devices {
-			r.Resources[name] = append(r.Resources[name], id)
-		}
+		r.Resources[name] = slices.AppendSeq([]string{}, maps.Keys(known.Devices))
+		slices.Sort(r.Resources[name])
 	}
 	text, err := json.Marshal(r)
+	if err == nil && bytes.Equal(text, m.stored) { // the health of devices is not in the file, and may change often
+		return nil
+	}
 	if err == nil {
 		err = atomicfile.Write(m.cfg.State, text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("store the devices of pods: %w", err)
 	}
+	m.stored = text
 	return nil
 }
 
