@@ -273,7 +273,7 @@ func (p *passing) take(m *extprocv3.ProcessingResponse) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		m := v.ResponseBody.GetResponse().GetBodyMutation()
-		if b := m.GetStreamedResponse(); b != nil && len(b.GetBody()) == 0 && !b.GetEndOfStream() {
+		if !hasBody(m) {
 			return p.useless()
 		}
 		p.takeBody(m)

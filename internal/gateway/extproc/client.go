@@ -57,6 +57,7 @@ type Client struct {
 	patience time.Duration
 	reserve  func(n int64) bool
 	probes   probes
+	closing  chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	users  int
@@ -75,7 +76,7 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config, reser
 	}
 	conn, err := grpc.NewClient("passthrough:///endpoint-picker", grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
-		grpc.WithNoProxy(), grpc.WithDisableServiceConfig())
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), reconnects())
 	if err != nil {
 		return nil, fmt.Errorf("make a client for an endpoint picker: %w", err)
 	}
@@ -83,7 +84,7 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config, reser
 }
 
 func newClient(conn *grpc.ClientConn, reserve func(n int64) bool) *Client {
-	c := &Client{conn: conn, patience: patience, reserve: reserve}
+	c := &Client{conn: conn, patience: patience, reserve: reserve, closing: make(chan struct{})}
 	c.probes.quiet, c.probes.limit, c.probes.check = quietTime, probeTime, c.health
 	return c
 }
@@ -109,6 +110,9 @@ func (c *Client) End() {
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.closed {
+		close(c.closing)
+	}
 	if c.closed = true; c.users == 0 {
 		_ = c.conn.Close()
 	}
@@ -193,7 +197,8 @@ func (c *Client) Pick(ctx context.Context, r *http.Request, body []byte, among [
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() { send(stream, r, body, hint(among)) })
-	p := picking{client: c, stream: stream, left: chunks(body), out: &Picked{Headers: Change{Set: http.Header{}}}}
+	p := picking{client: c, stream: stream, left: chunks(body), sent: body,
+		out: &Picked{Headers: Change{Set: http.Header{}}}}
 	err = p.receive()
 	if err != nil || p.out.Answer != nil {
 		cancel()
@@ -272,10 +277,13 @@ type picking struct {
 	client  *Client
 	stream  extprocv3.ExternalProcessor_ProcessClient
 	out     *Picked
-	headers bool  // it has answered the headers
+	headers bool // it has answered the headers
+	sent    []byte
 	left    int   // messages of the body that it has not answered
+	at      int   // bytes of sent that it has answered, one message after the other
 	changes int   // bytes of changed headers
 	held    int64 // reserved bytes of out.Body
+	ignored int   // messages without an effect
 }
 
 // receive reads until the responses to the headers and the whole body have arrived. Those to the body may arrive first
@@ -295,15 +303,17 @@ func (p *picking) receive() error {
 		if v := m.GetModeOverride(); v != nil {
 			p.out.mode = v
 		}
+		useful, changes := false, p.changes
 		switch v := m.GetResponse().(type) {
 		case *extprocv3.ProcessingResponse_ImmediateResponse:
 			p.out.Answer, err = immediate(v.ImmediateResponse)
 			return err
 		case *extprocv3.ProcessingResponse_RequestHeaders:
-			p.headers = true
+			useful, p.headers = !p.headers, true
 			err = p.change(v.RequestHeaders.GetResponse().GetHeaderMutation())
 		case *extprocv3.ProcessingResponse_RequestBody:
 			common := v.RequestBody.GetResponse()
+			useful = hasBody(common.GetBodyMutation())
 			if err = p.change(common.GetHeaderMutation()); err == nil {
 				err = p.body(common.GetBodyMutation())
 			}
@@ -311,8 +321,20 @@ func (p *picking) receive() error {
 		if err != nil {
 			return err
 		}
+		if !useful && p.changes == changes {
+			p.ignored++
+		}
+		if p.ignored > mostIgnored {
+			return errUseless
+		}
 	}
 	return nil
+}
+
+// hasBody reports whether a change of a part of a body brings the end of the body nearer.
+func hasBody(m *extprocv3.BodyMutation) bool {
+	b := m.GetStreamedResponse()
+	return b == nil || len(b.GetBody()) > 0 || b.GetEndOfStream()
 }
 
 // body takes what the picker has made of a part of the body.
@@ -327,10 +349,22 @@ func (p *picking) body(m *extprocv3.BodyMutation) error {
 			p.out.Body = []byte{}
 		}
 		return p.add(b.StreamedResponse.GetBody())
-	case *extprocv3.BodyMutation_Body:
-		return p.add(b.Body)
+	default: // an answer to one message, which stays as it is, or is another
+		before := p.sent[:p.at]
+		part := p.sent[p.at:][:min(chunk, len(p.sent)-p.at)]
+		if p.at += len(part); m.GetMutation() != nil {
+			part = m.GetBody()
+		} else if p.out.Body == nil {
+			return nil
+		}
+		if p.out.Body == nil {
+			p.out.Body = []byte{}
+			if err := p.add(before); err != nil {
+				return err
+			}
+		}
+		return p.add(part)
 	}
-	return nil
 }
 
 // add adds to the body that the model server gets.

@@ -112,6 +112,21 @@ func TestHostilePickers(t *testing.T) {
 				}
 			}
 		}}, errNoMemory},
+		"messages without an effect": {&hostile{send: func(send func(*extprocv3.ProcessingResponse) error) error {
+			for {
+				if err := send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{
+					RequestHeaders: changed(nil)}}); err != nil {
+					return err
+				}
+			}
+		}}, errUseless},
+		"empty parts": {&hostile{send: func(send func(*extprocv3.ProcessingResponse) error) error {
+			for {
+				if err := send(body("", false)); err != nil {
+					return err
+				}
+			}
+		}}, errUseless},
 		"a response with large headers": {&hostile{send: func(send func(*extprocv3.ProcessingResponse) error) error {
 			return send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 				ImmediateResponse: &extprocv3.ImmediateResponse{Headers: &extprocv3.HeaderMutation{
@@ -134,6 +149,46 @@ func TestHostilePickers(t *testing.T) {
 		}
 		if held != 0 || errors.Is(c.want, errNoMemory) != (most > 0) {
 			t.Errorf("%s: %d bytes are held, once %d", what, held, most)
+		}
+	}
+}
+
+// A picker may answer each message of a body by itself: its part stays, or is another, or none.
+func TestPartsOfABody(t *testing.T) {
+	first, second := strings.Repeat("1", chunk), strings.Repeat("2", chunk)
+	const last = "3"
+	none := &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_ClearBody{ClearBody: true}}
+	other := &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: []byte("x")}}
+	for what, c := range map[string]struct {
+		parts [3]*extprocv3.BodyMutation
+		want  string
+	}{
+		"all stay":          {},
+		"the second":        {[3]*extprocv3.BodyMutation{nil, other, nil}, first + "x" + last},
+		"the first":         {[3]*extprocv3.BodyMutation{other, nil, nil}, "x" + second + last},
+		"none of the last":  {[3]*extprocv3.BodyMutation{nil, nil, none}, first + second},
+		"none of any":       {[3]*extprocv3.BodyMutation{none, none, none}, ""},
+		"the last two":      {[3]*extprocv3.BodyMutation{nil, other, other}, first + "xx"},
+		"none of the first": {[3]*extprocv3.BodyMutation{none, nil, other}, second + "x"},
+	} {
+		client := (&hostile{send: func(send func(*extprocv3.ProcessingResponse) error) error {
+			err := send(picked(&Choice{}, -1))
+			for _, m := range c.parts {
+				if err == nil {
+					err = send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
+						RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{BodyMutation: m}}}})
+				}
+			}
+			return err
+		}}).start(t)
+		stream, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil),
+			[]byte(first+second+last), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream.Close()
+		if string(got.Body) != c.want || (got.Body == nil) != (what == "all stay") {
+			t.Errorf("%s: %d bytes, not %d", what, len(got.Body), len(c.want))
 		}
 	}
 }
