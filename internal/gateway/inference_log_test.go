@@ -13,6 +13,7 @@ import (
 
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/accesslog"
 )
 
 // A line of the access log has the requested model, the model in the server's request, the server, the tokens, or why
@@ -36,13 +37,13 @@ func TestAccessLogOfInference(t *testing.T) {
 		l.get("POST", "x", "/v1/completions", strings.NewReader(body))
 	}
 	all := logLines(t, path, 4)
-	for i, want := range []inferredLine{
+	for i, want := range []accesslog.Inferred{
 		{Model: "none\x00", Reason: "rejected-no-endpoints"},
 		{Model: "asked", Target: "target", InputTokens: 3, OutputTokens: 4},
 		{Model: "other", InputTokens: 3, OutputTokens: 4},
 		{Reason: badBody},
 	} {
-		if got := all[i]; got.inferredLine != want || (got.Endpoint == "") != (want.Reason != "") {
+		if got := all[i]; got.Inferred != want || (got.Endpoint == "") != (want.Reason != "") {
 			t.Errorf("line %d: %+v", i, got)
 		}
 	}

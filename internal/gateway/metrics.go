@@ -15,6 +15,7 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/accesslog"
 	"carob/internal/gateway/proxy"
 	"carob/internal/gateway/spans"
 )
@@ -247,7 +248,7 @@ type seenRequest struct {
 	backend  httproute.Ref
 	endpoint string // the last one that was tried
 	attempts int
-	inferred inferredLine
+	inferred accesslog.Inferred
 	span     *spans.Request // nil: not traced
 }
 

@@ -142,9 +142,9 @@ func TestTraceContextIsPassedOn(t *testing.T) {
 	}
 }
 
-func logLines(t *testing.T, path string, n int) []accessLine {
+func logLines(t *testing.T, path string, n int) []accesslog.Line {
 	t.Helper()
-	var out []accessLine
+	var out []accesslog.Line
 	testwait.For(t, "lines of the access log", func() bool {
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -152,7 +152,7 @@ func logLines(t *testing.T, path string, n int) []accessLine {
 		}
 		out = nil
 		for line := range strings.Lines(string(text)) {
-			var l accessLine
+			var l accesslog.Line
 			if err := json.Unmarshal([]byte(line), &l); err != nil {
 				t.Fatalf("%q is not a line: %v", line, err)
 			}

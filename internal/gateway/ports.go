@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log"
 	"net"
 	"net/http"
@@ -158,7 +157,7 @@ func (p *port) acceptAll(ctx context.Context) {
 			_ = c.Close()
 			continue
 		}
-		c = proxyheader.Conn(&counted{Conn: c, open: p.open}, p.proxies, headerTime)
+		c = proxyheader.Conn(&server.Counted{Conn: c, Open: p.open}, p.proxies, headerTime)
 		switch at := p.site.Load(); {
 		case at.raw:
 			p.streams.Go(func() { p.forward(ctx, c) })
@@ -173,7 +172,7 @@ func (p *port) acceptAll(ctx context.Context) {
 
 // begin serves a connection without TLS; others are passed to the HTTP server.
 func (p *port) begin(c net.Conn) {
-	if direct, ok := c.(*counted); ok && p.plain != nil {
+	if direct, ok := c.(*server.Counted); ok && p.plain != nil {
 		if tcp, ok := direct.Conn.(*net.TCPConn); ok {
 			p.plain.Serve(c, tcp)
 			return
@@ -247,33 +246,6 @@ func (p *port) Addr() net.Addr { return p.ln.Addr() }
 
 // Close implements net.Listener.
 func (p *port) Close() error { return p.ln.Close() }
-
-// counted is a connection that is counted until it is closed.
-type counted struct {
-	net.Conn
-	open *atomic.Int64
-	once sync.Once
-}
-
-// Close implements net.Conn.
-func (c *counted) Close() error {
-	c.once.Do(func() { c.open.Add(-1) })
-	return c.Conn.Close()
-}
-
-// WriteRead implements forward.Wrapped: nothing was read.
-func (c *counted) WriteRead(io.Writer) (int64, error) { return 0, nil }
-
-// Unwrap implements forward.Wrapped.
-func (c *counted) Unwrap() net.Conn { return c.Conn }
-
-// CloseWrite ends one direction.
-func (c *counted) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return c.Conn.Close()
-}
 
 // ServeHTTP implements http.Handler.
 func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {

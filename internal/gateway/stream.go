@@ -12,6 +12,7 @@ import (
 	"carob/internal/gateway/accesslog"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/forward"
+	"carob/internal/gateway/server"
 )
 
 // streamFor finds the stream for a name; nil: there is none.
@@ -129,7 +130,7 @@ func reject(c net.Conn) {
 	under := c
 	for {
 		switch w := under.(type) {
-		case *counted:
+		case *server.Counted:
 			under = w.Conn
 			continue
 		case interface{ Raw() net.Conn }: // of proxyheader
@@ -150,7 +151,7 @@ func (t *telemetry) stream(protocol string, to *gatewayplan.Stream) *forward.Rec
 		BytesOut: of.out, Connections: of.streams, Retries: of.retries}
 	if t.log != nil {
 		r.Log = func(line *forward.Line) {
-			line.Time, line.Host = r.Began.UTC().Format(logTime), accesslog.Text(line.Host)
+			line.Time, line.Host = r.Began.UTC().Format(accesslog.Time), accesslog.Text(line.Host)
 			t.queue(line)
 		}
 	}
