@@ -191,7 +191,6 @@ func (x *exchange) proxy(w http.ResponseWriter) {
 		ctx = timed
 	}
 	if s := of.use(); s != nil {
-		defer s.used()
 		x.infer(ctx, w, s)
 		return
 	}

@@ -125,12 +125,15 @@ func (s *served) used() {
 	}
 }
 
-// close ends the parts that the next one does not use.
+// close ends the parts that the next one does not use. Requests that carob's picker holds get the next one (move).
 func (s *served) close(next *served) {
 	if s == nil {
 		return
 	}
 	if s.own != nil && (next == nil || next.own != s.own) {
+		if next != nil {
+			s.own.Replaced()
+		}
 		go s.own.Close() // it waits for its scrapers
 	}
 	if s.client != nil && (next == nil || next.client != s.client) {
@@ -178,6 +181,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 		delete(x.in.Header, name)
 	}
 	q := &inferring{exchange: x, served: s}
+	defer func() { q.served.used() }() // of the last one, if the pool gets others
 	defer q.prompt.Release()
 	if status, reason, err := q.readBody(w); err != nil {
 		q.refuse(w, status, reason, err.Error())
@@ -200,6 +204,10 @@ func (q *inferring) refuse(w http.ResponseWriter, status int, reason, text strin
 		q.rec.span.Refused(reason)
 	}
 	w.Header().Set(routing.ReasonHeader, reason)
+	if proxy.IsGRPC(q.in) {
+		refuse(w, q.in, status)
+		return
+	}
 	http.Error(w, text, status)
 }
 
@@ -210,6 +218,8 @@ type inferring struct {
 
 	prompt  bodies.Body // until a server has answered
 	kept    bool        // the body was read; otherwise there is none, or it is passed through
+	scanned bool        // for carob's picker
+	moved   bool        // it had another picker before, which has not decided
 	parts   [3][]byte
 	choice  *inference.Pick
 	stream  *extproc.Stream
@@ -278,13 +288,8 @@ func (q *inferring) readBody(w http.ResponseWriter) (status int, reason string, 
 			return http.StatusBadRequest, badBody, errors.New("the body ended too early")
 		}
 	}
-	if q.served.own != nil && len(q.prompt.Bytes()) > 0 {
-		if err := scan.Close(); err != nil {
-			return http.StatusBadRequest, badBody, err
-		}
-	}
-	if q.served.plan.Models.Rewrites() && !q.scan.Facts.HasModel {
-		return http.StatusBadRequest, badBody, errors.New("the body names no model")
+	if err := q.facts(); err != nil {
+		return http.StatusBadRequest, badBody, err
 	}
 	return 0, "", nil
 }
@@ -315,23 +320,30 @@ func (q *inferring) picked() {
 	q.rec.span.Picked(q.scan.Facts.Model, endpoints)
 }
 
-// pick calls the picker, and responds to the request if it gets no endpoint.
+// pick calls the picker, and responds to the request if it gets no endpoint. If the pool gets another picker meanwhile,
+// and this one does not decide any more, the other one is called.
 func (q *inferring) pick(ctx context.Context, w http.ResponseWriter) bool {
 	q.parts[0] = q.prompt.Bytes()
-	var err error
-	if q.served.own != nil {
-		err = q.pickOwn(ctx) // as long as the configuration allows
-	} else {
-		var answer *extproc.Answer
-		if answer, err = q.callPicker(ctx); answer != nil {
-			answer.Headers.Apply(w.Header())
-			if q.rec != nil {
-				q.rec.inferred.Reason = w.Header().Get(routing.ReasonHeader)
-			}
-			w.WriteHeader(answer.Status)
-			_, _ = w.Write(answer.Body)
+	answer, err := q.callOne(ctx)
+	for err != nil && ctx.Err() == nil && q.move(err) {
+		if bad := q.facts(); bad != nil {
+			q.refuse(w, http.StatusBadRequest, badBody, bad.Error())
 			return false
 		}
+		answer, err = q.callOne(ctx)
+	}
+	if answer != nil {
+		answer.Headers.Apply(w.Header())
+		if q.rec != nil {
+			q.rec.inferred.Reason = w.Header().Get(routing.ReasonHeader)
+		}
+		if proxy.IsGRPC(q.in) {
+			refuse(w, q.in, answer.Status)
+			return false
+		}
+		w.WriteHeader(answer.Status)
+		_, _ = w.Write(answer.Body)
+		return false
 	}
 	if err == nil && len(q.targets) == 0 {
 		err = errNoEndpoints

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -107,7 +108,7 @@ func TestOddAnswers(t *testing.T) {
 		}
 		line := logLines(t, path, i+1)[i]
 		if line.InputTokens != c.input || line.OutputTokens != c.output {
-			t.Errorf("%s: %+v", c.at, line.inferredLine)
+			t.Errorf("%s: %+v", c.at, line.Inferred)
 		}
 	}
 	if early, late := <-used, <-used; late-early > 8<<20 {
@@ -203,8 +204,9 @@ func TestGRPCThroughAPool(t *testing.T) {
 				}
 			})
 			l.server(1, methods)
+			var picker *fakePicker
 			if external {
-				picker, _ := l.picker()
+				picker, _ = l.picker()
 				picker.pick = func([]byte) []*extprocv3.ProcessingResponse {
 					return []*extprocv3.ProcessingResponse{toward(fmt.Sprintf("%s:%d", l.pods[0].Status.PodIP, l.port))}
 				}
@@ -238,6 +240,22 @@ func TestGRPCThroughAPool(t *testing.T) {
 				if !ok || messages != want.messages {
 					t.Errorf("%s: %s after %d messages", method, code, messages)
 				}
+			}
+			text := "Service Unavailable"
+			if external {
+				text = "Too Many Requests"
+				picker.mu.Lock()
+				picker.pick = func([]byte) []*extprocv3.ProcessingResponse {
+					return []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+						ImmediateResponse: &extprocv3.ImmediateResponse{Status: &typev3.HttpStatus{Code: 429}}}}}
+				}
+				picker.mu.Unlock()
+			}
+			l.pods = nil
+			l.serveNow()
+			err = conn.Invoke(t.Context(), "/s/Call", &emptypb.Empty{}, &emptypb.Empty{})
+			if s := status.Convert(err); s.Code() != grpccodes.Unavailable || s.Message() != text {
+				t.Errorf("refused: %v", err)
 			}
 			testwait.For(t, "nothing is left", func() bool {
 				return l.bodies.Used() == 0 && l.seen.figures.inFlight.Load() == 0

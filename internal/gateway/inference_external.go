@@ -7,28 +7,20 @@ import (
 	"carob/internal/gateway/extproc"
 )
 
-// callPicker calls the pool's own picker by ext-proc. A picker that names only endpoints that are not there, such as a
-// pod that has just begun to leave, is called once more, to choose among those that are there. If it does not decide in
-// time, which is limited for both calls together, the pool's failure mode applies.
+// callPicker calls the pool's own picker by ext-proc. If it does not decide in time, which is limited for all calls
+// together, the pool's failure mode applies, unless the pool has another picker now.
 func (q *inferring) callPicker(ctx context.Context) (*extproc.Answer, error) {
 	err := errNoEndpoints
 	if q.served.client != nil {
 		q.prompt.Lose() // the stream may send it later
 		limited, cancel := context.WithTimeout(ctx, q.served.plan.Picker.Timeout)
 		defer cancel()
-		answer, absent, failed := q.callFor(limited, nil)
-		if absent {
-			if present := q.present(); len(present) > 0 {
-				q.stream.Close()
-				answer, _, failed = q.callFor(limited, present)
-			}
-		}
-		if failed == nil {
+		var answer *extproc.Answer
+		if answer, err = q.callWithin(limited); err == nil {
 			return answer, nil
 		}
-		err = failed
 	}
-	if !q.served.plan.Picker.FailOpen || ctx.Err() != nil {
+	if !q.served.plan.Picker.FailOpen || ctx.Err() != nil || q.replaced() {
 		return nil, err
 	}
 	if q.stream != nil { // it has decided, for endpoints that are not there
@@ -37,6 +29,28 @@ func (q *inferring) callPicker(ctx context.Context) (*extproc.Answer, error) {
 	}
 	q.changes, q.parts[0] = extproc.Change{}, q.prompt.Bytes()
 	return nil, q.choose(ctx)
+}
+
+// callWithin calls the picker until ctx ends: once more if it has ended meanwhile (another server of it may be there),
+// and once more if it names only endpoints that are not there, such as a pod that has just begun to leave, to choose
+// among those that are. A request that another picker has held waits until this one is connected.
+func (q *inferring) callWithin(ctx context.Context) (*extproc.Answer, error) {
+	if q.moved {
+		if err := q.served.client.Connected(ctx); err != nil {
+			return nil, err
+		}
+	}
+	answer, absent, err := q.callFor(ctx, nil)
+	if extproc.Lost(err) {
+		answer, absent, err = q.callFor(ctx, nil)
+	}
+	if absent {
+		if present := q.present(); len(present) > 0 {
+			q.stream.Close()
+			answer, _, err = q.callFor(ctx, present)
+		}
+	}
+	return answer, err
 }
 
 // callFor calls the picker once, to choose among some endpoints; nil: among all. absent: it has named others only.

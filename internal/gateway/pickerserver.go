@@ -165,13 +165,17 @@ func (a *pickRequest) Pick(ctx context.Context) (*extproc.Choice, error) {
 	}
 	facts := &a.scan.Facts
 	if a.held > 0 && a.served.plan.Models.Rewrites() && !facts.HasModel {
-		return nil, refusing(http.StatusBadRequest, badBody, "the body names no model")
+		return nil, refusing(http.StatusBadRequest, badBody, errNoModel.Error())
 	}
-	r := a.served.request(a.header, facts, a.buffer)
-	r.Subset = a.subset
-	path, _, _ := strings.Cut(a.header.Get(":path"), "?")
-	a.served.own.Tokens(ctx, r, &inference.Prompt{Path: path, Body: a.buffer, Salt: facts.Salt})
-	choice, err := a.served.own.Pick(ctx, r)
+	r, choice, err := a.choose(ctx)
+	for errors.Is(err, inference.ErrReplaced) {
+		now := a.pool.served.Load()
+		if now.own == nil || now.own == a.served.own {
+			return a.chooseAny(ctx, r)
+		}
+		a.served = now
+		r, choice, err = a.choose(ctx)
+	}
 	if err != nil {
 		if no, ok := errors.AsType[*inference.Refused](err); ok {
 			return nil, refusing(no.Status(), string(no.Reason), http.StatusText(no.Status()))
@@ -180,15 +184,49 @@ func (a *pickRequest) Pick(ctx context.Context) (*extproc.Choice, error) {
 	}
 	a.choice = choice
 	a.hold(choice.Address())
-	out := &extproc.Choice{Endpoints: choice.Endpoints(), Body: [][]byte{a.buffer}}
-	if facts.HasModel && r.Target != facts.Model {
-		before, model, rest := facts.Rewritten(a.buffer, r.Target)
-		out.Body = [][]byte{before, model, rest}
-	}
+	out := &extproc.Choice{Endpoints: choice.Endpoints(), Body: a.body(r)}
 	if choice.Prefill.IsValid() {
 		out.Headers = map[string]string{"x-prefiller-host-port": choice.Prefill.String()}
 	}
 	return out, nil
+}
+
+// choose calls carob's picker.
+func (a *pickRequest) choose(ctx context.Context) (*routing.Request, *inference.Pick, error) {
+	r := a.served.request(a.header, &a.scan.Facts, a.buffer)
+	r.Subset = a.subset
+	path, _, _ := strings.Cut(a.header.Get(":path"), "?")
+	a.served.own.Tokens(ctx, r, &inference.Prompt{Path: path, Body: a.buffer, Salt: a.scan.Facts.Salt})
+	choice, err := a.served.own.Pick(ctx, r)
+	return r, choice, err
+}
+
+// chooseAny chooses any endpoints, for a request that was held when the pool got a picker that is not carob's: the
+// gateway calls that one for the next request.
+func (a *pickRequest) chooseAny(ctx context.Context, r *routing.Request) (*extproc.Choice, error) {
+	all := slices.DeleteFunc(slices.Clone(*a.pool.endpoints.Load()), func(t *Target) bool {
+		return a.subset != nil && !routing.InSubset(a.subset, t.Address)
+	})
+	targets, err := a.pool.pick.Pick(ctx, &Facts{}, all)
+	if err != nil || len(targets) == 0 {
+		return nil, refusing(http.StatusServiceUnavailable, string(routing.NoEndpoints),
+			http.StatusText(http.StatusServiceUnavailable))
+	}
+	out := &extproc.Choice{Body: a.body(r)}
+	for _, t := range targets {
+		out.Endpoints = append(out.Endpoints, t.Address)
+	}
+	a.hold(targets[0].Address)
+	return out, nil
+}
+
+// body is the body that the server gets.
+func (a *pickRequest) body(r *routing.Request) [][]byte {
+	if facts := &a.scan.Facts; facts.HasModel && r.Target != facts.Model {
+		before, model, rest := facts.Rewritten(a.buffer, r.Target)
+		return [][]byte{before, model, rest}
+	}
+	return [][]byte{a.buffer}
 }
 
 // hold delays the end of the pod at an address until the request has ended.
@@ -214,6 +252,9 @@ func (a *pickRequest) Sent() {
 // Answered implements extproc.Request.
 func (a *pickRequest) Answered(code int, served netip.AddrPort) map[string]string {
 	a.status = code
+	if a.choice == nil { // chooseAny
+		return nil
+	}
 	if before := a.choice.Address(); served != before && slices.Contains(a.choice.Endpoints(), served) {
 		for at, ok := before, true; ok && at != served; {
 			at, ok = a.choice.Failed(false)
@@ -233,6 +274,9 @@ func (a *pickRequest) AnswerPart(part []byte) { a.usage.Write(part) }
 // End implements extproc.Request.
 func (a *pickRequest) End(complete bool) {
 	a.Sent()
+	if a.target != nil {
+		defer a.target.end()
+	}
 	if a.choice == nil {
 		return
 	}
@@ -243,7 +287,4 @@ func (a *pickRequest) End(complete bool) {
 	u := a.usage.Usage()
 	a.choice.End(inference.Result{Outcome: how, Status: a.status, AnswerBytes: a.usage.Bytes,
 		InputTokens: u.Input, OutputTokens: u.Output, CachedTokens: u.Cached})
-	if a.target != nil {
-		a.target.end()
-	}
 }

@@ -3,6 +3,7 @@ package inference
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -22,6 +23,9 @@ type Refused struct{ Reason routing.Reason }
 
 func (e *Refused) Error() string { return "the request is refused: " + string(e.Reason) }
 
+// ErrReplaced is why a request was not served: the InferencePool has another picker now, which is to be called.
+var ErrReplaced = errors.New("the pool has another picker")
+
 // Status is the HTTP status of the answer. The answer has the header routing.ReasonHeader with the reason, too.
 func (e *Refused) Status() int { return e.Reason.Status() }
 
@@ -35,6 +39,7 @@ type Pool struct {
 	cancel    context.CancelFunc
 	scraping  sync.WaitGroup
 	refusals  atomic.Int64
+	replaced  atomic.Bool
 
 	mu       sync.Mutex
 	config   *routing.Config
@@ -161,6 +166,10 @@ func (p *Pool) scrape() {
 	}
 }
 
+// Replaced announces that the InferencePool has another picker, before Close: requests that are held then get
+// ErrReplaced.
+func (p *Pool) Replaced() { p.replaced.Store(true) }
+
 // Close refuses the requests that are held, and ends all goroutines before it returns.
 func (p *Pool) Close() {
 	p.mu.Lock()
@@ -254,6 +263,9 @@ func (p *Pool) wait(ctx context.Context, t routing.Ticket, w *waiter) (*Pick, er
 func (p *Pool) Refusals() int64 { return p.refusals.Load() }
 
 func (p *Pool) refusal(r *routing.Request, why routing.Reason) error {
+	if why == routing.ShuttingDown && p.replaced.Load() {
+		return ErrReplaced // it is no refusal yet
+	}
 	p.figures.refused(r, why)
 	p.refusals.Add(1)
 	return &Refused{why}

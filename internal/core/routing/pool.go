@@ -475,8 +475,8 @@ func (p *Pool) Figures(now time.Time) Figures {
 	return f
 }
 
-// inSubset reports whether a request may be sent to an address.
-func inSubset(subset []netip.AddrPort, a netip.AddrPort) bool {
+// InSubset reports whether a request may be sent to an address.
+func InSubset(subset []netip.AddrPort, a netip.AddrPort) bool {
 	return slices.ContainsFunc(subset, func(s netip.AddrPort) bool {
 		return s.Addr() == a.Addr() && (s.Port() == 0 || s.Port() == a.Port())
 	})

@@ -45,7 +45,7 @@ func (v *view) candidates(p *Pool, r *Request, now time.Time) {
 	}
 	v.at, v.unscraped = v.at[:0], true
 	for _, slot := range p.live {
-		if p.loads[slot].serves && (r.Subset == nil || inSubset(r.Subset, p.ends[slot].Address)) {
+		if p.loads[slot].serves && (r.Subset == nil || InSubset(r.Subset, p.ends[slot].Address)) {
 			v.at = append(v.at, slot)
 			v.unscraped = v.unscraped && p.loads[slot].scraped == 0
 		}

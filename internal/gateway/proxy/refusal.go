@@ -14,7 +14,7 @@ import (
 // server may reset a call whose deadline has passed.
 func Refuse(w http.ResponseWriter, r *http.Request, status int, took time.Duration) {
 	text := http.StatusText(status)
-	if !isGRPC(r) {
+	if !IsGRPC(r) {
 		http.Error(w, text, status)
 		return
 	}
@@ -29,8 +29,8 @@ func Refuse(w http.ResponseWriter, r *http.Request, status int, took time.Durati
 	w.WriteHeader(http.StatusOK)
 }
 
-// isGRPC reports whether a request is a call of gRPC. That of gRPC-Web has another form.
-func isGRPC(r *http.Request) bool {
+// IsGRPC reports whether a request is a call of gRPC. That of gRPC-Web has another form.
+func IsGRPC(r *http.Request) bool {
 	rest, ok := strings.CutPrefix(strings.ToLower(r.Header.Get("Content-Type")), "application/grpc")
 	return ok && r.ProtoMajor == 2 && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
@@ -45,7 +45,8 @@ func grpcCode(status int) codes.Code {
 		return codes.DeadlineExceeded
 	case http.StatusRequestEntityTooLarge:
 		return codes.ResourceExhausted
-	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable:
+	case http.StatusTooManyRequests, // as clients take this status
+		http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable:
 		return codes.Unavailable
 	}
 	return codes.Unknown
