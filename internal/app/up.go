@@ -26,6 +26,7 @@ import (
 	"carob/internal/apiserver/audit"
 	"carob/internal/apiserver/inprocess"
 	"carob/internal/base/addons"
+	"carob/internal/base/clockwatch"
 	"carob/internal/base/gctuning"
 	"carob/internal/base/imageapi"
 	"carob/internal/base/instance"
@@ -414,7 +415,7 @@ func (c *carob) start(ctx context.Context) error {
 	as := c.component("kube-controller-manager")
 	ctrl, err := controllers.New(as(controllerUser), controllers.Options{
 		RootCA: c.keys.CAPEM, Signer: c.keys, SecretToken: c.server.SecretToken, As: as,
-		DefaultStatefulSet: apps.DefaultStatefulSet, Node: c.in.NodeName, LocalDisk: disk,
+		DefaultStatefulSet: apps.DefaultStatefulSet, Node: c.in.NodeName, LocalDisk: disk, Clock: clockwatch.Run,
 		PodAutoscaler: func(p controllers.PodAutoscaler) {
 			if p == nil {
 				c.server.SetPodAutoscaler(nil) // a nil pointer in an interface would not be nil

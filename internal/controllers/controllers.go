@@ -24,6 +24,7 @@ import (
 
 	"carob/internal/controllers/accounttokens"
 	"carob/internal/controllers/certificates"
+	"carob/internal/controllers/cronjob"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/localpath"
 	"carob/internal/controllers/metrics"
@@ -47,6 +48,8 @@ type Options struct {
 	// PodAutoscaler, optional, is called with the controller that sizes new pods, and with nil when
 	// it stops.
 	PodAutoscaler func(PodAutoscaler)
+	// Clock calls changed whenever the wall clock was set, until ctx is done; nil: nothing reports that.
+	Clock func(ctx context.Context, changed func()) error
 	// As returns a client configuration for another user. Each controller acts as its own service
 	// account, system:serviceaccount:kube-system:NAME, which has only the permissions that it
 	// needs. nil: all act as the user of the manager's config.
@@ -69,6 +72,11 @@ type Clients struct {
 // controller is one of the controllers; it ends with its context.
 type controller interface{ Run(ctx context.Context) }
 
+// clocked is a controller that waits for times of the wall clock.
+type clocked interface{ ClockSet() }
+
+var _ clocked = (*cronjob.Controller)(nil)
+
 // idle is a disabled controller.
 type idle struct{}
 
@@ -84,6 +92,7 @@ type Manager struct {
 	controllers []controller
 	events      record.EventBroadcaster
 	eventSink   kubernetes.Interface
+	clock       func(ctx context.Context, changed func()) error
 	synced      chan struct{}
 	vpa         addon
 }
@@ -138,6 +147,7 @@ func newManager(clients Clients, as func(name string) (Clients, error), o Option
 		inventory: inventory.New(w.client.Discovery(), clients.Metadata, inventoryAfter),
 		watches:   w.shared(),
 		events:    record.NewBroadcaster(),
+		clock:     o.Clock,
 		synced:    make(chan struct{}),
 	}
 	m.vpa.make = func() (controller, error) {
@@ -193,8 +203,26 @@ func (m *Manager) Run(ctx context.Context) error {
 	for _, c := range m.controllers {
 		group.Go(func() { c.Run(ctx) })
 	}
+	if m.clock != nil {
+		group.Go(func() { m.followClock(ctx) })
+	}
 	close(m.synced)
 	defer m.vpa.open(ctx)()
 	<-ctx.Done()
 	return nil
+}
+
+// followClock tells the controllers that the wall clock was set. Without these notices they work, but late.
+func (m *Manager) followClock(ctx context.Context) {
+	err := m.clock(ctx, func() {
+		klog.FromContext(ctx).Info("The clock was set, or the machine was suspended")
+		for _, c := range m.controllers {
+			if c, ok := c.(clocked); ok {
+				c.ClockSet()
+			}
+		}
+	})
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Changes of the clock are not noticed")
+	}
 }

@@ -515,3 +515,23 @@ func TestGenerationOfDisruption(t *testing.T) {
 		}
 	})
 }
+
+// clockCounter counts the notices that the clock was set.
+type clockCounter struct {
+	idle
+	notices int
+}
+
+func (c *clockCounter) ClockSet() { c.notices++ }
+
+func TestFollowClock(t *testing.T) {
+	c := &clockCounter{}
+	m := Manager{controllers: []controller{idle{}, c}, clock: func(_ context.Context, changed func()) error {
+		changed()
+		changed()
+		return nil
+	}}
+	if m.followClock(t.Context()); c.notices != 2 {
+		t.Errorf("%d notices that the clock was set, want 2", c.notices)
+	}
+}

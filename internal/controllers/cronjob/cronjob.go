@@ -36,6 +36,7 @@ type Controller struct {
 	events         record.EventRecorder
 	cronJobs, jobs *source.Watch
 	fresh          *freshness.Tracker
+	now            func() time.Time
 
 	// unclear holds the keys whose status may have been stored although the request failed. Before
 	// the next plan for them, the stored one is read: the watch of Jobs may be ahead and show the
@@ -51,7 +52,8 @@ type Controller struct {
 
 // New returns a controller; jobs are indexed ByController.
 func New(client kubernetes.Interface, events record.EventRecorder, cronJobs, jobs *source.Watch) (*Controller, error) {
-	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, unsure: map[string]string{}}
+	c := &Controller{client: client, events: events, cronJobs: cronJobs, jobs: jobs, now: time.Now,
+		unsure: map[string]string{}}
 	c.Reconciler = reconciler.New("cronjob", 5, c.reconcile)
 	var err error
 	if c.fresh, err = freshness.New(c.Add, cronJobs, jobs); err != nil {
@@ -95,8 +97,16 @@ func (c *Controller) changed(before, after metav1.Object) {
 			"unparseable schedule for cronjob: %s", now.Spec.Schedule)
 		return
 	}
-	if next := cronjob.Next(now, in.Schedule, time.Now()); next > 0 {
+	if next := cronjob.Next(now, in.Schedule, c.now()); next > 0 {
 		c.AddAfter(key, next)
+	}
+}
+
+// ClockSet reconciles all CronJobs, because the wall clock was set or the machine was suspended: the waits for their
+// next times are measured by another clock.
+func (c *Controller) ClockSet() {
+	for _, key := range c.cronJobs.Objects().ListKeys() {
+		c.Add(key)
 	}
 }
 
@@ -166,7 +176,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		Foreign: map[string]bool{}}}
 	read(&t.in)
 	for {
-		t.in.Now = time.Now()
+		t.in.Now = t.now()
 		out := cronjob.Plan(t.in)
 		if wait, over, err := t.act(ctx, out); over || err != nil {
 			return wait, err

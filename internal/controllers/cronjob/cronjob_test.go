@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -379,4 +380,38 @@ func TestLostResponseToCreation(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Times that the clock skips are noticed at once: by a machine that was suspended, or whose clock is set forward by a
+// day. One Job is started, for the latest of the times; a clock that is set back starts none for a time again.
+func TestClockIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) { s.Schedule = "0 * * * *" }))
+		events := record.NewFakeRecorder(1000)
+		cronJobs, jobs := source.CronJobs(api), source.Jobs(api)
+		c, err := New(api, events, cronJobs, jobs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ahead atomic.Int64
+		c.now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		r := controllertest.Start(t.Context(), c, events, cronJobs, jobs)
+		defer r.Stop()
+		time.Sleep(10 * time.Minute)
+		for _, at := range []struct {
+			ahead time.Duration
+			jobs  []string
+		}{
+			{24 * time.Hour, []string{"c-15779520"}}, // 2 January, 0:10
+			{23 * time.Hour, []string{"c-15779520"}},
+			{25 * time.Hour, []string{"c-15779520", "c-15779580"}},
+		} {
+			ahead.Store(int64(at.ahead))
+			c.ClockSet()
+			time.Sleep(time.Second)
+			if got := names(api); !slices.Equal(got, at.jobs) {
+				t.Errorf("Jobs %q after the clock was set to %v, want %q", got, c.now().UTC(), at.jobs)
+			}
+		}
+	})
 }
