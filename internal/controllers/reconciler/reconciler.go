@@ -37,7 +37,7 @@ type Reconciler struct {
 	ready    []string        // to be reconciled, oldest first
 	queued   map[string]bool // in ready
 	busy     map[string]bool // being reconciled; the value is whether it was added again meanwhile
-	failures map[string]int
+	failures map[string]failure
 	later    delayq.Queue[string]
 
 	metrics metrics.Queue
@@ -51,7 +51,7 @@ func New(name string, workers int, reconcile Func) *Reconciler {
 	l := &Reconciler{
 		name: name, workers: workers, reconcile: reconcile,
 		wake:   make(chan struct{}, 1),
-		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]int{},
+		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]failure{},
 		metrics: metrics.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
 	}
 	if l.metrics.Measured() {
@@ -72,16 +72,27 @@ func (l *Reconciler) measure() {
 	l.metrics.Running(sum, first)
 }
 
-// patience is the number of consecutive failures up to which a change still shortens the wait;
-// beyond it, changes do not shorten the wait, so that a key that changes often does not flood the
-// API.
-const patience = 5
+// failure is what Add needs of the failures of a key since the last success.
+type failure struct {
+	count int
+	last  time.Time
+}
+
+// patience is the number of consecutive failures up to which a change ends the wait at once. Beyond it, a change ends
+// the wait a second after the last failure, so that a key that changes often does not flood the API, and a user who
+// corrects what failed, or a pod that needs a replacement, does not wait for a minute.
+const (
+	patience     = 5
+	afterFailure = time.Second
+)
 
 // Add requests a reconciliation of key.
 func (l *Reconciler) Add(key string) {
 	l.mu.Lock()
-	if l.failures[key] < patience || !l.later.Has(key) {
+	if f := l.failures[key]; f.count < patience || !l.later.Has(key) {
 		l.add(key)
+	} else {
+		l.later.SetEarlier(key, f.last.Add(afterFailure))
 	}
 	l.mu.Unlock()
 	l.poke()
@@ -181,12 +192,16 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		l.failures[key]++
+		f := failure{l.failures[key].count + 1, time.Now()}
+		l.failures[key] = f
 		l.metrics.Later()
-		wait := retry.Delay(l.failures[key])
+		wait := retry.Delay(f.count)
 		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
-			l.failures[key])
-		l.later.SetEarlier(key, time.Now().Add(wait))
+			f.count)
+		l.later.SetEarlier(key, f.last.Add(wait))
+		if readded && f.count >= patience {
+			l.later.SetEarlier(key, f.last.Add(afterFailure)) // the change came during the attempt
+		}
 	default:
 		delete(l.failures, key)
 		if again > 0 {

@@ -181,3 +181,42 @@ func measured(t *testing.T, queue, family string) float64 {
 	t.Errorf("no %s", family)
 	return 0
 }
+
+// A change of a key that has failed often is reconciled within a second, not after the minute of its back-off, also
+// when it comes during an attempt; changes that come all the time lead to no more than one attempt per second.
+func TestChangesEndTheBackOff(t *testing.T) {
+	run(t, 1, func(c *calls) Func {
+		return func(_ context.Context, key string) (time.Duration, error) {
+			c.note(key)
+			time.Sleep(10 * time.Millisecond)
+			return 0, errors.New("not yet")
+		}
+	}, func(l *Reconciler, c *calls) {
+		attempts := func() int {
+			synctest.Wait()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.list)
+		}
+		l.Add("a")
+		time.Sleep(time.Hour + 30*time.Second) // in the middle of a wait
+		before := attempts()
+		l.Add("a")
+		time.Sleep(5 * time.Millisecond)
+		l.Add("a") // during the attempt
+		if got := attempts(); got != before+1 {
+			t.Errorf("%d attempts at the change", got-before)
+		}
+		time.Sleep(1100 * time.Millisecond)
+		if got := attempts(); got != before+2 {
+			t.Errorf("%d attempts after the second change", got-before)
+		}
+		for range 1000 {
+			time.Sleep(100 * time.Millisecond)
+			l.Add("a")
+		}
+		if got := attempts() - before; got < 90 || got > 105 {
+			t.Errorf("%d attempts in 100 seconds", got)
+		}
+	})
+}
