@@ -141,8 +141,15 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 		err = pods.Delete(ctx, victim.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // deleted, or another pod of that name
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if apierrors.IsConflict(err) {
+		// Another pod has its name, or the write conflicted with others, or a webhook refused it.
+		live, failed := pods.Get(ctx, victim.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(failed) || failed == nil && (live.UID != victim.UID || live.DeletionTimestamp != nil) {
+			return nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
