@@ -377,9 +377,16 @@ func earliest(cj *batchv1.CronJob) time.Time {
 	return cj.CreationTimestamp.Time
 }
 
+// oldest is how old a time of the last run can be. A user may store any time in the status, and the search below needs
+// differences of times, which are at most 292 years.
+const oldest = 100 * 365 * 24 * time.Hour
+
 // recent returns the latest time in (from, now] in the schedule (W6.12). missed: there were times,
 // although none was found.
 func recent(from, now time.Time, s Schedule) (at time.Time, found, missed bool, err error) {
+	if now.Sub(from) > oldest {
+		from = now.Add(-oldest)
+	}
 	first := s.Next(from)
 	second := s.Next(first)
 	switch {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 )
 
@@ -120,4 +121,34 @@ func TestRandomHistories(t *testing.T) {
 			sync()
 		}
 	})
+}
+
+// counting counts the calls of a schedule.
+type counting struct {
+	Schedule
+	calls int
+}
+
+func (c *counting) Next(t time.Time) time.Time {
+	c.calls++
+	return c.Schedule.Next(t)
+}
+
+// A user may store any time in a status, such as one from the first years of the calendar: finding the latest missed
+// time does not go through all minutes since then.
+func TestAncientRun(t *testing.T) {
+	now := time.Date(2026, time.November, 29, 2, 0, 30, 0, time.UTC)
+	for _, text := range []string{"* * * * *", "@every 1s", "0 0 29 2 *"} {
+		parsed, err := cron.ParseStandard(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &counting{Schedule: parsed}
+		cj := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+		cj.Status.LastScheduleTime = &metav1.Time{Time: time.Date(2, time.January, 1, 0, 0, 0, 0, time.UTC)}
+		out := Plan(Input{CronJob: cj, Now: now, Schedule: s})
+		if out.Create == nil || out.Look <= 0 || s.calls > 1000 {
+			t.Errorf("%s: Job %v, next look in %v, %d times computed", text, out.Create, out.Look, s.calls)
+		}
+	}
 }
