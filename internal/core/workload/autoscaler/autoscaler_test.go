@@ -3,6 +3,7 @@ package autoscaler
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -398,4 +399,27 @@ func TestBounds(t *testing.T) {
 			history, h.Status = out.History, out.Status
 		}
 	})
+}
+
+// Values that are as large as numbers can be never make a target smaller, and those that are as small never larger:
+// sums and percentages do not overflow.
+func TestExtremeValues(t *testing.T) {
+	for _, m := range []autoscalingv2.MetricSpec{cpu(50), perPod("1")} {
+		h := hpa(1, 10, m)
+		for _, c := range []struct {
+			value int64
+			size  int32
+		}{{math.MaxInt64, 6}, {math.MaxInt64 / 50, 6}, {math.MinInt64, 1}, {math.MinInt64 / 50, 1}} {
+			in := world(h, 500, 500, 500)
+			in.History.proposed = []at{{noon.Add(-time.Hour), 1}}
+			for pod, v := range in.Samples[0].Pods {
+				v.Value = c.value
+				in.Samples[0].Pods[pod] = v
+			}
+			out := Plan(in)
+			if out.Rescale == nil || *out.Rescale != c.size {
+				t.Errorf("%s of %d: %+v, want size %d", m.Type, c.value, out.Status, c.size)
+			}
+		}
+	}
 }

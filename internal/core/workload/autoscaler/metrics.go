@@ -3,7 +3,9 @@ package autoscaler
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -246,16 +248,37 @@ func (p *plan) within(ratio float64) bool {
 	return 1-down <= ratio && ratio <= 1+up
 }
 
-// total adds up values, up to the maximum.
+// total adds up values.
 func total(values []int64) int64 {
 	sum := int64(0)
 	for _, v := range values {
-		if v > 0 && sum > math.MaxInt64-v {
-			return math.MaxInt64
-		}
-		sum += v
+		sum = plus(sum, v)
 	}
 	return sum
+}
+
+// plus adds two numbers, up to the largest and down to the smallest one. Values come from metrics servers.
+func plus(a, b int64) int64 {
+	switch {
+	case b > 0 && a > math.MaxInt64-b:
+		return math.MaxInt64
+	case b < 0 && a < math.MinInt64-b:
+		return math.MinInt64
+	}
+	return a + b
+}
+
+// percentage returns a share in percent, within the numbers that there are.
+func percentage(part, whole int64) int64 {
+	if exact := part * 100; exact/100 == part {
+		return exact / whole
+	}
+	if f := 100 * (float64(part) / float64(whole)); f > -math.MaxInt64 && f < math.MaxInt64 {
+		return int64(f)
+	} else if f < 0 {
+		return -math.MaxInt64
+	}
+	return math.MaxInt64
 }
 
 // byValue compares one value with its target (W7.41).
@@ -312,11 +335,7 @@ type aim interface {
 type average struct{ target int64 }
 
 func (a average) ratio(values map[string]int64) (float64, int64, error) {
-	sum := int64(0)
-	for _, v := range values { // any order: a sum
-		sum += v
-	}
-	mean := sum / int64(len(values))
+	mean := total(slices.Collect(maps.Values(values))) / int64(len(values)) // any order: a sum
 	return float64(mean) / float64(a.target), mean, nil
 }
 
@@ -342,13 +361,13 @@ func (u *utilization) ratio(values map[string]int64) (float64, int64, error) {
 	used, requested, n := int64(0), int64(0), int64(0)
 	for pod, v := range values { // any order: sums
 		if r, ok := u.requested[pod]; ok {
-			used, requested, n = used+v, requested+r, n+1
+			used, requested, n = plus(used, v), plus(requested, r), n+1
 		}
 	}
 	if requested == 0 {
 		return 0, 0, errors.New("no metrics returned matched known pods")
 	}
-	percent := used * 100 / requested
+	percent := percentage(used, requested)
 	if !u.computed {
 		u.computed, u.raw = true, used/n
 	}
