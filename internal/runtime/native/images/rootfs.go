@@ -35,6 +35,10 @@ const recordFile = "layer.json"
 // optionPage is what mount(2) accepts, minus what the options besides the directories need.
 const optionPage = 4096 - 128
 
+// relativeLimit is how much of it the lower directories may take when all paths are relative to the store's directory:
+// those of the writable layer have its key, which is the ID of a container.
+const relativeLimit = optionPage - 2*len("rw//work") - 2*64
+
 // Prepare implements native.Images: mounts of a writable layer on top of the image.
 func (s *Store) Prepare(ctx context.Context, key, imageID string, ids native.IDMap, points []string) ([]mount.Mount,
 	error) {
@@ -210,9 +214,10 @@ func (s *Store) lowerOption(dirs []string, limit int) (string, error) {
 		}
 	}
 	joined = strings.Join(short, ":")
-	if len(joined) > limit {
-		return "", fmt.Errorf("%d layers are too many below %s: choose a data directory with a shorter path", len(dirs),
-			s.cfg.Root)
+	// Who mounts them makes the paths relative to the store's directory when they do not fit.
+	if n := len(joined) - len(dirs)*(len(s.cfg.Root)+1); n > relativeLimit {
+		return "", fmt.Errorf("%d layers are too many: their names take %d bytes, and one mount at most %d", len(dirs), n,
+			relativeLimit)
 	}
 	return joined, nil
 }

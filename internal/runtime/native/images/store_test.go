@@ -627,7 +627,7 @@ func TestManyLayers(t *testing.T) {
 	for i := range 40 {
 		layers = append(layers, map[string]string{fmt.Sprint("f", i): "x"})
 	}
-	s := openStore(t, Config{Root: filepath.Join(t.TempDir(), strings.Repeat("d", 40))})
+	s := openStore(t, Config{Root: filepath.Join(t.TempDir(), strings.Repeat("d", 100))})
 	mustImport(t, s, dockerArchive(t, imageOf(t, "", layers...), "deep"))
 	dir := mounted(t, s, "c1", "deep", false)
 	for _, f := range []string{"f0", "f39"} {
