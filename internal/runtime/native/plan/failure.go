@@ -74,6 +74,12 @@ func (p *Program) Failure(index int, stage uint32, errno unix.Errno, detail stri
 		return fmt.Errorf("error mounting \"proc\" to rootfs at %q: %w", o.S[0], errno)
 	case OpTake:
 		return fmt.Errorf("receiving the image's mount: %w", errno)
+	case OpMknod:
+		return fmt.Errorf("making device %q: %w", o.S[0], errno)
+	case OpMkdir:
+		return fmt.Errorf("making directory %q: %w", o.S[0], errno)
+	case OpMask, OpReadonly:
+		return fmt.Errorf("hiding or protecting %q: %w", o.S[0], errno)
 	case OpCreds:
 		return fmt.Errorf("setting user and capabilities: %w", errno)
 	}

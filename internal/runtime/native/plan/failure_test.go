@@ -42,3 +42,18 @@ func TestFailureOfUserNamespace(t *testing.T) {
 		p.Attach(h, "/var/run/secrets", ProcNever)
 	}
 }
+
+// What a container's configuration names is named in the error: a device plugin may request a device anywhere.
+func TestFailureOfPaths(t *testing.T) {
+	for want, add := range map[string]func(p *Program){
+		`making device "/proc/self/x": not a directory`:   func(p *Program) { p.mknod("/proc/self/x", 0, 0, 0, 0, 0) },
+		`making directory "/dev/pts": not a directory`:    func(p *Program) { p.mkdir("/dev/pts", 0o755) },
+		`hiding or protecting "/proc/x": not a directory`: func(p *Program) { p.readonly("/proc/x") },
+	} {
+		p := &Program{}
+		add(p)
+		if err := p.Failure(0, 0, unix.ENOTDIR, ""); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
