@@ -467,7 +467,8 @@ func TestHostileAnswers(t *testing.T) {
 		}
 	}
 	p.reply = func([]string) (*pluginapi.ContainerAllocateResponse, error) { return nil, errors.New("out of order") }
-	if err := a.Allocate(context.Background(), podWith("a", 1)); err == nil || err.Error() != "out of order" {
+	if err := a.Allocate(context.Background(), podWith("a", 1)); err == nil ||
+		err.Error() != "device plugin example.com/gpu: out of order" {
 		t.Errorf("its own error: %v", err)
 	}
 	for name, list := range map[string][]*pluginapi.Device{"an id with a line": dev(pluginapi.Healthy, "a\nb"),

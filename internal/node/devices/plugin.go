@@ -343,7 +343,7 @@ func (m *Manager) allocateOne(ctx context.Context, pod *corev1.Pod, request *dev
 	var response []byte
 	switch {
 	case err != nil:
-		err = errors.New(status.Convert(err).Message())
+		err = fmt.Errorf("device plugin %s: %s", request.Resource, status.Convert(err).Message())
 	case len(resp.ContainerResponses) == 0:
 		err = fmt.Errorf("no containers return in allocation response %v", resp)
 	default:

@@ -310,11 +310,8 @@ func (e *Executor) createSandbox(ctx context.Context, pod *corev1.Pod, a podlife
 	}
 	ctx, cancel := context.WithTimeout(ctx, sandboxTimeout)
 	defer cancel()
-	if err := e.cfg.Devices.PrepareClaims(ctx, pod); err != nil {
-		return failure("FailedPrepareDynamicResources", err)
-	}
-	if err := e.cfg.Devices.Allocate(ctx, pod); err != nil {
-		return failure("CreatePodSandboxError", fmt.Errorf("allocate devices: %w", err))
+	if f := e.giveDevices(ctx, pod); f != nil {
+		return f
 	}
 	handler, err := e.cfg.Handlers.Of(ctx, pod)
 	if err != nil {
