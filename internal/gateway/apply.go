@@ -38,7 +38,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	plan := gatewayplan.NewLive(&w.World)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.plan, g.certs = plan, w.certificates
+	g.plan, g.certs, g.host = plan, w.certificates, w.World.Host
 	pools := newPools()
 	g.refs = map[name]map[httproute.Ref]bool{}
 	for ref := range plan.Refs {
@@ -101,6 +101,20 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 		touched.Gateways, touched.ListenerSets = plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
+}
+
+// reopen tries again to open ports. It returns false if there must be a new plan: the host has other addresses.
+func (g *Gateway) reopen(ctx context.Context) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.plan == nil || !slices.Equal(g.host, g.cfg.Host()) {
+		return false
+	}
+	touched := &gatewayplan.Touched{}
+	g.openPorts(ctx, g.plan, g.pools, touched)
+	g.release()
+	g.writer.Some(touched, g.plan)
+	return true
 }
 
 // pool returns the pool of a backend, which has its endpoints. The lock is held.

@@ -43,38 +43,6 @@ type site struct {
 	emptied  chan struct{} // signalled when a replaced site has lost its last user
 }
 
-// lookup has the headers and query parameters of a request, for matches.
-type lookup struct {
-	r     *http.Request
-	query url.Values
-}
-
-// Header implements httproute.Fields.
-func (f *lookup) Header(name string) (string, bool) {
-	if name == "Host" {
-		return f.r.Host, true
-	}
-	switch v := f.r.Header[name]; len(v) {
-	case 0:
-		return "", false
-	case 1:
-		return v[0], true
-	default:
-		return strings.Join(v, ","), true
-	}
-}
-
-// Query implements httproute.Fields.
-func (f *lookup) Query(name string) (string, bool) {
-	if f.query == nil {
-		f.query = f.r.URL.Query()
-	}
-	if v := f.query[name]; len(v) > 0 {
-		return v[0], true
-	}
-	return "", false
-}
-
 // exchange is one request that is proxied to a backend.
 type exchange struct {
 	rec     *seenRequest // nil: not recorded
@@ -87,7 +55,7 @@ type exchange struct {
 	targets []*Target
 	body    *resend.Body
 	mirror  *mirrors
-	fields  lookup
+	fields  proxy.Fields
 	matched httproute.Request
 	// began waits for the beginning of a response's body; nil: a response begins with its header. Its error is one of
 	// the attempt.
@@ -113,7 +81,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request, mirrors *mirror
 		return
 	}
 	x := &exchange{rec: seenOf(w), site: s, in: r, path: path, moved: moved || r.URL.Path == "", mirror: mirrors,
-		fields: lookup{r: r}}
+		fields: proxy.Fields{Request: r}}
 	x.matched = httproute.Request{Host: host, Path: path, Method: r.Method, Fields: &x.fields}
 	met, ok := s.table.Find(&x.matched)
 	if !ok || met.Rule.NotFound {

@@ -65,6 +65,7 @@ type Gateway struct {
 
 	mu     sync.Mutex // covers what follows, for Routes
 	plan   *gatewayplan.Live
+	host   []netip.Addr // addresses of this host, for the plan
 	ports  map[netip.AddrPort]*port
 	udp    map[netip.AddrPort]*udpPort
 	failed map[netip.AddrPort]string
@@ -157,7 +158,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-retry.C:
-			g.feed.again() // the ports are opened with the plan
+			if !g.reopen(ctx) {
+				g.feed.again() // the ports are opened with the plan
+			} else if g.anyFailed() {
+				retry.Reset(g.retryAfter)
+			}
 			continue
 		case <-g.emptied:
 			g.mu.Lock()

@@ -590,6 +590,34 @@ func TestHeaderBombs(t *testing.T) {
 }
 
 // A change of routes breaks no connection, and a port that is no longer wanted is closed.
+// A port that another process uses is tried again without a new plan, whose cost is that of all routes, unless the
+// addresses of the host have changed.
+func TestTakenPortIsTriedAgain(t *testing.T) {
+	l := newLab(t)
+	taken, err := net.Listen("tcp", l.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	l.service("a", "", at(echo(t, "a").URL, "pa"))
+	l.ingress("x.example.com", nil, "/=a")
+	l.apply(t.Context(), &snapshot{World: l.world, services: l.world.Services, slices: l.slices})
+	plan := l.plan
+	if !l.reopen(t.Context()) || !l.anyFailed() {
+		t.Error("the port is not taken any more")
+	}
+	taken.Close()
+	if !l.reopen(t.Context()) || l.anyFailed() || l.plan != plan {
+		t.Errorf("%v, or there is a new plan", l.failed)
+	}
+	status, text, _ := l.get("GET", "x.example.com", "/", nil)
+	want(t, "when it is free", status, text, 200)
+	l.cfg.Host = func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.0.0.1")} }
+	if l.reopen(t.Context()) {
+		t.Error("the plan may be another one with other addresses")
+	}
+}
+
 func TestPortsFollow(t *testing.T) {
 	l := newLab(t)
 	l.service("a", "", at(echo(t, "a").URL, "pa"))

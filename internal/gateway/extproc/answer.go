@@ -80,6 +80,7 @@ func (s *Stream) Answered(ctx context.Context, res *http.Response, f Following) 
 	}
 	if !p.begun {
 		p.forget()
+		p.spend(p.early) // the body does not come from the picker
 	}
 	return nil
 }
@@ -143,6 +144,7 @@ type passing struct {
 	head   *Change
 	answer *Answer
 	ready  [][]byte
+	early  int64 // reserved bytes of ready: those that came before the head
 	err    error // after ready; io.EOF: the end
 
 	mu         sync.Mutex
@@ -170,6 +172,7 @@ func (p *passing) Read(b []byte) (int, error) {
 		p.next()
 	}
 	n := copy(b, p.ready[0])
+	p.spend(min(int64(n), p.early))
 	if p.ready[0] = p.ready[0][n:]; len(p.ready[0]) == 0 {
 		p.ready = p.ready[1:]
 	}
@@ -197,9 +200,18 @@ func (p *passing) end() {
 	p.of.Cancel()
 	p.sender.Wait()
 	_ = p.body.Close()
+	p.spend(p.early)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop()
+}
+
+// spend gives back memory of what came before the head.
+func (p *passing) spend(n int64) {
+	if n > 0 {
+		p.early -= n
+		p.of.Reserve(-n)
+	}
 }
 
 // next waits for what comes next.
@@ -276,14 +288,18 @@ func (p *passing) take(m *extprocv3.ProcessingResponse) error {
 		if !hasBody(m) {
 			return p.useless()
 		}
-		p.takeBody(m)
-		held := 0
-		for _, r := range p.ready {
-			held += len(r)
+		before := len(p.ready)
+		if p.takeBody(m); p.head != nil || len(p.ready) == before {
+			return nil // the reader takes it before the next one
 		}
-		if held > mostBody {
-			return errTooMuch // before it has answered the head
+		n := int64(len(p.ready[before]))
+		if p.early+n > mostBody {
+			return errTooMuch
 		}
+		if !p.of.Reserve(n) {
+			return errNoMemory
+		}
+		p.early += n
 	default:
 		p.mu.Lock()
 		defer p.mu.Unlock()

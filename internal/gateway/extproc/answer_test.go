@@ -219,6 +219,13 @@ func TestAnswers(t *testing.T) {
 			out.GetResponseHeaders().Response.HeaderMutation.SetHeaders = append(responsesOf(out), large)
 			return responses{out}, nil
 		}, open: "one two three", closed: "no head"},
+		"no memory for what comes before the head": {do: func(m *extprocv3.ProcessingRequest, _ int) (responses, error) {
+			if m.GetResponseHeaders() == nil {
+				return nil, nil
+			}
+			large := slices.Repeat(responses{streamedAs(strings.Repeat("x", 1000), false)}, 100)
+			return append(large, headOK(), streamedAs("", true)), nil
+		}, memory: 10_000, open: "no head", closed: "no head"},
 		"no memory for what it keeps": {do: never, memory: 6, open: "one two three", closed: "error"},
 		"another answer": {do: func(*extprocv3.ProcessingRequest, int) (responses, error) {
 			return responses{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
