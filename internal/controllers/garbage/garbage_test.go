@@ -2,6 +2,7 @@ package garbage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	ktesting "k8s.io/client-go/testing"
@@ -42,6 +45,12 @@ type world struct {
 }
 
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
+	inWorldOf(t, func(d discovery.DiscoveryInterface) discovery.DiscoveryInterface { return d }, objects, test)
+}
+
+// inWorldOf does the same with another discovery.
+func inWorldOf(t *testing.T, discovered func(discovery.DiscoveryInterface) discovery.DiscoveryInterface,
+	objects []runtime.Object, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		scheme := metadatafake.NewTestScheme()
 		if err := metav1.AddMetaToScheme(scheme); err != nil {
@@ -53,7 +62,7 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 		served.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
 			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true,
 				Verbs: []string{"get", "list", "watch", "delete", "patch"}}}}}
-		inv := inventory.New(served.Discovery(), w.objects, time.Second)
+		inv := inventory.New(discovered(served.Discovery()), w.objects, time.Second)
 		c := New(w.objects, inv, w.events)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{}, 2)
@@ -92,6 +101,30 @@ func (w *world) delete(namespace, name string) {
 		w.Fatal(err)
 	}
 	w.settle()
+}
+
+// partly is discovery while an aggregated API server is away.
+type partly struct{ discovery.DiscoveryInterface }
+
+func (p partly) ServerGroupsAndResources() ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	groups, lists, err := p.DiscoveryInterface.ServerGroupsAndResources()
+	if err != nil {
+		return nil, nil, err
+	}
+	return groups, lists, &discovery.ErrGroupDiscoveryFailed{Groups: map[schema.GroupVersion]error{
+		{Group: "away.example.com", Version: "v1"}: errors.New("stale")}}
+}
+
+// An API server that is away since the start delays no other kind; objects with owners of its kinds stay.
+func TestAggregatedServerIsAway(t *testing.T) {
+	strange := object("ns", "of-strange", "x")
+	strange.OwnerReferences[0].APIVersion = "away.example.com/v1"
+	inWorldOf(t, func(d discovery.DiscoveryInterface) discovery.DiscoveryInterface { return partly{d} },
+		[]runtime.Object{object("ns", "a"), object("ns", "of-a", "a"), strange}, func(w *world) {
+			w.delete("ns", "a")
+			w.has("ns", "of-a", false)
+			w.has("ns", "of-strange", true)
+		})
 }
 
 // Dependents are deleted with their last owner, and so are theirs.

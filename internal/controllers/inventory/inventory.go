@@ -155,8 +155,8 @@ func (i *Inventory) Run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		complete := i.discover(ctx, &group)
-		if first && complete {
+		found, complete := i.discover(ctx, &group)
+		if first && found { // the kinds of a server that is away are added when it returns
 			first = false
 			group.Go(func() { i.awaitLists(ctx) })
 		}
@@ -198,16 +198,16 @@ func (i *Inventory) awaitLists(ctx context.Context) {
 	}
 }
 
-// discover finds the kinds, starts and stops watches, and reports whether the result is complete.
-// Kinds whose discovery failed keep their watch.
-func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) bool {
+// discover finds the kinds, starts and stops watches, and reports whether there is a result, and whether it is
+// complete. Kinds whose discovery failed keep their watch.
+func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) (found, complete bool) {
 	groups, lists, err := i.discovery.ServerGroupsAndResources()
 	failed := map[schema.GroupVersion]bool{}
 	if err != nil {
 		var partial *discovery.ErrGroupDiscoveryFailed
 		if !errors.As(err, &partial) {
 			klog.FromContext(ctx).V(2).Info("Discovery failed; retrying", "err", err)
-			return false
+			return false, false
 		}
 		for gv := range partial.Groups {
 			failed[gv] = true
@@ -223,7 +223,7 @@ func (i *Inventory) discover(ctx context.Context, group *sync.WaitGroup) bool {
 			r.Kinds()
 		}
 	}
-	return len(failed) == 0
+	return true, len(failed) == 0
 }
 
 // sortKinds returns all kinds with their versions, the preferred one first, and the kinds to watch.
