@@ -22,6 +22,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/audit/buffered"
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 	auditwebhook "k8s.io/apiserver/plugin/pkg/audit/webhook"
+	"k8s.io/klog/v2"
 
 	"carob/internal/base/errkind"
 )
@@ -129,7 +130,11 @@ func (a *Auditor) Refused(refuse http.Handler) http.Handler {
 	return genericapifilters.WithFailedAuthenticationAudit(refuse, a.backend, a.policy)
 }
 
-// Run writes events until ctx ends, then the remaining ones, and closes the outputs.
+// shutdownTime is how long the webhook gets for the last events when the server stops. One that does not answer would
+// keep it running for minutes: each batch is sent up to five times.
+const shutdownTime = 5 * time.Second
+
+// Run writes events until ctx ends, then the remaining ones for shutdownTime, and closes the outputs.
 func (a *Auditor) Run(ctx context.Context) {
 	if a == nil {
 		return
@@ -141,7 +146,18 @@ func (a *Auditor) Run(ctx context.Context) {
 	}
 	<-ctx.Done()
 	close(stop)
-	a.backend.Shutdown()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		a.backend.Shutdown()
+	}()
+	limit := time.NewTimer(shutdownTime)
+	defer limit.Stop()
+	select {
+	case <-sent:
+	case <-limit.C:
+		klog.FromContext(ctx).Error(nil, "The audit webhook does not answer; the last events are lost")
+	}
 	if a.out != nil {
 		_ = a.out.Close() // each event is written at once
 	}

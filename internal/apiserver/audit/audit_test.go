@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -183,4 +186,33 @@ func TestBadConfigurations(t *testing.T) {
 	} else if _, err := os.Stdout.Stat(); err != nil {
 		t.Errorf("standard output is closed: %v", err)
 	}
+}
+
+// silent is a webhook that never takes its last events.
+type silent struct {
+	audit.Backend
+	asked, never chan struct{}
+}
+
+func (silent) Run(<-chan struct{}) error { return nil }
+
+func (s silent) Shutdown() {
+	close(s.asked)
+	<-s.never
+}
+
+// A webhook that does not answer delays the end of the server by no more than its time limit.
+func TestSilentWebhook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hook := silent{asked: make(chan struct{}), never: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begun := time.Now()
+		(&Auditor{backend: hook}).Run(ctx)
+		<-hook.asked
+		if d := time.Since(begun); d != shutdownTime {
+			t.Errorf("it ended after %v", d)
+		}
+		close(hook.never)
+	})
 }
