@@ -95,6 +95,7 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 		Client: s.serverClient, Resolver: s.ext.resolver, Aggregated: s.generic.AggregatedDiscoveryGroupManager,
 		Groups:     s.groups,
 		Serializer: s.set.Codecs, Next: s.ext.external,
+		Lasts: lasts, Timeout: c.RequestTimeout, Own: inprocess.Is,
 		Taken: func(group string, taken bool) {
 			switch group {
 			case usage.Group:
@@ -114,16 +115,29 @@ func (s *Server) extend(c *genericapiserver.Config) error {
 	manager := s.generic.AggregatedDiscoveryGroupManager
 	list := aggregated.WrapAggregatedDiscoveryToHandler(s.groups, manager, manager)
 	mux := s.generic.Handler.NonGoRestfulMux
-	mux.Handle(genericapiserver.APIGroupPrefix, list)
+	mux.Handle(genericapiserver.APIGroupPrefix, s.whenReady(list))
 	mux.HandlePrefix(genericapiserver.APIGroupPrefix+"/",
-		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.whenReady(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == genericapiserver.APIGroupPrefix+"/" {
 				list.ServeHTTP(w, r)
 				return
 			}
 			s.ext.aggregation.ServeHTTP(w, r)
-		}))
+		})))
 	return nil
+}
+
+// whenReady passes requests on when the stored definitions and APIServices are known. Before that, their groups would
+// be missing, which clients take for the end of these kinds.
+func (s *Server) whenReady(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-s.ready:
+			next.ServeHTTP(w, r)
+		case <-r.Context().Done():
+			http.Error(w, "the stored definitions have not been read yet", http.StatusServiceUnavailable)
+		}
+	})
 }
 
 // ServeExternalMetrics serves the values of a source as external.metrics.k8s.io, unless an APIService assigns the

@@ -20,7 +20,7 @@ func (r *remote) documents(ctx context.Context, next *state) {
 		return
 	}
 	where.Path = "/openapi/v3"
-	if body, _, err := r.fetch(ctx, next.transport, where, ""); err == nil {
+	if body, _, err := r.fetch(ctx, next.transport, where, "", maxIndex); err == nil {
 		var index struct {
 			Paths map[string]struct {
 				ServerRelativeURL string `json:"serverRelativeURL"`
@@ -34,7 +34,7 @@ func (r *remote) documents(ctx context.Context, next *state) {
 		}
 	}
 	where.Path = "/openapi/v2"
-	if body, tag, err := r.fetch(ctx, next.transport, where, next.v2Tag); err == nil && body != nil {
+	if body, tag, err := r.fetch(ctx, next.transport, where, next.v2Tag, maxDocument); err == nil && body != nil {
 		next.v2, next.v2Tag = body, tag
 	}
 }
@@ -57,7 +57,7 @@ func (s *Server) V3() map[string]openapi.Document {
 					return nil, err
 				}
 				where.Path, where.RawQuery = u.Path, u.RawQuery
-				b, _, err := r.fetch(context.Background(), r.state.Load().transport, where, "")
+				b, _, err := r.fetch(context.Background(), r.state.Load().transport, where, "", maxDocument)
 				if err != nil {
 					return nil, fmt.Errorf("query the server behind %s: %w", r.name, err)
 				}
@@ -73,10 +73,13 @@ func (s *Server) V2() []openapi.Document {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []openapi.Document
-	seen := map[string]bool{}
+	type document struct{ namespace, service, tag string } // two servers may use the same tag
+	seen := map[document]bool{}
 	for _, r := range s.remotes {
-		if st := r.state.Load(); st.err == nil && st.v2 != nil && !seen[st.v2Tag] {
-			seen[st.v2Tag] = st.v2Tag != ""
+		st := r.state.Load()
+		if d := (document{r.spec.Service.Namespace, r.spec.Service.Name, st.v2Tag}); st.err == nil && st.v2 != nil &&
+			!seen[d] {
+			seen[d] = st.v2Tag != ""
 			out = append(out, openapi.Document{Hash: strings.Trim(st.v2Tag, `"`) + r.name,
 				JSON: func() ([]byte, error) { return st.v2, nil }})
 		}

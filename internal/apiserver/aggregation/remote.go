@@ -28,6 +28,7 @@ import (
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"carob/internal/apiserver/backends"
 	"carob/internal/kinds/apiregistration"
 )
 
@@ -113,8 +114,12 @@ func (r *remote) roundTripper() (http.RoundTripper, error) {
 }
 
 const (
-	lookTime    = 5 * time.Second
-	maxDocument = 64 << 20
+	lookTime = 5 * time.Second
+	// The longest documents, as lists that take many times as much in memory: of the kinds of a version, of the documents
+	// of OpenAPI, and one of those.
+	maxKinds, maxIndex, maxDocument = 1 << 20, 1 << 20, 16 << 20
+	// maxAnswer is the longest answer to a part of this process.
+	maxAnswer = 64 << 20
 )
 
 // check checks whether the server is available and what it serves.
@@ -154,7 +159,7 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 				r.spec.Service.Namespace, err)
 	}
 	where.Path = "/apis/" + r.groupVersion().String()
-	body, _, err := r.fetch(ctx, next.transport, where, "")
+	body, _, err := r.fetch(ctx, next.transport, where, "", maxKinds)
 	if err != nil {
 		return "FailedDiscoveryCheck", fmt.Errorf("failing or missing response from %s: %w", where, err)
 	}
@@ -169,8 +174,8 @@ func (r *remote) discover(ctx context.Context, next *state) (reason string, err 
 }
 
 // fetch reads a document with the aggregator's own identity. A nil body means that the document
-// with the given tag is current.
-func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, tag string) (body []byte,
+// with the given tag is current. A longer one than most is an error.
+func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL, tag string, most int64) (body []byte,
 	newTag string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -194,8 +199,25 @@ func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL
 	if res.StatusCode != http.StatusOK {
 		return nil, "", fmt.Errorf("bad status from %s: %d", where, res.StatusCode)
 	}
-	body, err = io.ReadAll(io.LimitReader(res.Body, maxDocument))
+	body, err = readWhole(res.Body, most)
 	return body, res.Header.Get("Etag"), err
+}
+
+// readWhole reads a body that may have so many bytes.
+func readWhole(body io.Reader, most int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(body, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > most {
+		return nil, fmt.Errorf("the answer is longer than %d bytes", most)
+	}
+	return b, nil
+}
+
+// stale is the entry of a version whose kinds are not known: clients get an error for it.
+func stale(version string) apidiscoveryv2.APIVersionDiscovery {
+	return apidiscoveryv2.APIVersionDiscovery{Version: version, Freshness: apidiscoveryv2.DiscoveryFreshnessStale}
 }
 
 // discovery is the version's entry in the aggregated document; the last one of an unavailable
@@ -203,8 +225,7 @@ func (r *remote) fetch(ctx context.Context, rt http.RoundTripper, where *url.URL
 func (r *remote) discovery() apidiscoveryv2.APIVersionDiscovery {
 	st := r.state.Load()
 	if st.err != nil {
-		return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version,
-			Freshness: apidiscoveryv2.DiscoveryFreshnessStale}
+		return stale(r.spec.Version)
 	}
 	return apidiscoveryv2.APIVersionDiscovery{Version: r.spec.Version,
 		Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent, Resources: st.resources}
@@ -267,26 +288,57 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	to.Path, to.RawQuery = req.URL.Path, req.URL.RawQuery
+	lasts := r.cfg.Lasts(req)
+	if !lasts {
+		ctx, cancel := context.WithTimeout(req.Context(), r.cfg.Timeout)
+		defer cancel()
+		req = req.WithContext(ctx)
+	}
 	out, done := apiserverproxy.NewRequestForProxy(to, req)
 	defer done()
 	upgrade := httpstream.IsUpgradeRequest(req)
 	if upgrade { // an upgrade bypasses the round tripper that would add the user
 		transport.SetAuthProxyHeaders(out, user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra())
 	}
+	connections := backends.Checked(st.transport)
+	if !lasts && r.cfg.Own(req.Context()) {
+		connections = whole{connections}
+	}
 	rt := transport.NewAuthProxyRoundTripper(user.GetName(), user.GetUID(), user.GetGroups(), user.GetExtra(),
-		st.transport)
+		connections)
 	where := *to
 	where.RawQuery = "" // the library parses it again, and panics if a query like "a#%zz" makes it invalid
-	h := proxy.NewUpgradeAwareHandler(&where, rt, true, upgrade, failed{})
+	h := proxy.NewUpgradeAwareHandler(&where, rt, true, upgrade, failed{r.name})
 	h.Location.RawQuery, h.RejectForwardingRedirects = to.RawQuery, true
 	utilflowcontrol.RequestDelegated(req.Context())
 	h.ServeHTTP(w, out)
 }
 
-// failed writes the error of a failed proxy request.
-type failed struct{}
+// whole reads answers for a client in this process, which has them in memory anyway. Longer ones are errors, not parts.
+type whole struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (w whole) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := w.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	b, err := readWhole(res.Body, maxAnswer)
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
+	return res, nil
+}
+
+// failed writes the error of a failed request to the server of an APIService.
+type failed struct{ apiService string }
 
 // Error implements proxy.ErrorResponder.
-func (failed) Error(w http.ResponseWriter, _ *http.Request, err error) {
+func (f failed) Error(w http.ResponseWriter, req *http.Request, err error) {
+	if errors.Is(req.Context().Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("the server of APIService %s has not answered in time", f.apiService)
+	}
 	http.Error(w, err.Error(), http.StatusServiceUnavailable)
 }

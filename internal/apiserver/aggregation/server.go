@@ -36,6 +36,12 @@ type Config struct {
 	Serializer runtime.NegotiatedSerializer
 	// Taken, unless nil, is called when other servers start and stop serving a group.
 	Taken func(group string, taken bool)
+	// Lasts reports whether a request may last long; all others end after Timeout. A client in this process has no time
+	// limit of its own.
+	Lasts   func(*http.Request) bool
+	Timeout time.Duration
+	// Own reports whether a request is made by a part of this process, which has the whole answer in memory.
+	Own func(context.Context) bool
 	// Next handles requests that no other server serves.
 	Next http.Handler
 }
@@ -98,8 +104,15 @@ func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
 	case old != nil && old.serves(o):
 		return
 	}
-	s.remotes[gv] = newRemote(s.cfg, o, old)
+	r := newRemote(s.cfg, o, old)
+	s.remotes[gv] = r
 	s.list(group)
+	if old == nil {
+		// Nothing is known of its kinds, after a restart too. A version that was missing would have no kinds: the deletion
+		// of a namespace would end without their objects.
+		s.aggregated.AddGroupVersion(group, stale(r.spec.Version))
+		s.prioritize(r)
+	}
 	s.signal()
 }
 
@@ -244,6 +257,10 @@ func (s *Server) publish(r *remote) {
 		return // replaced or deleted meanwhile
 	}
 	s.aggregated.AddGroupVersion(gv.Group, r.discovery())
-	s.aggregated.SetGroupVersionPriority(metav1.GroupVersion(gv), int(r.spec.GroupPriorityMinimum),
+	s.prioritize(r)
+}
+
+func (s *Server) prioritize(r *remote) {
+	s.aggregated.SetGroupVersionPriority(metav1.GroupVersion(r.groupVersion()), int(r.spec.GroupPriorityMinimum),
 		int(r.spec.VersionPriority))
 }

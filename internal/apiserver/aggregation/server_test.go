@@ -107,12 +107,17 @@ func (b *backend) looks() (n int) {
 
 const resources = `{"kind":"APIResourceList","groupVersion":"g/v1","resources":[{"name":"things","namespaced":true,"kind":"Thing","verbs":["get"]}]}`
 
+// ownKey is the key of the context of a request that a part of this process makes.
+type ownKey struct{}
+
 func newServer() (*Server, *groups) {
 	g, known := &groups{}, runtime.NewScheme()
 	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"})
 	return New(Config{Resolver: &resolver{}, Groups: g, Aggregated: aggregated.NewResourceManager("apis"),
 		Serializer: serializer.NewCodecFactory(known),
 		FrontProxy: func() (*tls.Certificate, error) { return &tls.Certificate{}, nil },
+		Lasts:      func(r *http.Request) bool { return strings.Contains(r.URL.RawQuery, "watch=") },
+		Own:        func(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }, Timeout: time.Minute,
 		Next: http.HandlerFunc(func(w http.ResponseWriter,
 			_ *http.Request) {
 			w.WriteHeader(http.StatusTeapot)
@@ -288,6 +293,8 @@ func TestLooks(t *testing.T) {
 		"a redirect": {nil, &backend{code: 302, header: http.Header{"Location": {"https://elsewhere/"}}},
 			"FailedDiscoveryCheck", "bad status"},
 		"nothing that it serves": {nil, &backend{code: 200, body: `{}`}, "Passed", ""},
+		"too many kinds": {nil, &backend{code: 200, body: strings.Repeat(" ", maxKinds-1) + `{}`},
+			"FailedDiscoveryCheck", "the answer is longer than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newServer()
@@ -377,19 +384,105 @@ func TestLateAnswersAreDropped(t *testing.T) {
 	if r == old || r.discovery().Freshness != "Stale" {
 		t.Errorf("the new one is %+v", r.discovery())
 	}
-	published := func() string {
-		w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/apis", nil)
-		req.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-		s.aggregated.ServeHTTP(w, req)
-		return w.Body.String()
-	}
-	if text := published(); strings.Contains(text, "things") {
+	if text := published(s); strings.Contains(text, "things") {
 		t.Errorf("published: %s", text)
 	}
 	put(s, "v1", "g", &backend{code: http.StatusOK, body: resources}).check(t.Context())
-	if s.publish(r); !strings.Contains(published(), "things") {
-		t.Errorf("not published: %s", published())
+	if s.publish(r); !strings.Contains(published(s), "things") {
+		t.Errorf("not published: %s", published(s))
 	}
+}
+
+// published is the aggregated discovery document.
+func published(s *Server) string {
+	w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/apis", nil)
+	req.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+	s.aggregated.ServeHTTP(w, req)
+	return w.Body.String()
+}
+
+// Until its first check, also after a restart, the version of an APIService is listed as one whose kinds are unknown:
+// without it, the deletion of a namespace would end without their objects. A change keeps what is known.
+func TestVersionsAreListedBeforeTheirCheck(t *testing.T) {
+	for _, available := range []apiregistrationv1.ConditionStatus{apiregistrationv1.ConditionTrue,
+		apiregistrationv1.ConditionFalse} {
+		s, _ := newServer()
+		o := apiService("v1", "g", 1, 1)
+		o.Status.Conditions = []apiregistrationv1.APIServiceCondition{
+			{Type: apiregistrationv1.Available, Status: available}}
+		change(s, o)
+		if text := published(s); !strings.Contains(text, `"freshness":"Stale"`) {
+			t.Errorf("available %s: %s", available, text)
+		}
+		r := put(s, "v1", "g", &backend{code: http.StatusOK, body: resources})
+		r.check(t.Context())
+		s.publish(r)
+		o.Spec.VersionPriority++
+		if change(s, o); !strings.Contains(published(s), "things") {
+			t.Errorf("after a change: %s", published(s))
+		}
+		if s.Changed("v1.g", nil); strings.Contains(published(s), `"v1"`) {
+			t.Errorf("after the deletion: %s", published(s))
+		}
+	}
+}
+
+// endless is a server that never answers, or whose answers never end.
+type endless struct{ answers bool }
+
+func (e endless) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !e.answers {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(spaces{}), Request: r, ProtoMajor: 1,
+		ProtoMinor: 1}, nil
+}
+
+type spaces struct{}
+
+func (spaces) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// Requests of parts of this process, which set no time limit and hold the answer in memory, end with an error when a
+// server does not answer, or does not stop. Only a watch may last.
+func TestOwnRequestsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			server http.RoundTripper
+			want   string
+		}{
+			"no answer":      {endless{}, "the server of APIService v1.g has not answered in time"},
+			"no end":         {endless{answers: true}, "the answer is longer than"},
+			"a strange code": {&backend{code: 0}, "status code 0"},
+		} {
+			s, _ := newServer()
+			change(s, apiService("v1", "g", 1, 1))
+			r := s.remotes[schema.GroupVersion{Group: "g", Version: "v1"}]
+			r.state.Store(&state{transport: tc.server})
+			ctx := context.WithValue(apirequest.WithUser(apirequest.WithRequestInfo(t.Context(),
+				&apirequest.RequestInfo{}), &user.DefaultInfo{Name: "u"}), ownKey{}, true)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v1/things", nil).WithContext(ctx))
+			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), tc.want) {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+			if name != "no answer" {
+				continue
+			}
+			watches, cancel := context.WithTimeout(ctx, time.Hour)
+			begun := time.Now()
+			s.ServeHTTP(httptest.NewRecorder(),
+				httptest.NewRequest(http.MethodGet, "/apis/g/v1/things?watch=1", nil).WithContext(watches))
+			if cancel(); time.Since(begun) != time.Hour {
+				t.Errorf("a watch ended after %v", time.Since(begun))
+			}
+		}
+	})
 }
 
 // The condition Available is written when it changed, with the time of its transition, and only for
@@ -561,6 +654,13 @@ func TestDocumentsOfServersThatAnswer(t *testing.T) {
 	set("v2", state{v2: []byte("{}"), v2Tag: `"a"`}) // the same server, the same document
 	set("v3", state{v2: []byte("{}"), v2Tag: `"b"`, err: errors.New("away")})
 	if docs := s.V2(); len(docs) != 1 || !strings.HasPrefix(docs[0].Hash, "a") {
+		t.Errorf("%+v", docs)
+	}
+	other := apiService("v4", "g", 1, 1)
+	other.Spec.Service.Name = "other"
+	change(s, other)
+	set("v4", state{v2: []byte("[]"), v2Tag: `"a"`}) // another server with the same tag
+	if docs := s.V2(); len(docs) != 2 {
 		t.Errorf("%+v", docs)
 	}
 	if docs := s.V3(); len(docs) != 1 || docs["apis/g/v1"].Hash != "H" {

@@ -19,6 +19,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"carob/internal/apiserver/backends"
 )
 
 var proxyMethods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
@@ -162,7 +164,8 @@ func joinPath(p string) string {
 // passThrough proxies plain and upgraded requests, with the query of the request.
 func passThrough(location *url.URL, transport http.RoundTripper, responder rest.Responder) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := proxy.NewUpgradeAwareHandler(location, transport, true, false, proxy.NewErrorResponder(responder))
+		h := proxy.NewUpgradeAwareHandler(location, backends.Checked(transport), true, false,
+			proxy.NewErrorResponder(responder))
 		// The library leaves it out of an upgrade. It must not be there before: the library parses the location again,
 		// and panics where a query like "a#%zz" makes it invalid.
 		h.Location.RawQuery = r.URL.RawQuery
