@@ -33,7 +33,8 @@ func (s *Server) chainAdmission(c *genericapiserver.Config, reader carobadmissio
 	s.ext.resolver = &endpoints.Resolver{Reader: reader}
 	s.ext.plugins = webhooks.NewPlugins(webhooks.Config{Client: s.serverClient, Authorizer: s.authorizer,
 		Resolver: s.ext.resolver, Wrapper: s.credentials, Version: c.EffectiveVersion,
-		Configuration: config.For})
+		Configuration: config.For, Loaded: s.ready,
+		KindsChanged: func(f func()) { s.generic.AggregatedDiscoveryGroupManager.AddInvalidationCallback(f) }})
 	c.AdmissionControl = carobadmission.MeasuredStep(reinvoking{admission.NewChainHandler(
 		carobadmission.Size{Most: c.MaxRequestBodyBytes}, builtin, s.ext.plugins,
 		carobadmission.Measured("ResourceQuota", quota))})

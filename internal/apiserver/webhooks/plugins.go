@@ -2,11 +2,15 @@ package webhooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
@@ -41,9 +45,13 @@ type Config struct {
 	Version  compatibility.EffectiveVersion
 	// Configuration returns the user's configuration of a plugin; nil for none.
 	Configuration func(plugin string) io.Reader
+	// Loaded is closed when Activate has been called if there are stored webhooks or policies; nil: at once.
+	Loaded <-chan struct{}
+	// KindsChanged calls its argument, which does not wait, whenever the set of served kinds has changed.
+	KindsChanged func(func())
 }
 
-// Plugins are the four plugins in one. Until Activate, they allow everything.
+// Plugins are the four plugins in one. Without Activate, they allow everything.
 type Plugins struct {
 	cfg    Config
 	active atomic.Pointer[chains]
@@ -86,7 +94,14 @@ func CheckConfiguration(config func(plugin string) io.Reader) error {
 }
 
 // NewPlugins returns inactive plugins.
-func NewPlugins(cfg Config) *Plugins { return &Plugins{cfg: cfg, wake: make(chan struct{})} }
+func NewPlugins(cfg Config) *Plugins {
+	if cfg.Loaded == nil {
+		loaded := make(chan struct{})
+		close(loaded)
+		cfg.Loaded = loaded
+	}
+	return &Plugins{cfg: cfg, wake: make(chan struct{})}
+}
 
 // Activate makes the plugins effective from the next request on. A request that comes before they
 // have read their configuration waits for that.
@@ -130,6 +145,7 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	}
 	factory := informers.NewSharedInformerFactory(client, 0)
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client.Discovery()))
+	p.followKinds(ctx, mapper)
 	initial := admission.PluginInitializers{
 		initializer.New(client, objects, factory, p.cfg.Authorizer, utilfeature.DefaultFeatureGate, p.cfg.Version,
 			ctx.Done(), mapper),
@@ -180,13 +196,41 @@ func (p *Plugins) make(ctx context.Context, c *chains) (informers.SharedInformer
 	return factory, nil
 }
 
+// followKinds lets a mapper forget what it knows of the served kinds when they change, until ctx ends: a policy may be
+// older than the definition of its parameters. The change is announced under a lock that discovery needs.
+func (p *Plugins) followKinds(ctx context.Context, mapper meta.ResettableRESTMapper) {
+	changed := make(chan struct{}, 1)
+	p.cfg.KindsChanged(func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				mapper.Reset()
+			}
+		}
+	}()
+}
+
 func isMutating(p admission.Interface) bool {
 	_, ok := p.(admission.MutationInterface)
 	return ok
 }
 
-// wait returns the chains when they are created; nil if there are none.
+// wait returns the chains when they are created; nil if there are none. Writes that come before the stored webhooks
+// and policies are known wait: none bypasses them during a start.
 func (p *Plugins) wait(ctx context.Context) (*chains, error) {
+	select {
+	case <-p.cfg.Loaded:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	c := p.active.Load()
 	if c == nil {
 		return nil, nil
@@ -203,7 +247,14 @@ func (p *Plugins) wait(ctx context.Context) (*chains, error) {
 }
 
 // Handles implements admission.Interface.
-func (p *Plugins) Handles(admission.Operation) bool { return p.active.Load() != nil }
+func (p *Plugins) Handles(admission.Operation) bool {
+	select {
+	case <-p.cfg.Loaded:
+		return p.active.Load() != nil
+	default:
+		return true
+	}
+}
 
 // Admit implements admission.MutationInterface.
 func (p *Plugins) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
@@ -214,7 +265,7 @@ func (p *Plugins) Admit(ctx context.Context, a admission.Attributes, o admission
 	for _, m := range c.mutating {
 		if m.Handles(a.GetOperation()) {
 			if err := m.Admit(ctx, a, o); err != nil {
-				return err
+				return answerable(err)
 			}
 		}
 	}
@@ -230,11 +281,24 @@ func (p *Plugins) Validate(ctx context.Context, a admission.Attributes, o admiss
 	for _, v := range c.validating {
 		if v.Handles(a.GetOperation()) {
 			if err := v.Validate(ctx, a, o); err != nil {
-				return err
+				return answerable(err)
 			}
 		}
 	}
 	return nil
+}
+
+// answerable returns a denial with a status code that can be sent: the library passes on any code of a webhook above
+// 400, and net/http panics for those above 999.
+func answerable(err error) error {
+	denied, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || denied.ErrStatus.Code <= 999 {
+		return err
+	}
+	status := denied.ErrStatus
+	status.Message += fmt.Sprintf(" (with the status code %d, which does not exist)", status.Code)
+	status.Code = http.StatusForbidden
+	return &apierrors.StatusError{ErrStatus: status}
 }
 
 // exclude exempts reviews, which are never stored, from policies: a policy that rejects them would

@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -163,7 +166,7 @@ func TestPluginsAreMade(t *testing.T) {
 		Wrapper: func(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
 			return r
 		},
-		Configuration: func(string) io.Reader { return nil },
+		Configuration: func(string) io.Reader { return nil }, KindsChanged: func(func()) {},
 	})
 	p.Activate()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -249,4 +252,55 @@ func TestStaticManifestsAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A denial with a status code that net/http refuses to send by a panic is sent as 403; others keep their codes.
+func TestAnswerableDenials(t *testing.T) {
+	for code, want := range map[int32]int32{400: 400, 403: 403, 599: 599, 999: 999, 1000: 403, 9999: 403} {
+		p := NewPlugins(Config{})
+		p.Activate()
+		var called []string
+		c := p.active.Load()
+		given := &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Message: "no"}}
+		c.mutating = []admission.MutationInterface{plugin{"a", admission.Create, &called, given}}
+		c.validating = []admission.ValidationInterface{plugin{"a", admission.Create, &called, given}}
+		close(c.made)
+		for _, err := range []error{p.Admit(t.Context(), attributes(admission.Create), nil),
+			p.Validate(t.Context(), attributes(admission.Create), nil)} {
+			denied, ok := errors.AsType[*apierrors.StatusError](err)
+			if !ok || denied.ErrStatus.Code != want || !strings.HasPrefix(denied.ErrStatus.Message, "no") {
+				t.Errorf("%d: %v", code, err)
+			}
+			if want != code && !strings.Contains(denied.ErrStatus.Message, fmt.Sprint("status code ", code)) {
+				t.Errorf("%d: %v does not name it", code, err)
+			}
+		}
+	}
+}
+
+// Writes wait until it is known whether there are webhooks; then they pass at once without any.
+func TestWritesWaitForTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loaded := make(chan struct{})
+		p := NewPlugins(Config{Loaded: loaded})
+		if !p.Handles(admission.Create) {
+			t.Error("it does not handle writes")
+		}
+		done, gaveUp := make(chan error, 1), make(chan error, 1)
+		canceled, cancel := context.WithCancel(t.Context())
+		go func() { done <- both(t.Context(), p) }()
+		go func() { gaveUp <- p.Validate(canceled, attributes(admission.Create), nil) }()
+		synctest.Wait()
+		if len(done)+len(gaveUp) > 0 {
+			t.Error("a write did not wait")
+		}
+		cancel()
+		if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+			t.Errorf("who gave up: %v", err)
+		}
+		close(loaded)
+		if err := <-done; err != nil || p.Handles(admission.Create) {
+			t.Errorf("without a webhook: %v", err)
+		}
+	})
 }
