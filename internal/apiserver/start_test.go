@@ -57,17 +57,18 @@ func denied(err error, message string) error {
 	return fmt.Errorf("not denied because of %q: %w", message, err)
 }
 
-// A request that comes before the stored policies and definitions are known waits for them: no write bypasses a policy,
-// and no kind seems to be gone.
+// A request that comes before the stored policies and definitions are known waits for them: no write bypasses a
+// policy, and no kind seems to be gone.
 func TestRequestsDuringTheStart(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)
 	r.establish(t, gadgets())
 	r.bind(t, &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "none at all"}}}}, "default",
-		nil)
-	testwait.Until(t, "the policy", func() error { return denied(createConfigMap(t.Context(), r.admin(t)), "none at all") })
+			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "none at all"}}}},
+		"default", nil)
+	admin := r.admin(t)
+	testwait.Until(t, "the policy", func() error { return denied(createConfigMap(t.Context(), admin), "none at all") })
 	r.stop()
 
 	s, err := New(t.Context(), newConfig(t, dir))
@@ -86,7 +87,8 @@ func TestRequestsDuringTheStart(t *testing.T) {
 	wrote, listed := make(chan error, 1), make(chan error, 1)
 	go func() { wrote <- createConfigMap(t.Context(), client) }()
 	go func() {
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+"/apis/example.org/v1/gadgets", nil)
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			config.Host+"/apis/example.org/v1/gadgets", nil)
 		if err != nil {
 			listed <- err
 			return
@@ -141,7 +143,8 @@ func TestLateParameters(t *testing.T) {
 	for range 2 {
 		r.establish(t, gadgets())
 		denial("no params found")
-		if _, err := objects.Create(ctx, gadget("one", map[string]any{"color": "red"}), metav1.CreateOptions{}); err != nil {
+		if _, err := objects.Create(ctx, gadget("one", map[string]any{"color": "red"}),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		testwait.Until(t, "a parameter that allows it", func() error { return createConfigMap(ctx, c) })

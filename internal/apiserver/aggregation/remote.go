@@ -115,8 +115,8 @@ func (r *remote) roundTripper() (http.RoundTripper, error) {
 
 const (
 	lookTime = 5 * time.Second
-	// The longest documents, as lists that take many times as much in memory: of the kinds of a version, of the documents
-	// of OpenAPI, and one of those.
+	// The longest lists of the kinds of a version and of OpenAPI documents, and the longest of these. In memory they
+	// take many times as much.
 	maxKinds, maxIndex, maxDocument = 1 << 20, 1 << 20, 16 << 20
 	// maxAnswer is the longest answer to a part of this process.
 	maxAnswer = 64 << 20

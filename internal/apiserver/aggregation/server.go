@@ -108,8 +108,8 @@ func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
 	s.remotes[gv] = r
 	s.list(group)
 	if old == nil {
-		// Nothing is known of its kinds, after a restart too. A version that was missing would have no kinds: the deletion
-		// of a namespace would end without their objects.
+		// Nothing is known of its kinds, after a restart too. A version that was missing would have no kinds: the
+		// deletion of a namespace would end without their objects.
 		s.aggregated.AddGroupVersion(group, stale(r.spec.Version))
 		s.prioritize(r)
 	}
