@@ -26,7 +26,7 @@ NATIVE    := internal/runtime/native/csrc
 # client-go then notices who modifies an object that it shares with others.
 test tests unit e2e e2e-containerd: export KUBE_CACHE_MUTATION_DETECTOR := true
 
-.PHONY: help deps build native images run test tests unit e2e e2e-containerd check fmt static vet lint generate generate-check third-party-check bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
+.PHONY: help deps build native images run test tests unit e2e e2e-containerd check fmt static vet lint generate generate-check third-party-check arm64 bench bench-runtime bench-scheduler bench-workloads bench-node sim mutants fuzz conformance conformance-gateway critest helm operator cross differential differential-controllers nightly clauses clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,7 +71,7 @@ unit: native ## unit tests only
 check: native fmt generate-check static ## format, vet, linters, architecture, generated files, arm64, dependencies
 	$(GO) test ./internal/archtest
 
-static: cross vet lint third-party-check # the part of `make check` that changes no file and is no test
+static: arm64 vet lint third-party-check # the part of `make check` that changes no file and is no test
 
 fmt:
 	@out=$$(gofmt -l cmd internal test tools); [ -z "$$out" ] || { echo "not gofmt-ed: $$out"; exit 1; }
@@ -97,9 +97,12 @@ generate-check: generate
 third-party-check:
 	@hack/third-party | diff - docs/third-party.txt || { echo "the dependencies changed: look at the diff and run 'make generate'"; exit 1; }
 
-cross: deps ## build for linux/arm64, C programs too
+arm64: deps ## build the C programs for linux/arm64, and check the types of all Go code, tests too, for it
 	@hack/deps aarch64
 	@$(MAKE) --no-print-directory -C $(NATIVE) cross
+	cd tools && $(GO) run ./cmd/typecheck -goarch arm64 $(PKGS) ./test/...
+
+cross: arm64 ## build carob for linux/arm64: `make check` has the fast part of it, `make nightly` all
 	GOARCH=arm64 $(GO) build -ldflags '$(LDFLAGS)' -o $(CACHE)/carob-arm64 ./cmd/carob
 
 SEED  ?= 0

@@ -108,7 +108,10 @@ func attackKernelFiles() {
 	must("swapoff", errnoOf(unix.Syscall(unix.SYS_SWAPOFF, uintptr(unsafe.Pointer(&[]byte("/x\x00")[0])), 0, 0)))
 	must("open by handle", openByHandle())
 	must("bpf", errnoOf(unix.Syscall(unix.SYS_BPF, 0, 0, 0)))
-	must("io ports", errnoOf(unix.Syscall(unix.SYS_IOPL, 3, 0, 0)))
+	if runtime.GOARCH == "amd64" {
+		const iopl = 172 // other processors have no such call, nor has x/sys its name there
+		must("io ports", errnoOf(unix.Syscall(iopl, 3, 0, 0)))
+	}
 }
 
 func dmesg(err error) error {
