@@ -193,14 +193,13 @@ func (p *pin) element(ip netip.Addr) []nftables.SetElement {
 }
 
 func (t *pinTable) add(conn *nftables.Conn, pins []pin) error {
+	all := map[*nftables.Set][]nftables.SetElement{}
 	for _, p := range pins {
 		for _, ip := range p.ips {
-			if err := conn.SetAddElements(t.set(ip), p.element(ip)); err != nil {
-				return fmt.Errorf("allow a pod to send from %s: %w", ip, err)
-			}
+			all[t.set(ip)] = append(all[t.set(ip)], p.element(ip)...)
 		}
 	}
-	return nil
+	return addElements(conn, all)
 }
 
 // portSettings are the bridge settings of a pod's port, as one message.

@@ -15,6 +15,7 @@ import (
 
 	"carob/internal/base/errkind"
 	"carob/internal/network"
+	"carob/internal/network/nft"
 )
 
 // rules are this network's nftables rules, one table for each address family:
@@ -180,7 +181,7 @@ func (r *rules) families() []*family {
 
 // install replaces the tables in one transaction; traffic never sees an incomplete table.
 func (r *rules) install(published []publication, pins []pin) error {
-	conn, err := nftables.New()
+	conn, err := nftables.New(nft.Room())
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
@@ -348,14 +349,27 @@ func (f *family) elements(pub publication) (ports *nftables.Set, port_, hairpin 
 }
 
 func (f *family) add(conn *nftables.Conn, published []publication) error {
+	all := map[*nftables.Set][]nftables.SetElement{}
 	for _, pub := range published {
 		if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
 			continue
 		}
 		set, element, pair := f.elements(pub)
-		if err := errors.Join(conn.SetAddElements(set, []nftables.SetElement{element}),
-			conn.SetAddElements(f.hairpin, []nftables.SetElement{pair})); err != nil {
-			return fmt.Errorf("publish port %d: %w", pub.hostPort, err)
+		all[set] = append(all[set], element)
+		all[f.hairpin] = append(all[f.hairpin], pair)
+	}
+	return addElements(conn, all)
+}
+
+// mostElements is how many elements one message has: its length is limited, and each message takes room for its reply.
+const mostElements = 256
+
+func addElements(conn *nftables.Conn, all map[*nftables.Set][]nftables.SetElement) error {
+	for set, list := range all { // any order: sets are independent
+		for part := range slices.Chunk(list, mostElements) {
+			if err := conn.SetAddElements(set, part); err != nil {
+				return fmt.Errorf("add to nftables set %s: %w", set.Name, err)
+			}
 		}
 	}
 	return nil

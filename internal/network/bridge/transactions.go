@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/google/nftables"
+
+	"carob/internal/network/nft"
 )
 
 // transactions changes nftables through one netlink socket, which stays open. When a process closes such a socket, the
@@ -20,7 +22,7 @@ func (t *transactions) run(what string, fill func(*nftables.Conn) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.conn == nil {
-		conn, err := nftables.New(nftables.AsLasting())
+		conn, err := nftables.New(nftables.AsLasting(), nft.Room())
 		if err != nil {
 			return fmt.Errorf("open nftables: %w", err)
 		}

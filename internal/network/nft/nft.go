@@ -150,6 +150,16 @@ type Table struct {
 // before the first is read, and for a rule also the rule: a large transaction needs more.
 const readBuffer = 4 << 20
 
+// Room is an option of a connection that has room for large transactions, and for their replies.
+func Room() nftables.ConnOption {
+	return nftables.WithSockOptions(func(c *netlink.Conn) error {
+		if err := errors.Join(c.SetReadBuffer(readBuffer), c.SetWriteBuffer(readBuffer)); err != nil {
+			return fmt.Errorf("enlarge the buffers: %w", err)
+		}
+		return nil
+	})
+}
+
 // replyTimeout bounds a transaction with its replies, which the kernel has queued when the send returns. The kernel
 // may take long: 20,000 ranges took it half a minute on a machine with much other work.
 const replyTimeout = 5 * time.Minute
