@@ -8,6 +8,7 @@ package reconciler
 
 import (
 	"context"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -77,6 +78,10 @@ type failure struct {
 	count int
 	last  time.Time
 }
+
+// logged reports whether a failure is written to the log: the first, the second, the fourth, and so on. Users can make
+// objects that fail for ever, and must not fill the disk with the log.
+func (f failure) logged() bool { return bits.OnesCount(uint(f.count)) == 1 }
 
 // patience is the number of consecutive failures up to which a change ends the wait at once. Beyond it, a change ends
 // the wait a second after the last failure, so that a key that changes often does not flood the API, and a user who
@@ -196,8 +201,10 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 		l.failures[key] = f
 		l.metrics.Later()
 		wait := retry.Delay(f.count)
-		klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
-			f.count)
+		if f.logged() {
+			klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
+				f.count)
+		}
 		l.later.SetEarlier(key, f.last.Add(wait))
 		if readded && f.count >= patience {
 			l.later.SetEarlier(key, f.last.Add(afterFailure)) // the change came during the attempt
