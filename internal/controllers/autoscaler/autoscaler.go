@@ -41,6 +41,13 @@ type Kinds interface {
 	Synced() <-chan struct{}
 }
 
+// Metrics APIs are servers that users install, and that may not answer: the autoscalers that need them wait for them at
+// most this long in each pass, and workers are left for the others.
+const (
+	workers       = 32
+	metricsWithin = 10 * time.Second
+)
+
 // Controller drives autoscalers. Its key is one's namespace/name.
 type Controller struct {
 	*reconciler.Reconciler
@@ -85,7 +92,7 @@ func newController(client kubernetes.Interface, events record.EventRecorder, kin
 	s scales, m metricsReader) (*Controller, error) {
 	c := &Controller{client: client, events: events, kinds: kinds, hpas: hpas, pods: pods, scales: s, metrics: m,
 		known: map[string]known{}}
-	c.Reconciler = reconciler.New("horizontalpodautoscaler", 5, c.reconcile)
+	c.Reconciler = reconciler.New("horizontalpodautoscaler", workers, c.reconcile)
 	err := hpas.OnChange(func(before, after metav1.Object) {
 		o := after
 		if o == nil {
@@ -159,9 +166,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 		in.Pods = c.selected(hpa.Namespace, selector)
 		in.Rivals = c.rivals(key, in.Pods)
 		if len(in.Rivals) < 2 {
-			for i := range hpa.Spec.Metrics {
-				in.Samples = append(in.Samples, c.metrics.sample(ctx, hpa, &hpa.Spec.Metrics[i], selector))
-			}
+			in.Samples = c.samples(ctx, hpa, selector)
 		}
 		in.Now = time.Now() // reading metrics may have taken a while
 	}
@@ -181,6 +186,23 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 	c.keep(key, hpa.UID, out.History)
 	c.record(hpa, out.Events)
 	return errors.Join(out.Problem, err, c.store(ctx, hpa, out.Status))
+}
+
+// samples reads the metrics of an autoscaler.
+func (c *Controller) samples(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler,
+	selector labels.Selector) []autoscaler.Sample {
+	ctx, cancel := context.WithTimeoutCause(ctx, metricsWithin,
+		fmt.Errorf("no answer of the metrics APIs within %v", metricsWithin))
+	defer cancel()
+	var out []autoscaler.Sample
+	for i := range hpa.Spec.Metrics {
+		s := c.metrics.sample(ctx, hpa, &hpa.Spec.Metrics[i], selector)
+		if s.Err != nil && ctx.Err() != nil {
+			s.Err = fmt.Errorf("%w: %w", context.Cause(ctx), s.Err)
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 // target returns the scale of an autoscaler's target, and its kind (W7.11).

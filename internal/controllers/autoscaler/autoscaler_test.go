@@ -3,6 +3,8 @@ package autoscaler
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +36,7 @@ type twin struct {
 	conflicts int
 	err       error
 	synced    chan struct{}
+	hangs     func(name string) bool // whether the metrics of an autoscaler have no answer
 }
 
 func (w *twin) Preferred(gk schema.GroupKind) (inventory.Kind, bool) {
@@ -63,8 +66,12 @@ func (w *twin) put(_ context.Context, _ inventory.Kind, s *autoscalingv1.Scale) 
 	return nil
 }
 
-func (w *twin) sample(context.Context, *autoscalingv2.HorizontalPodAutoscaler, *autoscalingv2.MetricSpec,
-	labels.Selector) autoscaler.Sample {
+func (w *twin) sample(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler, _ *autoscalingv2.MetricSpec,
+	_ labels.Selector) autoscaler.Sample {
+	if w.hangs != nil && w.hangs(hpa.Name) {
+		<-ctx.Done()
+		return autoscaler.Sample{Err: ctx.Err()}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads = append(w.reads, time.Now())
@@ -213,6 +220,39 @@ func TestStatusIsRefused(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		if s := status(); s.DesiredReplicas != 1 || len(s.Conditions) != 3 || recorded(events) != "" {
 			t.Errorf("status %+v after the next pass", s)
+		}
+	})
+}
+
+// Autoscalers whose metrics API does not answer report that, and do not keep others from their work.
+func TestMetricsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &twin{size: 1, value: 3000, synced: make(chan struct{}),
+			hangs: func(name string) bool { return name != "healthy" }}
+		close(w.synced)
+		api := controllertest.New()
+		for i := range 100 {
+			h := newHPA(fmt.Sprint("hangs-", i))
+			h.Spec.Metrics = slices.Repeat(h.Spec.Metrics, 3)
+			api.Put(h)
+		}
+		run(t, api, w)
+		time.Sleep(time.Minute)
+		api.Put(newHPA("healthy"))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.reads) < 10 || w.size != 3 {
+			t.Errorf("the healthy one made %d passes in ten minutes, its target has size %d", len(w.reads), w.size)
+		}
+		for _, h := range controllertest.All[*autoscalingv2.HorizontalPodAutoscaler](api) {
+			for _, c := range h.Status.Conditions {
+				if h.Name != "healthy" && c.Type == autoscalingv2.ScalingActive && !strings.Contains(c.Message,
+					"no answer of the metrics APIs within 10s") {
+					t.Errorf("%s: %+v", h.Name, c)
+				}
+			}
 		}
 	})
 }
