@@ -26,7 +26,8 @@ func NeedsRoom(p *corev1.Pod) (nodes, pods bool) {
 	if p.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse {
 		return false, false
 	}
-	pods = strings.Contains(c.Message, "Insufficient ") || strings.Contains(c.Message, "Too many pods")
+	pods = p.Status.NominatedNodeName != "" || strings.Contains(c.Message, "Insufficient ") ||
+		strings.Contains(c.Message, "Too many pods")
 	nodes = pods || strings.Contains(c.Message, "untolerated taint")
 	return nodes || strings.Contains(c.Message, "were unschedulable"), pods
 }
@@ -63,7 +64,23 @@ func unfit(p *corev1.Pod, message string, room Room) string {
 			out = append(out, taintsOf(n)...)
 		}
 	}
+	if ending := room.preempted(p.Status.NominatedNodeName); len(ending) > 0 {
+		out = append(out, fmt.Sprintf("it waits for pods on node %s that it preempted and that have not ended: %s",
+			p.Status.NominatedNodeName, some(ending)))
+	}
 	return after("; ", strings.Join(out, "; "))
+}
+
+// preempted returns the pods on a node that are being deleted because of a preemption.
+func (r Room) preempted(node string) (out []string) {
+	for i := range r.Pods {
+		p := &r.Pods[i]
+		if c := condition(p, corev1.DisruptionTarget); node != "" && p.Spec.NodeName == node &&
+			p.DeletionTimestamp != nil && c != nil && c.Reason == corev1.PodReasonPreemptionByScheduler {
+			out = append(out, p.Namespace+"/"+p.Name)
+		}
+	}
+	return out
 }
 
 func taintsOf(n *corev1.Node) (out []string) {

@@ -31,6 +31,10 @@ func TestUnscheduled(t *testing.T) {
 		return corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{c}},
 			Status: corev1.PodStatus{Phase: phase}}
 	}
+	victim := other("Running")
+	victim.Namespace, victim.Name, victim.DeletionTimestamp = "ns", "victim", &metav1.Time{}
+	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonPreemptionByScheduler}}
 	for _, c := range []struct {
 		what, reasons string
 		change        func(*corev1.Pod)
@@ -64,6 +68,10 @@ func TestUnscheduled(t *testing.T) {
 		{"host port", "1 node(s) didn't have free ports for the requested pod ports", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}, {ContainerPort: 81}}
 		}, Room{}, "; it needs host port 80, which another pod uses"},
+		{"victims that have not ended", "1 node(s) did not satisfy", func(p *corev1.Pod) {
+			p.Status.NominatedNodeName = "n"
+		}, Room{Pods: []corev1.Pod{other("Running"), victim}},
+			"; it waits for pods on node n that it preempted and that have not ended: ns/victim"},
 		{"taint", "1 node(s) had untolerated taint(s)", func(*corev1.Pod) {}, Room{Nodes: []corev1.Node{tainted}},
 			"; node n has the taint a=b:NoSchedule"},
 		{"cordoned", "1 node(s) were unschedulable", func(*corev1.Pod) {}, Room{Nodes: []corev1.Node{cordoned}},
