@@ -74,9 +74,8 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 				g.retire(running.site.Swap(s))
 				continue
 			}
-			running.stop()
-			g.retire(running.site.Load())
 			delete(g.ports, at)
+			g.shut(running)
 		}
 		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies, g.cfg.Sockets)
 		if err != nil {
@@ -91,8 +90,7 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 			delete(g.ports, at)
 			// If this fails, it listens a little longer.
 			_ = g.cfg.Sockets.Forget(socketstore.Name(SocketPrefix, at.String()))
-			g.retire(running.site.Load())
-			g.closed.Go(func() { running.stop() })
+			g.shut(running)
 		}
 	}
 	failedUDP := g.openUDP(ctx, plan.Plan, pools)
@@ -101,6 +99,13 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 		touched.Gateways, touched.ListenerSets = plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
+}
+
+// shut frees an address at once, and has the requests of its port end. The lock is held.
+func (g *Gateway) shut(p *port) {
+	_ = p.ln.Close() // stop fails, too
+	g.retire(p.site.Load())
+	g.closed.Go(p.stop)
 }
 
 // reopen tries again to open ports. It returns false if there must be a new plan: the host has other addresses.

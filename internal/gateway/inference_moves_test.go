@@ -18,6 +18,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/base/externalmetrics"
 	"carob/internal/base/testwait"
@@ -220,6 +221,35 @@ func TestRequestsOfAPickerThatWasReplaced(t *testing.T) {
 				return l.bodies.Used() == 0 && l.seen.figures.inFlight.Load() == 0
 			})
 		})
+	}
+}
+
+// A port that gets another protocol serves it at once; its requests in flight end as before.
+func TestProtocolOfAPortChanges(t *testing.T) {
+	l := newInferenceLab(t)
+	begun, end := make(chan struct{}), make(chan struct{})
+	l.server(1, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			close(begun)
+			<-end
+		}
+		answering(w, r)
+	})
+	l.serveNow()
+	got := l.posted(t.Context(), `{"model":"m"}`)
+	<-begun
+	l.service("t", "", at(tcpEcho(t, "tcp"), "pt"))
+	l.world.TCPRoutes = []*gatewayv1.TCPRoute{tcpRoute("r", toService("t", 1))}
+	l.world.TCPRoutes[0].Spec.ParentRefs[0].Name = "g"
+	l.world.Gateways[0] = l.world.Gateways[0].DeepCopy()
+	l.world.Gateways[0].Spec.Listeners[0].Protocol = gatewayv1.TCPProtocolType
+	l.serveNow()
+	if _, _, who := dialNamed(t, netip.MustParseAddrPort(l.http)); who != "tcp" {
+		t.Error(who)
+	}
+	close(end)
+	if text := <-got; !strings.HasPrefix(text, "200 ") {
+		t.Error(text)
 	}
 }
 
