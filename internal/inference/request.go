@@ -15,11 +15,11 @@ import (
 
 // Passes reports whether a body is passed through: it is not JSON, such as that of gRPC, or of an audio file. A type
 // that servers may interpret differently is read as JSON: vLLM ignores what comes after the first semicolon, valid or
-// not, and of two fields some servers use the first and others the last. Otherwise a client could hide the model from
-// the policies of the pool.
+// not, and of two fields some servers use the first and others the last. Of a type that Connection names the server
+// gets nothing, and may assume JSON. Otherwise a client could hide the model from the policies of the pool.
 func Passes(h http.Header) bool {
 	kinds := h["Content-Type"]
-	if len(kinds) != 1 {
+	if len(kinds) != 1 || httpguts.HeaderValuesContainsToken(h["Connection"], "Content-Type") {
 		return false
 	}
 	media, _, _ := strings.Cut(kinds[0], ";")

@@ -33,4 +33,10 @@ func TestPasses(t *testing.T) {
 			t.Errorf("%q: %v, not %v", c.kinds, got, c.want)
 		}
 	}
+	for field, want := range map[string]bool{"close": true, "content-type": false, "close, Content-Type": false,
+		"keep-alive ,\tCONTENT-TYPE": false, "x-content-type": true} {
+		if got := Passes(http.Header{"Content-Type": {"audio/wav"}, "Connection": {field}}); got != want {
+			t.Errorf("Connection: %s: %v", field, got)
+		}
+	}
 }
