@@ -420,6 +420,7 @@ func (q *inferring) replaceBody(out *http.Request) {
 	out.ContentLength = int64(length)
 	out.TransferEncoding = nil
 	out.Header.Del("Content-Length")
+	out.Header.Del("Expect") // the client was told to send the body
 	out.GetBody = func() (io.ReadCloser, error) { return q.content(), nil }
 	out.Body = q.content()
 }

@@ -170,6 +170,45 @@ func TestHalfClosed(t *testing.T) {
 	})
 }
 
+// A client that waits for 100 Continue gets it from the gateway, which has the body when a server gets the request: that
+// one need not say so again, and the request does not wait for it.
+func TestClientWaitsForContinue(t *testing.T) {
+	l := newInferenceLab(t)
+	expected := make(chan string, 1)
+	l.server(1, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/metrics" {
+			expected <- r.Header.Get("Expect")
+		}
+		answering(w, r)
+	})
+	l.serveNow()
+	conn, err := net.Dial("tcp", l.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const body = `{"model":"m"}`
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n",
+		len(body))
+	in := bufio.NewReader(conn)
+	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
+		t.Fatalf("%q %v", line, err)
+	}
+	_, _ = in.ReadString('\n')
+	_, _ = io.WriteString(conn, body)
+	res, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Error(res.Status)
+	}
+	if got := <-expected; got != "" {
+		t.Errorf("the server is expected to send %s", got)
+	}
+}
+
 // gRPC passes through a pool: responses of trailers only, statuses after messages, and streams that are reset, by
 // carob's picker and by one that is called for it.
 func TestGRPCThroughAPool(t *testing.T) {
