@@ -315,6 +315,7 @@ func (g *Gateway) update(ctx context.Context, changes *snapshot) {
 			g.updatePool(ctx, ref, p, changes)
 		}
 	}
+	g.reviewPickers(ctx, changes)
 	g.reviewUDP()
 }
 

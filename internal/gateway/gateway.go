@@ -71,9 +71,8 @@ type Gateway struct {
 	failed map[netip.AddrPort]string
 	// failedUDP are ports of UDP that could not be opened.
 	failedUDP map[netip.AddrPort]string
-	// certs are the certificates of Secrets.
-	certs map[name]*tls.Certificate
-	pools poolMap
+	certs     map[name]*tls.Certificate // of Secrets
+	pools     poolMap
 	// refs are the backends of each Service that pools are made for.
 	refs map[name]map[httproute.Ref]bool
 	// retired are pools that no route refers to any more; requests in old sites may use them.

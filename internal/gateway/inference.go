@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -11,8 +10,10 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -50,7 +51,8 @@ type served struct {
 	own    *inference.Pool // carob's picker; nil: client is used
 	config *routing.Config // of own
 	client *extproc.Client
-	bodies *bodies.Budget // of all pools
+	to     *atomic.Pointer[Target] // the endpoint that client has connected to last; nil: none
+	bodies *bodies.Budget          // of all pools
 }
 
 // serve sets the picker of a pool, and the picker's endpoints. The gateway's lock is held.
@@ -65,10 +67,12 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	case plan.Picker == nil:
 		g.ownPicker(ref, now, before)
 		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), ref.Namespace, w.pods[ref.Namespace]))
-	case before != nil && before.client != nil && samePicker(before.plan.Picker, plan.Picker):
-		now.client = before.client
+	case before != nil && before.client != nil && before.plan.Picker.Same(plan.Picker) &&
+		!before.stranded(pools):
+		now.client, now.to = before.client, before.to
 	default:
-		client, err := pickerClient(plan.Picker, pools, g.bodies.Reserve)
+		now.to = new(atomic.Pointer[Target])
+		client, err := pickerClient(plan.Picker, pools, g.bodies.Reserve, now.to)
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot use an external endpoint picker", "pool", ref)
 		}
@@ -101,11 +105,6 @@ func (g *Gateway) ownPicker(ref httproute.Ref, now, before *served) {
 		config = routing.DefaultConfig()
 	}
 	now.own = inference.New(types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, config, nil)
-}
-
-func samePicker(a, b *gatewayplan.PoolPicker) bool {
-	return a != nil && b != nil && a.Service == b.Service && a.Plain == b.Plain && (a.TLS == nil) == (b.TLS == nil) &&
-		(a.TLS == nil || *a.TLS == *b.TLS)
 }
 
 // use returns how the pool is served now; nil: by no picker. The picker stays connected until used is called.
@@ -141,23 +140,41 @@ func (s *served) close(next *served) {
 	}
 }
 
+// stranded reports whether the client is connected to an endpoint that its Service has no more, although it has others.
+// The picker there may run, but not be the leader any more.
+func (s *served) stranded(pools poolMap) bool {
+	of, _ := pools.Get(s.plan.Picker.Service)
+	to := s.to.Load()
+	return of != nil && to != nil && of.lost(to)
+}
+
+// lost reports whether a pool has other endpoints than this one.
+func (p *pool) lost(t *Target) bool {
+	all := *p.endpoints.Load()
+	return len(all) > 0 && !slices.Contains(all, t)
+}
+
+// reviewPickers gives the pools whose picker's endpoints have changed another client if need be. The lock is held.
+func (g *Gateway) reviewPickers(ctx context.Context, changes *snapshot) {
+	for ref, plan := range g.plan.Pools { // any order: each by itself
+		if plan.Picker != nil && changes.changed[serviceOf(plan.Picker.Service)] {
+			if p, known := g.pools.Get(ref); known {
+				g.serve(ctx, ref, p, changes, g.pools)
+			}
+		}
+	}
+}
+
 // pickerClient connects directly to the endpoints of a picker's Service.
-func pickerClient(p *gatewayplan.PoolPicker, pools poolMap, reserve func(int64) bool) (*extproc.Client, error) {
+func pickerClient(p *gatewayplan.PoolPicker, pools poolMap, reserve func(int64) bool,
+	to *atomic.Pointer[Target]) (*extproc.Client, error) {
 	of, _ := pools.Get(p.Service)
 	if of == nil {
 		return nil, errNoEndpoints
 	}
-	var secure *tls.Config
-	switch {
-	case p.TLS != nil:
-		cfg, err := certs.Backend(p.TLS)
-		if err != nil {
-			return nil, err
-		}
-		secure = cfg
-	case !p.Plain:
-		// Pickers create their own certificates (2.1), which are not verified unless a BackendTLSPolicy requires it.
-		secure = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
+	secure, err := certs.Picker(p)
+	if err != nil {
+		return nil, err
 	}
 	return extproc.New(func(ctx context.Context) (net.Conn, error) {
 		targets, err := of.pick.Pick(ctx, &Facts{}, *of.endpoints.Load())
@@ -167,9 +184,14 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap, reserve func(int64) 
 		err = errNoEndpoints
 		for _, t := range targets {
 			var c net.Conn
-			if c, err = dial(ctx, "tcp", t.Address.String()); err == nil {
+			if c, err = dial(ctx, "tcp", t.Address.String()); err != nil {
+				continue
+			}
+			if to.Store(t); !of.lost(t) { // after it was stored: a change from now on sees it
 				return c, nil
 			}
+			_ = c.Close()
+			err = errNoEndpoints
 		}
 		return nil, err
 	}, secure, reserve)
@@ -238,6 +260,7 @@ type inferring struct {
 var (
 	errTooLarge = errors.New("the body is too large for an inference request")
 	errTooSlow  = errors.New("the body arrives too slowly")
+	errNoModel  = errors.New("the body names no model")
 )
 
 // readBody reads the body, up to a limit, and the facts in it.

@@ -188,8 +188,8 @@ func TestClientWaitsForContinue(t *testing.T) {
 	}
 	defer conn.Close()
 	const body = `{"model":"m"}`
-	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n",
-		len(body))
+	fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"+
+		"Content-Length: %d\r\n\r\n", len(body))
 	in := bufio.NewReader(conn)
 	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, " 100 ") {
 		t.Fatalf("%q %v", line, err)

@@ -58,8 +58,11 @@ func (q *inferring) callFor(ctx context.Context, among []netip.AddrPort) (answer
 	err error) {
 	stream, picked, err := q.served.client.Pick(ctx, q.in, q.prompt.Bytes(), among)
 	q.stream = stream
-	if err != nil || picked.Answer != nil {
-		return answerOf(picked), false, err
+	if err != nil {
+		return nil, false, err
+	}
+	if picked.Answer != nil {
+		return picked.Answer, false, nil
 	}
 	q.changes, q.parts[0] = picked.Headers, q.prompt.Bytes()
 	if picked.Body != nil {
@@ -70,13 +73,6 @@ func (q *inferring) callFor(ctx context.Context, among []netip.AddrPort) (answer
 		return nil, false, nil
 	}
 	return nil, len(picked.Endpoints) > 0, errNoEndpoints
-}
-
-func answerOf(p *extproc.Picked) *extproc.Answer {
-	if p == nil {
-		return nil
-	}
-	return p.Answer
 }
 
 // present are the endpoints of the pool.

@@ -8,8 +8,6 @@ import (
 	"carob/internal/inference"
 )
 
-var errNoModel = errors.New("the body names no model")
-
 // same reports whether two states of a pool have the same picker.
 func (s *served) same(other *served) bool { return s.own == other.own && s.client == other.client }
 

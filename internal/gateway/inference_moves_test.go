@@ -15,6 +15,7 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -221,6 +222,65 @@ func TestRequestsOfAPickerThatWasReplaced(t *testing.T) {
 				return l.bodies.Used() == 0 && l.seen.figures.inFlight.Load() == 0
 			})
 		})
+	}
+}
+
+// A picker that runs, but is no endpoint of its Service any more, is not called when the Service has others: neither
+// after a change of the endpoints alone, nor with a new plan. Without others it is called as long as it runs. Requests
+// that it has not decided stay with it.
+func TestPickerIsNoEndpointAnyMore(t *testing.T) {
+	l := newInferenceLab(t)
+	l.server(1, answering)
+	picks := func(who string, decide <-chan struct{}) func([]byte) []*extprocv3.ProcessingResponse {
+		return func([]byte) []*extprocv3.ProcessingResponse {
+			if decide != nil {
+				<-decide
+			}
+			return append(replaced(who), toward(l.pods[0].Status.PodIP+":"+fmt.Sprint(l.port)))
+		}
+	}
+	first, second := &fakePicker{pick: picks("first", nil)}, &fakePicker{pick: picks("second", nil)}
+	one, two := l.listening(first), l.listening(second)
+	one.ready.Store(true)
+	two.ready.Store(true)
+	served := func(want string) {
+		t.Helper()
+		if text := <-l.posted(t.Context(), `{"model":"m"}`); !strings.HasPrefix(text, fmt.Sprintf(`200 {"got":%q`, want)) {
+			t.Errorf("%q, not by the %s", text, want)
+		}
+	}
+	endpoints := func(all ...net.Addr) { // without a new plan
+		var now []discoveryv1.Endpoint
+		for _, one := range all {
+			now = append(now, endpointAt(one))
+		}
+		l.service("picker", "kubernetes.io/h2c", now...)
+		key := name{Namespace: "default", Name: "picker"}
+		l.Gateway.update(t.Context(), &snapshot{changed: map[name]bool{key: true}, services: l.world.Services,
+			slices: l.slices, pods: map[string][]*corev1.Pod{"default": l.pods}})
+	}
+	l.external("FailClose", "1h", one.Addr())
+	served("first")
+	endpoints(two.Addr(), one.Addr())
+	served("first")
+	endpoints(two.Addr())
+	served("second")
+	endpoints()
+	served("second")
+	l.external("FailClose", "1h", one.Addr())
+	served("first")
+	decide, begun := make(chan struct{}), make(chan struct{})
+	first.mu.Lock()
+	late := picks("first", decide)
+	first.pick = func(body []byte) []*extprocv3.ProcessingResponse { close(begun); return late(body) }
+	first.mu.Unlock()
+	got := l.posted(t.Context(), `{"model":"m"}`)
+	<-begun
+	endpoints(two.Addr())
+	served("second")
+	close(decide)
+	if text := <-got; !strings.HasPrefix(text, `200 {"got":"first"`) {
+		t.Errorf("the late one: %q", text)
 	}
 }
 

@@ -209,8 +209,7 @@ func (a *pickRequest) chooseAny(ctx context.Context, r *routing.Request) (*extpr
 	})
 	targets, err := a.pool.pick.Pick(ctx, &Facts{}, all)
 	if err != nil || len(targets) == 0 {
-		return nil, refusing(http.StatusServiceUnavailable, string(routing.NoEndpoints),
-			http.StatusText(http.StatusServiceUnavailable))
+		return nil, refusing(http.StatusServiceUnavailable, string(routing.NoEndpoints), errNoEndpoints.Error())
 	}
 	out := &extproc.Choice{Body: a.body(r)}
 	for _, t := range targets {

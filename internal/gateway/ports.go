@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -97,7 +98,7 @@ func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, o
 	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headerTime, IdleTimeout: keepAlive,
 		MaxHeaderBytes: headerBytes, BaseContext: func(net.Listener) context.Context { return ctx },
 		ConnContext: p.conns.Context, ConnState: p.conns.State,
-		ErrorLog: log.New(discard{}, "", 0), Protocols: &http.Protocols{},
+		ErrorLog: log.New(io.Discard, "", 0), Protocols: &http.Protocols{},
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streamsOfOne, SendPingTimeout: 30 * time.Second,
 			PingTimeout: 15 * time.Second, WriteByteTimeout: slowClient, MaxReadFrameSize: 16 << 10,
 			MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 256 << 10}}
@@ -110,10 +111,6 @@ func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, o
 	go p.run(ctx)
 	return p
 }
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (p *port) run(ctx context.Context) {
 	defer close(p.ended)

@@ -103,6 +103,12 @@ type PoolPicker struct {
 	Timeout  time.Duration // of a decision
 }
 
+// Same reports whether two pickers are called in the same way; nil is none.
+func (p *PoolPicker) Same(other *PoolPicker) bool {
+	return p != nil && other != nil && p.Service == other.Service && p.Plain == other.Plain &&
+		(p.TLS == nil) == (other.TLS == nil) && (p.TLS == nil || *p.TLS == *other.TLS)
+}
+
 func isPool(group, kind string) bool {
 	return kind == "InferencePool" && (group == inferenceapi.Group || group == inferenceapi.OldGroup)
 }

@@ -8,8 +8,21 @@ import (
 	"slices"
 	"strings"
 
+	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 )
+
+// Picker is the configuration for connections to an endpoint picker; nil: they have no TLS.
+func Picker(p *gatewayplan.PoolPicker) (*tls.Config, error) {
+	switch {
+	case p.TLS != nil:
+		return Backend(p.TLS)
+	case p.Plain:
+		return nil, nil
+	}
+	// Pickers create their own certificates (2.1), which are not verified unless a BackendTLSPolicy requires it.
+	return &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}, nil
+}
 
 // Backend returns the TLS configuration for a backend. It fails for a CA or a certificate that cannot be read.
 func Backend(b *httproute.BackendTLS) (*tls.Config, error) {
