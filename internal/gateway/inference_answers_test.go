@@ -170,8 +170,8 @@ func TestHalfClosed(t *testing.T) {
 	})
 }
 
-// A client that waits for 100 Continue gets it from the gateway, which has the body when a server gets the request: that
-// one need not say so again, and the request does not wait for it.
+// A client that waits for 100 Continue gets it from the gateway, which has the body when a server gets the request: the
+// server need not say so again, and the request does not wait for it.
 func TestClientWaitsForContinue(t *testing.T) {
 	l := newInferenceLab(t)
 	expected := make(chan string, 1)

@@ -245,7 +245,8 @@ func TestPickerIsNoEndpointAnyMore(t *testing.T) {
 	two.ready.Store(true)
 	served := func(want string) {
 		t.Helper()
-		if text := <-l.posted(t.Context(), `{"model":"m"}`); !strings.HasPrefix(text, fmt.Sprintf(`200 {"got":%q`, want)) {
+		text := <-l.posted(t.Context(), `{"model":"m"}`)
+		if !strings.HasPrefix(text, fmt.Sprintf(`200 {"got":%q`, want)) {
 			t.Errorf("%q, not by the %s", text, want)
 		}
 	}
