@@ -191,25 +191,25 @@ func TestBadConfigurations(t *testing.T) {
 // silent is a webhook that never takes its last events.
 type silent struct {
 	audit.Backend
-	asked, never chan struct{}
+	called, never chan struct{}
 }
 
 func (silent) Run(<-chan struct{}) error { return nil }
 
 func (s silent) Shutdown() {
-	close(s.asked)
+	close(s.called)
 	<-s.never
 }
 
 // A webhook that does not answer delays the end of the server by no more than its time limit.
 func TestSilentWebhook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hook := silent{asked: make(chan struct{}), never: make(chan struct{})}
+		hook := silent{called: make(chan struct{}), never: make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		begun := time.Now()
 		(&Auditor{backend: hook}).Run(ctx)
-		<-hook.asked
+		<-hook.called
 		if d := time.Since(begun); d != shutdownTime {
 			t.Errorf("it ended after %v", d)
 		}
