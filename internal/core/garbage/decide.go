@@ -80,7 +80,7 @@ func wait(in Input) Action {
 	blocked := false
 	var a Action
 	for _, d := range in.Dependents {
-		if !in.Object.BlockedBy(d) {
+		if !in.Object.BlockedBy(d) || d.UID == in.Object.UID { // its own owner
 			continue
 		}
 		blocked = true

@@ -204,6 +204,10 @@ func TestDeletionScenarios(t *testing.T) {
 			c.put(thing("b", ref("a", true)))
 			c.put(thing("c", ref("b", true)))
 		}},
+		{"its own owner goes in the foreground", "", func(c *cluster) {
+			c.put(thing("a", ref("a", true)))
+			c.delete("a", metav1.DeletePropagationForeground)
+		}},
 		{"a circle goes in the foreground", "", func(c *cluster) {
 			c.put(thing("a", ref("c", true)))
 			c.put(thing("b", ref("a", true)))
