@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	genericapi "k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	apiserverproxy "k8s.io/apiserver/pkg/util/proxy"
@@ -274,7 +275,7 @@ func (r *remote) report(ctx context.Context, client clientset.Interface) (err er
 func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	st := r.state.Load()
 	if st.err != nil {
-		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		r.unavailable(w, req, fmt.Errorf("APIService %s is not available: %w", r.name, st.err))
 		return
 	}
 	user, ok := apirequest.UserFrom(req.Context())
@@ -284,7 +285,7 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	to, err := r.resolve()
 	if err != nil {
-		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+		r.unavailable(w, req, fmt.Errorf("find the server of APIService %s: %w", r.name, err))
 		return
 	}
 	to.Path, to.RawQuery = req.URL.Path, req.URL.RawQuery
@@ -308,7 +309,7 @@ func (r *remote) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		connections)
 	where := *to
 	where.RawQuery = "" // the library parses it again, and panics if a query like "a#%zz" makes it invalid
-	h := proxy.NewUpgradeAwareHandler(&where, rt, true, upgrade, failed{r.name})
+	h := proxy.NewUpgradeAwareHandler(&where, rt, true, upgrade, failed{r})
 	h.Location.RawQuery, h.RejectForwardingRedirects = to.RawQuery, true
 	utilflowcontrol.RequestDelegated(req.Context())
 	h.ServeHTTP(w, out)
@@ -332,13 +333,19 @@ func (w whole) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// failed writes the error of a failed request to the server of an APIService.
-type failed struct{ apiService string }
+// unavailable answers with an error as a Status: clients such as kubectl show only its message.
+func (r *remote) unavailable(w http.ResponseWriter, req *http.Request, err error) {
+	responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable(err.Error()), r.cfg.Serializer, metav1.Unversioned,
+		w, req)
+}
+
+// failed writes the error of a failed request to a server.
+type failed struct{ *remote }
 
 // Error implements proxy.ErrorResponder.
 func (f failed) Error(w http.ResponseWriter, req *http.Request, err error) {
 	if errors.Is(req.Context().Err(), context.DeadlineExceeded) {
-		err = fmt.Errorf("the server of APIService %s has not answered in time", f.apiService)
+		err = fmt.Errorf("the server of APIService %s has not answered in time", f.name)
 	}
-	http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	f.unavailable(w, req, err)
 }

@@ -3,6 +3,7 @@ package aggregation
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -468,8 +469,10 @@ func TestOwnRequestsEnd(t *testing.T) {
 				&apirequest.RequestInfo{}), &user.DefaultInfo{Name: "u"}), ownKey{}, true)
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v1/things", nil).WithContext(ctx))
-			if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), tc.want) {
-				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			var status metav1.Status
+			if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil || w.Code != http.StatusServiceUnavailable ||
+				!strings.Contains(status.Message, tc.want) {
+				t.Errorf("%s: %d %s, %v", name, w.Code, w.Body, err)
 			}
 			if name != "no answer" {
 				continue
