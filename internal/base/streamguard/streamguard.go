@@ -1,6 +1,7 @@
 // Package streamguard ends SPDY connections of clients that open more streams than their request needs. The streaming
 // library (k8s.io/cri-streaming) waits for ever with a stream that it does not expect, and neither notices the end of
-// that connection nor closes its descriptor. The streaming servers use it.
+// that connection nor closes its descriptor. It also closes connections so that nothing that was written is lost. The
+// streaming servers use it.
 package streamguard
 
 import (
@@ -121,8 +122,8 @@ const tcpEstablished = 1
 func (g *Guard) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.conn != nil {
-		_ = g.conn.Close() // usually the library has
+	if g.in != nil {
+		_ = g.in.Close() // usually the library has
 	}
 }
 
@@ -142,6 +143,9 @@ type conn struct {
 	read atomic.Int64 // bytes
 	left int          // streams that the client may still open
 
+	refused atomic.Bool // the client opened too many
+	once    sync.Once   // it is closed
+
 	header [headerSize]byte
 	got    int // bytes of header that have arrived
 	skip   int // bytes until the next frame
@@ -152,9 +156,22 @@ func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.in.Read(b)
 	c.read.Add(int64(n))
 	if !c.allows(b[:n]) {
+		c.refused.Store(true)
 		return 0, ErrTooMany
 	}
 	return n, err //nolint:wrapcheck // io.Reader
+}
+
+// Close implements net.Conn. The client gets everything that was written, unless it is refused.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		if c.refused.Load() {
+			_ = c.Conn.Close()
+		} else {
+			linger(c.Conn)
+		}
+	})
+	return nil
 }
 
 // allows follows the frames, and reports whether all streams that they open are allowed.

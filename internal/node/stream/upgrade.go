@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/proxy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"carob/internal/base/streamguard"
 )
 
 // exec runs a command in a container: the runtime opens a stream, to which the upgraded connection is passed on, with
@@ -96,7 +98,7 @@ func (s *Server) passOn(w http.ResponseWriter, req *http.Request, location strin
 	}
 	h := proxy.NewUpgradeAwareHandler(target, nil, false, true, responder{s})
 	h.RejectForwardingRedirects = true
-	h.ServeHTTP(w, req)
+	h.ServeHTTP(streamguard.Lingering{ResponseWriter: w}, req)
 }
 
 // responder writes the error if a connection could not be passed on.
