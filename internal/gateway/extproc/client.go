@@ -324,7 +324,7 @@ func (p *picking) receive() error {
 		if !useful && p.changes == changes {
 			p.ignored++
 		}
-		if p.ignored > mostIgnored {
+		if p.ignored > mostIgnored+chunks(p.sent) { // a picker may answer each message with nothing at first
 			return errUseless
 		}
 	}

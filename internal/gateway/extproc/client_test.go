@@ -193,6 +193,31 @@ func TestPartsOfABody(t *testing.T) {
 	}
 }
 
+// A picker may acknowledge each message of a large body before it sends the whole.
+func TestAcknowledgedMessages(t *testing.T) {
+	whole := strings.Repeat("x", 3*mostIgnored*chunk)
+	client := (&hostile{send: func(send func(*extprocv3.ProcessingResponse) error) error {
+		err := send(picked(&Choice{}, -1))
+		for i := 0; i <= chunks([]byte(whole)) && err == nil; i++ {
+			text := ""
+			if i == chunks([]byte(whole)) {
+				text = "whole"
+			}
+			err = send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{
+				RequestBody: streamedAs(text, text != "").GetResponseBody()}})
+		}
+		return err
+	}}).start(t)
+	stream, got, err := client.Pick(t.Context(), httptest.NewRequest(http.MethodPost, "/", nil), []byte(whole), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if string(got.Body) != "whole" {
+		t.Errorf("%.20q", got.Body)
+	}
+}
+
 // The memory of a changed body is given back when it was sent, once.
 func TestChangedBodyIsGivenBack(t *testing.T) {
 	client := (&hostile{send: func(send func(*extprocv3.ProcessingResponse) error) error {
