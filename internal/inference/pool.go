@@ -251,10 +251,14 @@ func (p *Pool) wait(ctx context.Context, t routing.Ticket, w *waiter) (*Pick, er
 			k, w.refused = nil, routing.Cancelled
 		}
 	}
-	p.figures.waited(p.name, w, k != nil)
 	if k == nil {
-		return nil, p.refusal(w.request, w.refused)
+		err := p.refusal(w.request, w.refused)
+		if !errors.Is(err, ErrReplaced) { // its wait goes on
+			p.figures.waited(p.name, w, false)
+		}
+		return nil, err
 	}
+	p.figures.waited(p.name, w, true)
 	p.figures.decided(k, 0)
 	return k, nil
 }

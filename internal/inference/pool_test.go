@@ -232,6 +232,35 @@ func TestHeldRequestsWaitForEvents(t *testing.T) {
 	}
 }
 
+// Requests that are held, or arrive late, when the InferencePool gets another picker are not refused, nor counted as
+// refused.
+func TestReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, flowControl, 1)
+		f.set(addr(0), 50)
+		time.Sleep(time.Minute)
+		results := make(chan error, 1)
+		pick := func() {
+			_, err := p.Pick(t.Context(), &routing.Request{Model: "m"})
+			results <- err
+		}
+		go pick()
+		synctest.Wait()
+		p.Replaced()
+		p.Close()
+		if err := <-results; !errors.Is(err, ErrReplaced) {
+			t.Errorf("held: %v", err)
+		}
+		pick()
+		if err := <-results; !errors.Is(err, ErrReplaced) {
+			t.Errorf("late: %v", err)
+		}
+		if n := p.Refusals(); n != 0 {
+			t.Errorf("%d are refused", n)
+		}
+	})
+}
+
 // The queue is bounded, and when room comes only so many go on as there is room for.
 func TestQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
