@@ -3,9 +3,9 @@
 // for an object that was rejected after admission. The controller manager runs it; it must never
 // change anything except the status.
 //
-// A count lacks an object that admission has charged and that is not stored yet. If the quota was read after the
-// charge, the status loses the charge, and more objects may be admitted than the quota allows, until the next count, a
-// fifth of a second after the object is stored. Upstream's controller has the same race. A charge after the quota was
+// A count lacks an object that admission has charged and that is not stored yet: a status with this count would lose
+// the charge, and more objects would be admitted than the quota allows. So a lower count is stored only if the quota
+// has not changed for a while: then the objects of all charges are stored or rejected. A charge after the quota was
 // read is kept: the write conflicts, and the objects are counted again.
 package quota
 
@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	quotav1 "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/kubernetes"
@@ -40,6 +41,10 @@ const (
 	gather = 200 * time.Millisecond
 	// A pod whose deletion is overdue stops counting without a change.
 	recount = 5 * time.Minute
+	// A quota is not released before it has not been charged for this time, in which charged objects are stored; while
+	// it is charged all the time, not before the second one. Upstream releases at once.
+	storing     = 500 * time.Millisecond
+	longestHold = 5 * time.Second
 )
 
 // Controller counts objects. Its key is a namespace.
@@ -51,11 +56,20 @@ type Controller struct {
 
 	mu     sync.Mutex
 	quotas map[string]map[string]bool // names by namespace
+	holds  map[types.NamespacedName]hold
+}
+
+// hold is the wait before a quota is released.
+type hold struct {
+	version      string
+	used         corev1.ResourceList
+	since, first time.Time // since when the quota is unchanged, and of the first count that was lower
 }
 
 // New returns a controller that reads inv and writes through client.
 func New(client kubernetes.Interface, objects metadata.Interface, inv *inventory.Inventory) *Controller {
-	c := &Controller{client: client, objects: objects, inventory: inv, quotas: map[string]map[string]bool{}}
+	c := &Controller{client: client, objects: objects, inventory: inv, quotas: map[string]map[string]bool{},
+		holds: map[types.NamespacedName]hold{}}
 	c.Reconciler = reconciler.New("resourcequota_primary", 5, c.reconcile)
 	inv.AddReader(c)
 	return c
@@ -98,6 +112,7 @@ func (c *Controller) Relisted(k inventory.Kind, objects []*metav1.PartialObjectM
 	}
 	c.mu.Lock()
 	c.quotas = map[string]map[string]bool{}
+	clear(c.holds)
 	c.mu.Unlock()
 	for _, o := range objects {
 		c.Changed(k, o)
@@ -125,6 +140,7 @@ func (c *Controller) note(o *metav1.PartialObjectMetadata, there bool) (added bo
 	case there:
 		names[o.Name] = true
 	default:
+		delete(c.holds, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 		delete(names, o.Name)
 		if len(names) == 0 {
 			delete(c.quotas, o.Namespace)
@@ -143,6 +159,7 @@ func (c *Controller) count(namespace string) {
 }
 
 func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Duration, error) {
+	began := time.Now()
 	list, err := c.client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, fmt.Errorf("list the quotas of namespace %q: %w", namespace, err)
@@ -155,13 +172,42 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	}, got: map[schema.GroupResource]listed{}}
 	var errs []error
 	for i := range list.Items {
-		errs = append(errs, c.update(ctx, &list.Items[i], seen))
+		errs = append(errs, c.update(ctx, &list.Items[i], seen, began))
 	}
 	return recount, errors.Join(errs...)
 }
 
+// held returns how long the quota must stay as it is before a lower count is stored. The count began at the given time.
+func (c *Controller) held(q *corev1.ResourceQuota, used corev1.ResourceList, began time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := types.NamespacedName{Namespace: q.Namespace, Name: q.Name}
+	lower := false
+	for name, n := range used { // any order: any of them
+		before, charged := q.Status.Used[name]
+		lower = lower || charged && n.Cmp(before) < 0
+	}
+	if !lower {
+		delete(c.holds, key)
+		return 0
+	}
+	h, now := c.holds[key], time.Now()
+	if h.first.IsZero() {
+		h.first = now
+	}
+	if h.since.IsZero() || h.version != q.ResourceVersion || !equality.Semantic.DeepEqual(h.used, q.Status.Used) {
+		h.since, h.version, h.used = now, q.ResourceVersion, q.Status.Used
+	}
+	if wait := min(storing-began.Sub(h.since), longestHold-began.Sub(h.first)); wait > 0 {
+		c.holds[key] = h
+		return wait
+	}
+	delete(c.holds, key)
+	return 0
+}
+
 // update counts for one quota and stores the difference.
-func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *once) error {
+func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *once, began time.Time) error {
 	registry := generic.NewRegistry(evaluators(seen.of))
 	for name := range q.Spec.Hard {
 		if gr, ok := quota.CountedKind(name); ok && registry.Get(gr) == nil {
@@ -181,6 +227,14 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 				}
 			}
 		}
+	}
+	if wait := c.held(q, used, began); wait > 0 {
+		for name, n := range used {
+			if before, charged := q.Status.Used[name]; charged && n.Cmp(before) < 0 {
+				used[name] = before
+			}
+		}
+		c.AddAfter(q.Namespace, wait)
 	}
 	status := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard,
 		Used: quotav1.Mask(used, quotav1.ResourceNames(q.Spec.Hard))}

@@ -189,3 +189,55 @@ func TestCountFails(t *testing.T) {
 			broken = false
 		})
 }
+
+// charge adds pods to the status, as admission does before they are stored.
+func (w *world) charge(pods int64) {
+	w.Helper()
+	all := w.client.CoreV1().ResourceQuotas("ns")
+	q, err := all.Get(w.Context(), "q", metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	n := q.Status.Used["pods"]
+	q.Status.Used["pods"] = *resource.NewQuantity(n.Value()+pods, resource.DecimalSI)
+	if _, err := all.UpdateStatus(w.Context(), q, metav1.UpdateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// A charge whose object is not stored yet is kept, also when others are counted; one whose object is never stored is
+// released, also while the quota is charged all the time.
+func TestChargesAreKept(t *testing.T) {
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "500"}), pod("a", "1")},
+		func(w *world) {
+			changed := func() {
+				w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns",
+					Name: "a"}})
+			}
+			w.charge(2) // of which one is stored, 400 ms later
+			changed()
+			time.Sleep(400 * time.Millisecond)
+			synctest.Wait()
+			w.used(map[corev1.ResourceName]string{"pods": "3"})
+			if _, err := w.client.CoreV1().Pods("ns").Create(w.Context(), pod("b", "1"),
+				metav1.CreateOptions{}); err != nil {
+				w.Fatal(err)
+			}
+			w.settle()
+			w.used(map[corev1.ResourceName]string{"pods": "2"})
+			for range 60 {
+				w.charge(1) // never stored
+				changed()
+				time.Sleep(100 * time.Millisecond)
+			}
+			q, err := w.client.CoreV1().ResourceQuotas("ns").Get(w.Context(), "q", metav1.GetOptions{})
+			if err != nil {
+				w.Fatal(err)
+			}
+			if n := q.Status.Used["pods"]; n.Value() > 30 {
+				t.Errorf("%v pods are charged although two exist", n.Value())
+			}
+			w.settle()
+			w.used(map[corev1.ResourceName]string{"pods": "2"})
+		})
+}
