@@ -516,13 +516,13 @@ func TestGenerationOfDisruption(t *testing.T) {
 	})
 }
 
-// clockCounter counts the notices that the clock was set.
+// clockCounter counts the calls that report that the clock was set.
 type clockCounter struct {
 	idle
-	notices int
+	calls int
 }
 
-func (c *clockCounter) ClockSet() { c.notices++ }
+func (c *clockCounter) ClockSet() { c.calls++ }
 
 func TestFollowClock(t *testing.T) {
 	c := &clockCounter{}
@@ -531,7 +531,7 @@ func TestFollowClock(t *testing.T) {
 		changed()
 		return nil
 	}}
-	if m.followClock(t.Context()); c.notices != 2 {
-		t.Errorf("%d notices that the clock was set, want 2", c.notices)
+	if m.followClock(t.Context()); c.calls != 2 {
+		t.Errorf("ClockSet was called %d times, want 2", c.calls)
 	}
 }
