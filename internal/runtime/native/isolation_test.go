@@ -748,9 +748,9 @@ func TestStringsWithNUL(t *testing.T) {
 	}
 	image := w.cfg.Images.(*dirImages)
 	for what, change := range map[string]func(){
-		"argument of the command":  func() { image.image.Cmd = []string{"echo", "a\x00b"} },
-		`environment variable "A"`: func() { image.image.Env = []string{"A=secret\x00B=2"} },
-		"x":                        func() { image.image.WorkingDir = "/x\x00y" },
+		"argument of the command":        func() { image.image.Cmd = []string{"echo", "a\x00b"} },
+		"working directory of the image": func() { image.image.WorkingDir = "/a\x00b" },
+		`environment variable "A"`:       func() { image.image.Env = []string{"A=secret\x00B=2"} },
 	} {
 		was := image.image
 		change()

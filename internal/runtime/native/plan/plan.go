@@ -241,6 +241,9 @@ func (pl *Container) Program() (*Program, error) {
 		}
 	}
 	cwd := WorkingDir(c, &pl.Image.Config)
+	if strings.ContainsRune(cwd, 0) {
+		return nil, fmt.Errorf("working directory of the image: %w: %q", wire.ErrNUL, cwd)
+	}
 	p.mkdir(cwd, 0o755)
 	p.optional() // Chdir reports what is wrong with it
 	if sc.GetRunAsGroup() != nil && sc.GetRunAsUser() == nil && sc.GetRunAsUsername() == "" {
