@@ -20,6 +20,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"carob/internal/apiserver/aggregation"
@@ -32,6 +33,7 @@ import (
 	"carob/internal/apiserver/storage"
 	"carob/internal/apiserver/webhooks"
 	"carob/internal/base/externalmetrics"
+	"carob/internal/base/partiallist"
 	"carob/internal/kinds/admissionregistration"
 	"carob/internal/kinds/apiextensions"
 	"carob/internal/kinds/apiregistration"
@@ -188,7 +190,8 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 			e.activate()
 		}
 	}
-	err := s.reader.List(ctx, apiregistration.GroupResource, "", func(o runtime.Object) bool {
+	// One that cannot be read must not keep the others from being served.
+	err := s.reader.List(partiallist.With(ctx), apiregistration.GroupResource, "", func(o runtime.Object) bool {
 		if a, ok := o.(*apiregistrationv1.APIService); ok {
 			s.ext.aggregation.Changed(a.Name, a)
 		}
@@ -197,7 +200,23 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.ext.crds.Wait(ctx)
+	return s.awaitDefinitions(ctx)
+}
+
+// definitionsTime is how long the start waits for the stored definitions. One that cannot be read must not keep the
+// rest from starting, or it could not be deleted.
+const definitionsTime = 5 * time.Second
+
+func (s *Server) awaitDefinitions(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, definitionsTime)
+	defer cancel()
+	err := s.ext.crds.Wait(bounded)
+	if err == nil || ctx.Err() != nil || bounded.Err() == nil {
+		return err
+	}
+	s.ext.crds.Incomplete()
+	klog.FromContext(ctx).Error(err, "Stored definitions cannot be read; custom resources are served when they can")
+	return nil
 }
 
 // mayReadParams implements webhooks.Hooks.

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,4 +110,39 @@ func listsOfUnreadable(c kubernetes.Interface) map[string]func(context.Context, 
 			return err
 		},
 	}
+}
+
+// Neither does an object that extends the API. While a definition cannot be read, discovery is incomplete, so that no
+// namespace ends without its custom resources; when it was deleted, custom resources are served.
+func TestStartWithUnreadableExtensions(t *testing.T) {
+	dir := t.TempDir()
+	r := start(t, dir)
+	r.establish(t, gadgets())
+	for _, key := range []string{"apiservices/v1.bad.example.org",
+		"apiextensions.k8s.io/customresourcedefinitions/bad.example.org"} {
+		if _, err := r.engine.Client.Client.Put(t.Context(), "/registry/"+key, "k8s\x00junk"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.stop()
+
+	r = start(t, dir)
+	discovery := r.admin(t).Discovery()
+	if _, _, err := discovery.ServerGroupsAndResources(); err == nil ||
+		!strings.Contains(err.Error(), "unread.carob.dev") {
+		t.Errorf("discovery: %v", err)
+	}
+	unsafely := metav1.DeleteOptions{IgnoreStoreReadErrorWithClusterBreakingPotential: new(true)}
+	if err := r.definitions(t).ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "bad.example.org",
+		unsafely); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "custom resources are served", func() error {
+		_, err := r.objects(t).Resource(gadgetResource).List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+	testwait.Until(t, "discovery is complete", func() error {
+		_, _, err := discovery.ServerGroupsAndResources()
+		return err
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -105,6 +106,20 @@ func (s *Server) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// unread stands for the groups of definitions that cannot be read.
+var unread = metav1.GroupVersion{Group: "unread.carob.dev", Version: "v1"}
+
+// Incomplete lists a version whose kinds are unknown until all definitions are loaded. Without it, discovery would seem
+// complete, and the deletion of a namespace would end without its custom resources.
+func (s *Server) Incomplete() {
+	s.groups.aggregated.AddGroupVersion(unread.Group, apidiscoveryv2.APIVersionDiscovery{Version: unread.Version,
+		Freshness: apidiscoveryv2.DiscoveryFreshnessStale})
+	go func() {
+		<-s.synced // closed at the latest when Run ends
+		s.groups.aggregated.RemoveGroupVersion(unread)
+	}()
 }
 
 // Run serves definitions from Activate until ctx ends.
