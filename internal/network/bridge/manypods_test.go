@@ -33,7 +33,7 @@ func TestRulesOfManyPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ports []network.PortMapping
-	for i := range 2000 {
+	for i := range 200 {
 		ports = append(ports, network.PortMapping{Protocol: "udp", HostPort: uint16(20000 + i), ContainerPort: 80,
 			HostIP: netip.MustParseAddr("198.18.255.1")})
 	}
