@@ -8,18 +8,21 @@ import (
 
 	"github.com/containerd/log"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/logfile"
 )
 
 // logTo sends the logs of all libraries to standard error, in one format, from this level on.
-func logTo(level string) error {
+func logTo(level string) (*logfile.Log, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
+		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", level)
 	}
-	klog.SetSlogLogger(slog.New(quietHandler{slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})}))
+	out := logfile.New(os.Stderr)
+	klog.SetSlogLogger(slog.New(quietHandler{slog.NewTextHandler(out, &slog.HandlerOptions{Level: l})}))
 	// containerd's libraries warn about missing features of file systems; errors are returned
 	// anyway.
-	return log.SetLevel("error")
+	return out, log.SetLevel("error")
 }
 
 // harmless lists messages that libraries log as errors when a client disconnects: kubectl ends exec

@@ -64,7 +64,8 @@ const (
 //	preflight ─ lock ─ listeners, keys ─┬─ store, API server ──────────┬─ scheduler, controllers, node agent ─ ready
 //	                                    └─ network, images, runtime ───┘
 func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err error) {
-	if err := logTo(in.LogLevel); err != nil {
+	log, err := logTo(in.LogLevel)
+	if err != nil {
 		return err
 	}
 	rules, images, err := evictionRules(in.Pressure)
@@ -84,6 +85,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 		return err
 	}
 	defer lock.Release()
+	log.Rotate(in.LogFile)
 	if err := sameAsBefore(in); err != nil {
 		return err
 	}

@@ -21,11 +21,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"carob/internal/base/instance"
+	"carob/internal/base/logfile"
 	"carob/internal/cli/redact"
 )
 
 const (
-	bundleLogEnd    = 4 << 20 // bytes of the log's end
+	bundleLogEnd    = 4 << 20 // bytes of the log's end, in all its files
 	bundleTimelines = 200     // pods
 	bundleTimeout   = time.Minute
 )
@@ -243,10 +244,18 @@ func (b *bundle) collectHost(ctx context.Context) {
 	case !errors.Is(err, fs.ErrNotExist):
 		b.problem("flags.json", err)
 	}
-	if text, err := fileEnd(b.in.LogFile, bundleLogEnd); err == nil {
-		b.add("carob.log", text)
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		b.problem("carob.log", err)
+	left := int64(bundleLogEnd)
+	for n := 0; n <= logfile.Old && left > 0; n++ { // right after a rotation, what matters is in the older file
+		file := b.in.LogFile
+		if n > 0 {
+			file = logfile.Previous(b.in.LogFile, n)
+		}
+		if text, err := fileEnd(file, left); err == nil {
+			b.add(filepath.Base(file), text)
+			left -= int64(len(text))
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			b.problem(filepath.Base(file), err)
+		}
 	}
 	for _, f := range []string{
 		"/proc/version", "/proc/meminfo", "/proc/loadavg",

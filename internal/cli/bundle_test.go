@@ -44,7 +44,7 @@ func TestBundleHasNoSecrets(t *testing.T) {
 	log := fmt.Sprintf(
 		"a mount failed: %s\nquoted %q\nencoded %s\nAuthorization: Bearer %s\ndb_password=%s\n%s\nGET https://u:%s@host/\nharmless line\n",
 		password, password, base64.StdEncoding.EncodeToString([]byte(password)), token, unknown, key, unknown)
-	for name, text := range map[string]string{"carob.log": log,
+	for name, text := range map[string]string{"carob.log": log, "carob.log.1": "older line, password=" + password + "\n",
 		"flags.json": `{"NodeName":"n","EtcdServers":["https://root:` + unknown + `@etcd:2379"]}`} {
 		if err := os.WriteFile(filepath.Join(in.DataDir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -88,7 +88,8 @@ func TestBundleHasNoSecrets(t *testing.T) {
 			}
 		}
 	}
-	for name, keeps := range map[string]string{"carob.log": "harmless line", "pods.json": `"nginx:1"`,
+	for name, keeps := range map[string]string{"carob.log": "harmless line", "carob.log.1": "older line",
+		"pods.json":   `"nginx:1"`,
 		"events.json": "can't log in with", "flags.json": "@etcd:2379"} {
 		if !strings.Contains(all[name], keeps) {
 			t.Errorf("%s lacks %q: %s", name, keeps, all[name])
