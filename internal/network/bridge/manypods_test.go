@@ -22,8 +22,8 @@ func TestRulesOfManyPods(t *testing.T) {
 		pins = append(pins, pin{port: 1000 + i, mac: net.HardwareAddr{2, 0, 0, 0, byte(i >> 8), byte(i)},
 			ips: []netip.Addr{ip}})
 		for j := range 3 {
-			published = append(published, publication{proto: unix.IPPROTO_TCP, hostPort: uint16(20000 + 3*i + j), pod: ip,
-				podPort: 80})
+			published = append(published, publication{
+				proto: unix.IPPROTO_TCP, hostPort: uint16(20000 + 3*i + j), pod: ip, podPort: 80})
 		}
 	}
 	if err := n.rules.install(published, pins); err != nil {

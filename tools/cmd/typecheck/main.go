@@ -34,8 +34,8 @@ func check(arch string, patterns []string) error {
 		return err
 	}
 	config := &packages.Config{
-		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports |
-			packages.NeedDeps | packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax | packages.NeedModule,
+		Mode: packages.NeedName | packages.NeedModule | packages.NeedFiles | packages.NeedCompiledGoFiles |
+			packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax,
 		Dir:   top,
 		Env:   append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0"),
 		Tests: true,
