@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -15,7 +17,10 @@ import (
 	"carob/internal/core/httproute"
 	"carob/internal/core/immutablemap"
 	"carob/internal/gateway/certs"
+	"carob/internal/gateway/feed"
 )
+
+type name = types.NamespacedName
 
 // poolMap has the pools by their backends. Sites share it: it is replaced, never changed.
 type poolMap = immutablemap.Map[httproute.Ref, *pool]
@@ -26,10 +31,12 @@ func newPools() poolMap {
 	})
 }
 
+func nameOf(o metav1.Object) name { return name{Namespace: o.GetNamespace(), Name: o.GetName()} }
+
 func serviceOf(ref httproute.Ref) name { return name{Namespace: ref.Namespace, Name: ref.Name} }
 
 // apply configures everything as the objects specify.
-func (g *Gateway) apply(ctx context.Context, w *snapshot) {
+func (g *Gateway) apply(ctx context.Context, w *feed.Snapshot) {
 	w.World.HTTP, w.World.HTTPS, w.World.Pool, w.World.Host = g.cfg.HTTP, g.cfg.HTTPS, g.cfg.Pool, g.cfg.Host()
 	w.World.Failed, w.World.FailedUDP, w.World.Offered = g.failed, g.failedUDP, g.cfg.Picker.IsValid()
 	if g.plan != nil {
@@ -38,7 +45,7 @@ func (g *Gateway) apply(ctx context.Context, w *snapshot) {
 	plan := gatewayplan.NewLive(&w.World)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.plan, g.certs, g.host = plan, w.certificates, w.World.Host
+	g.plan, g.certs, g.host = plan, w.Certificates, w.World.Host
 	pools := newPools()
 	g.refs = map[name]map[httproute.Ref]bool{}
 	for ref := range plan.Refs {
@@ -123,7 +130,7 @@ func (g *Gateway) reopen(ctx context.Context) bool {
 }
 
 // pool returns the pool of a backend, which has its endpoints. The lock is held.
-func (g *Gateway) pool(ref httproute.Ref, s *snapshot) *pool {
+func (g *Gateway) pool(ref httproute.Ref, s *feed.Snapshot) *pool {
 	p := g.known(ref)
 	if p == nil {
 		p = newPool()
@@ -139,13 +146,13 @@ func (g *Gateway) pool(ref httproute.Ref, s *snapshot) *pool {
 }
 
 // follow applies changed objects to what the gateway serves. It returns false if it needs all objects.
-func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
+func (g *Gateway) follow(ctx context.Context, s *feed.Snapshot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.plan == nil {
 		return false
 	}
-	touched, ok := g.plan.Change(&s.changes)
+	touched, ok := g.plan.Change(&s.Changes)
 	if !ok {
 		return false
 	}
@@ -154,9 +161,9 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 		missing[serviceOf(ref)] = true
 	}
 	for of := range touched.Services { // any order: into maps
-		missing[of], s.changed[of] = true, true
+		missing[of], s.Changed[of] = true, true
 	}
-	g.feed.endpointsOf(s, missing, touched.Pools)
+	g.fill(s, missing, touched.Pools)
 	for _, ref := range touched.New {
 		g.pools = g.pools.With(ref, g.pool(ref, s))
 	}
@@ -177,7 +184,7 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 			delete(g.refs, of)
 		}
 	}
-	for of, cert := range s.certificates { // any order: into a map
+	for of, cert := range s.Certificates { // any order: into a map
 		if g.certs[of] = cert; cert == nil {
 			delete(g.certs, of)
 		}
@@ -197,12 +204,12 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 	for _, r := range touched.GRPCRoutes {
 		g.forget("GRPCRoute", nameOf(r), g.plan.GRPCRoutes[nameOf(r)] == nil)
 	}
-	forgetGone(g, "HTTPRoute", s.changes.HTTPRoutes, g.plan.HTTPRoutes)
-	forgetGone(g, "GRPCRoute", s.changes.GRPCRoutes, g.plan.GRPCRoutes)
-	forgetGone(g, "TLSRoute", s.changes.TLSRoutes, g.plan.TLSRoutes)
-	forgetGone(g, "TCPRoute", s.changes.TCPRoutes, g.plan.TCPRoutes)
-	forgetGone(g, "UDPRoute", s.changes.UDPRoutes, g.plan.UDPRoutes)
-	for of := range s.changes.Ingresses {
+	forgetGone(g, "HTTPRoute", s.Changes.HTTPRoutes, g.plan.HTTPRoutes)
+	forgetGone(g, "GRPCRoute", s.Changes.GRPCRoutes, g.plan.GRPCRoutes)
+	forgetGone(g, "TLSRoute", s.Changes.TLSRoutes, g.plan.TLSRoutes)
+	forgetGone(g, "TCPRoute", s.Changes.TCPRoutes, g.plan.TCPRoutes)
+	forgetGone(g, "UDPRoute", s.Changes.UDPRoutes, g.plan.UDPRoutes)
+	for of := range s.Changes.Ingresses {
 		_, planned := g.plan.Ingresses[of]
 		g.forget("Ingress", of, !planned)
 	}
@@ -211,9 +218,9 @@ func (g *Gateway) follow(ctx context.Context, s *snapshot) bool {
 }
 
 // changePorts serves other routes, streams, or certificates at open ports. The lock is held.
-func (g *Gateway) changePorts(s *snapshot, touched *gatewayplan.Touched) {
+func (g *Gateway) changePorts(s *feed.Snapshot, touched *gatewayplan.Touched) {
 	for at, p := range g.plan.Ports { // any order: each by itself
-		running, others := g.ports[at], names(p, s.certificates) || touched.Certificates[at]
+		running, others := g.ports[at], names(p, s.Certificates) || touched.Certificates[at]
 		if running == nil || !others && !touched.Ports[at] {
 			continue
 		}
@@ -292,26 +299,26 @@ func (g *Gateway) certificates(p *gatewayplan.Port, fallback *tls.Certificate) *
 }
 
 // update gives pools new endpoints.
-func (g *Gateway) update(ctx context.Context, changes *snapshot) {
+func (g *Gateway) update(ctx context.Context, changes *feed.Snapshot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for of := range changes.changed { // any order: each pool by itself
+	for of := range changes.Changed { // any order: each pool by itself
 		for ref := range g.refs[of] {
 			if p, known := g.pools.Get(ref); known && ref.Pool == "" {
-				g.traffic.set(p, changes.endpoints(ref))
+				g.traffic.set(p, changes.Endpoints(ref))
 			}
 		}
 	}
-	for ref := range changes.touched {
+	for ref := range changes.Touched {
 		if p, known := g.pools.Get(ref); known {
 			g.updatePool(ctx, ref, p, changes)
 		}
 	}
 	for ref, p := range g.retired {
-		if ref.Pool == "" && changes.changed[serviceOf(ref)] {
-			g.traffic.set(p, changes.endpoints(ref))
+		if ref.Pool == "" && changes.Changed[serviceOf(ref)] {
+			g.traffic.set(p, changes.Endpoints(ref))
 		}
-		if changes.touched[ref] {
+		if changes.Touched[ref] {
 			g.updatePool(ctx, ref, p, changes)
 		}
 	}
@@ -319,7 +326,18 @@ func (g *Gateway) update(ctx context.Context, changes *snapshot) {
 	g.reviewUDP()
 }
 
-func (g *Gateway) updatePool(ctx context.Context, ref httproute.Ref, p *pool, changes *snapshot) {
+func (g *Gateway) updatePool(ctx context.Context, ref httproute.Ref, p *pool, changes *feed.Snapshot) {
 	g.traffic.set(p, g.endpointsOf(changes, g.plan, ref))
 	g.serve(ctx, ref, p, changes, g.pools)
+}
+
+// endpointsOf are those of a backend.
+func (g *Gateway) endpointsOf(s *feed.Snapshot, plan *gatewayplan.Live, ref httproute.Ref) []gatewayplan.Endpoint {
+	if ref.Pool == "" {
+		return s.Endpoints(ref)
+	}
+	if pool := plan.Pools[ref]; pool != nil {
+		return gatewayplan.PoolEndpoints(pool, s.Pods[ref.Namespace])
+	}
+	return nil
 }

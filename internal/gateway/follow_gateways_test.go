@@ -55,7 +55,7 @@ func TestGatewayChangesAreFollowed(t *testing.T) {
 		gateway.Generation++
 		edit(gateway)
 		s := l.snapshot()
-		note(&s.changes.Gateways, nameOf(gateway), gateway)
+		note(&s.Changes.Gateways, nameOf(gateway), gateway)
 		l.followed(s)
 	}
 	expect := func(what string, atFirst, atSecond int) {
@@ -106,14 +106,14 @@ func TestGatewayChangesAreFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := l.snapshot()
-	s.certificates = map[name]*tls.Certificate{key: cert}
-	note(&s.changes.Secrets, key, &gatewayplan.Material{})
+	s.Certificates = map[name]*tls.Certificate{key: cert}
+	note(&s.Changes.Secrets, key, &gatewayplan.Material{})
 	l.followed(s)
 	if got := statusOf(t, "https://"+second.String()); got != 200 {
 		t.Errorf("with its Secret: %d", got)
 	}
 	s = l.snapshot()
-	note(&s.changes.Gateways, nameOf(gateway), nil)
+	note(&s.Changes.Gateways, nameOf(gateway), nil)
 	l.followed(s)
 	l.closed.Wait()
 	expect("without the Gateway", 0, 0)

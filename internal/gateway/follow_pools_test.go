@@ -12,21 +12,23 @@ import (
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/httproute"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/feed"
 )
 
 // follows passes changed objects of the inference extension to the gateway.
 func (l *inferenceLab) follows(in *gatewayplan.Inference) {
 	l.t.Helper()
-	s := &snapshot{changed: map[name]bool{}, services: map[name]*corev1.Service{},
-		slices: map[name][]*discoveryv1.EndpointSlice{}, pods: map[string][]*corev1.Pod{}}
-	s.changes.Inference = in
-	l.feed.mu.Lock()
-	l.feed.inference.ofSpace = map[string]map[string]*corev1.Pod{"default": {}}
-	for _, p := range l.pods {
-		l.feed.inference.ofSpace["default"][p.Name] = p
+	s := &feed.Snapshot{Changed: map[name]bool{}, Services: map[name]*corev1.Service{},
+		Slices: map[name][]*discoveryv1.EndpointSlice{}, Pods: map[string][]*corev1.Pod{}}
+	s.Changes.Inference = in
+	l.fill = func(s *feed.Snapshot, services map[name]bool, _ map[httproute.Ref]bool) {
+		s.Pods["default"] = l.pods
+		for of := range services { // any order: into maps
+			s.Services[of], s.Slices[of] = l.world.Services[of], l.slices[of]
+		}
 	}
-	l.feed.mu.Unlock()
 	if !l.follow(l.t.Context(), s) {
 		l.t.Fatal("the whole world is needed")
 	}

@@ -18,29 +18,39 @@ import (
 	"carob/internal/base/testwait"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
+	"carob/internal/gateway/feed"
 )
+
+// note adds an object to changes; nil: it was deleted.
+func note[T any](into *map[name]T, of name, o T) {
+	if *into == nil {
+		*into = map[name]T{}
+	}
+	(*into)[of] = o
+}
+
+// fills has the gateway find the endpoints of the lab's Services, as its feed does with those of the API server.
+func (l *lab) fills() {
+	l.fill = func(s *feed.Snapshot, services map[name]bool, _ map[httproute.Ref]bool) {
+		for of := range services { // any order: into maps
+			s.Services[of], s.Slices[of] = l.world.Services[of], l.slices[of]
+		}
+	}
+}
 
 // change passes only changed Ingresses and Services to the gateway; those without an object were deleted.
 func (l *lab) change(ingresses map[string]*networkingv1.Ingress, services ...string) {
 	l.t.Helper()
-	s := &snapshot{changed: map[name]bool{}, services: map[name]*corev1.Service{},
-		slices: map[name][]*discoveryv1.EndpointSlice{}}
+	s := &feed.Snapshot{Changed: map[name]bool{}, Services: map[name]*corev1.Service{},
+		Slices: map[name][]*discoveryv1.EndpointSlice{}}
 	for of, in := range ingresses {
-		note(&s.changes.Ingresses, name{Namespace: "default", Name: of}, in)
+		note(&s.Changes.Ingresses, name{Namespace: "default", Name: of}, in)
 	}
 	for _, of := range services {
 		key := name{Namespace: "default", Name: of}
-		note(&s.changes.Services, key, l.world.Services[key])
+		note(&s.Changes.Services, key, l.world.Services[key])
 	}
-	l.feed.mu.Lock()
-	l.feed.services.all, l.feed.ofService = l.world.Services, map[name]map[string]*discoveryv1.EndpointSlice{}
-	for of, all := range l.slices {
-		l.feed.ofService[of] = map[string]*discoveryv1.EndpointSlice{}
-		for _, one := range all {
-			l.feed.ofService[of][one.Name] = one
-		}
-	}
-	l.feed.mu.Unlock()
+	l.fills()
 	if !l.follow(l.t.Context(), s) {
 		l.t.Fatal("the whole world is needed")
 	}

@@ -23,6 +23,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/bodies"
+	"carob/internal/gateway/feed"
 	"carob/internal/gateway/forward"
 	"carob/internal/gateway/spans"
 	"carob/internal/gateway/statuses"
@@ -53,8 +54,10 @@ type Config struct {
 
 // Gateway is the data plane. Its methods may be called at any time.
 type Gateway struct {
-	cfg      Config
-	feed     *feed
+	cfg  Config
+	feed *feed.Feed
+	// fill adds endpoints to a snapshot: feed.Fill, or what a test has instead.
+	fill     func(s *feed.Snapshot, services map[name]bool, pools map[httproute.Ref]bool)
 	traffic  *traffic
 	writer   *statuses.Writer
 	mirrors  *mirrors
@@ -98,14 +101,14 @@ func New(cfg Config) *Gateway {
 		cfg.Sockets = &socketstore.Store{}
 	}
 	writer := statuses.New(statuses.Config{Client: cfg.Client, REST: cfg.REST, Events: cfg.Events, Now: cfg.Now})
-	g := &Gateway{cfg: cfg, feed: newFeed(), traffic: newTraffic(), writer: writer, mirrors: newMirrors(),
-		ports: map[netip.AddrPort]*port{}, udp: map[netip.AddrPort]*udpPort{},
+	objects := feed.New(feed.Config{Client: cfg.Client, REST: cfg.REST, Offers: cfg.Picker.IsValid()})
+	g := &Gateway{cfg: cfg, feed: objects, fill: objects.Fill, traffic: newTraffic(), writer: writer,
+		mirrors: newMirrors(), ports: map[netip.AddrPort]*port{}, udp: map[netip.AddrPort]*udpPort{},
 		certs: map[name]*tls.Certificate{}, failed: map[netip.AddrPort]string{}, pools: newPools(),
 		refs: map[name]map[httproute.Ref]bool{}, bodies: bodies.NewBudget(inferenceBodies),
 		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
 		retryAfter: retryAfter, leaving: forward.LeavingTime}
 	f := newFigures(&g.open, &g.sessions)
-	g.feed.offers = cfg.Picker.IsValid()
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f), spans: spans.Tracer(cfg.Traces)}
 	return g
 }
@@ -120,7 +123,10 @@ func (g *Gateway) Follow(ctx context.Context, released func(pod types.UID)) {
 }
 
 // SetGatewayAPI sets whether the API server serves the kinds of the Gateway API.
-func (g *Gateway) SetGatewayAPI(on bool) { g.feed.setGatewayAPI(on) }
+func (g *Gateway) SetGatewayAPI(on bool) { g.feed.SetGatewayAPI(on) }
+
+// SetInference sets which definitions of the inference extension the API server has, by their names.
+func (g *Gateway) SetInference(served map[string]bool) { g.feed.SetInference(served) }
 
 // retryAfter is the wait before a port that could not be opened is tried again.
 const retryAfter = 5 * time.Second
@@ -131,7 +137,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer group.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	group.Go(func() { g.feed.run(ctx, g.cfg) })
+	group.Go(func() { g.feed.Run(ctx) })
 	group.Go(func() { g.writer.Run(ctx) })
 	if g.cfg.Picker.IsValid() {
 		group.Go(func() { g.offer(ctx) })
@@ -158,7 +164,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 			return nil
 		case <-retry.C:
 			if !g.reopen(ctx) {
-				g.feed.again() // the ports are opened with the plan
+				g.feed.Again() // the ports are opened with the plan
 			} else if g.anyFailed() {
 				retry.Reset(g.retryAfter)
 			}
@@ -168,9 +174,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 			g.release()
 			g.mu.Unlock()
 			continue
-		case <-g.feed.wake:
+		case <-g.feed.Wake:
 		}
-		world, changes, ok := g.feed.take()
+		world, changes, ok := g.feed.Take()
 		if !ok {
 			continue // the first lists are not complete
 		}
@@ -178,8 +184,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 		switch {
 		case world != nil:
 			g.apply(ctx, world)
-		case !changes.changes.Empty() && !g.follow(ctx, changes):
-			g.feed.again()
+		case !changes.Changes.Empty() && !g.follow(ctx, changes):
+			g.feed.Again()
 			continue
 		default:
 			g.update(ctx, changes)

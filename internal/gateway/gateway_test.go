@@ -29,6 +29,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
+	"carob/internal/gateway/feed"
 )
 
 // lab is a gateway with the world of a test and no API server.
@@ -76,7 +77,7 @@ func (l *lab) update() {
 	l.t.Helper()
 	world := l.world
 	world.Services = maps.Clone(world.Services) // the plan keeps it
-	w := &snapshot{World: world, services: world.Services, slices: l.slices, certificates: l.certs}
+	w := &feed.Snapshot{World: world, Services: world.Services, Slices: l.slices, Certificates: l.certs}
 	l.apply(l.t.Context(), w)
 	if len(l.failed) > 0 {
 		l.t.Fatal(l.failed)
@@ -601,7 +602,7 @@ func TestTakenPortIsTriedAgain(t *testing.T) {
 	defer taken.Close()
 	l.service("a", "", at(echo(t, "a").URL, "pa"))
 	l.ingress("x.example.com", nil, "/=a")
-	l.apply(t.Context(), &snapshot{World: l.world, services: l.world.Services, slices: l.slices})
+	l.apply(t.Context(), &feed.Snapshot{World: l.world, Services: l.world.Services, Slices: l.slices})
 	plan := l.plan
 	if !l.reopen(t.Context()) || !l.anyFailed() {
 		t.Error("the port is not taken any more")

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,7 @@ import (
 	"carob/internal/gateway/bodies"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/extproc"
+	"carob/internal/gateway/feed"
 	"carob/internal/gateway/proxy"
 	"carob/internal/gateway/server"
 	"carob/internal/inference"
@@ -56,7 +58,7 @@ type served struct {
 }
 
 // serve sets the picker of a pool, and the picker's endpoints. The gateway's lock is held.
-func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snapshot, pools poolMap) {
+func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *feed.Snapshot, pools poolMap) {
 	plan := g.plan.Pools[ref]
 	if plan == nil {
 		return
@@ -66,7 +68,7 @@ func (g *Gateway) serve(ctx context.Context, ref httproute.Ref, p *pool, w *snap
 	switch {
 	case plan.Picker == nil:
 		g.ownPicker(ref, now, before)
-		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), ref.Namespace, w.pods[ref.Namespace]))
+		now.own.SetEndpoints(routingEndpoints(*p.endpoints.Load(), ref.Namespace, w.Pods[ref.Namespace]))
 	case before != nil && before.client != nil && before.plan.Picker.Same(plan.Picker) &&
 		!before.stranded(pools):
 		now.client, now.to = before.client, before.to
@@ -155,9 +157,9 @@ func (p *pool) lost(t *Target) bool {
 }
 
 // reviewPickers gives the pools whose picker's endpoints have changed another client if need be. The lock is held.
-func (g *Gateway) reviewPickers(ctx context.Context, changes *snapshot) {
+func (g *Gateway) reviewPickers(ctx context.Context, changes *feed.Snapshot) {
 	for ref, plan := range g.plan.Pools { // any order: each by itself
-		if plan.Picker != nil && changes.changed[serviceOf(plan.Picker.Service)] {
+		if plan.Picker != nil && changes.Changed[serviceOf(plan.Picker.Service)] {
 			if p, known := g.pools.Get(ref); known {
 				g.serve(ctx, ref, p, changes, g.pools)
 			}
@@ -531,4 +533,18 @@ func (q *inferring) answered(res *http.Response) {
 		q.tokens = tokens{ReadCloser: res.Body, q: q}
 		res.Body = &q.tokens
 	}
+}
+
+// routingEndpoints are the endpoints in the form of carob's picker.
+func routingEndpoints(all []*Target, namespace string, pods []*corev1.Pod) []routing.Endpoint {
+	labels := map[types.UID]map[string]string{}
+	for _, p := range pods {
+		labels[p.UID] = p.Labels
+	}
+	out := make([]routing.Endpoint, 0, len(all))
+	for _, t := range all {
+		out = append(out, routing.Endpoint{Address: t.Address, Pod: t.Pod, Rank: t.Rank, Labels: labels[t.Pod],
+			Name: types.NamespacedName{Namespace: namespace, Name: t.Name}, Ready: true})
+	}
+	return out
 }

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/core/podlife"
+	"carob/internal/inference"
 )
 
 // A ConfigMap that a pool names configures its picker, also later and again; one that cannot be used changes nothing.
@@ -22,14 +21,18 @@ func TestPickerConfig(t *testing.T) {
 	l.server(0, answering)
 	l.pool.Spec.ExtensionRef = &inferenceapi.OldPicker{Group: gatewayplan.PickerGroup, Kind: gatewayplan.PickerKind,
 		Name: "mine"}
-	f := &feed{}
-	f.configMaps.all = map[name]*corev1.ConfigMap{}
+	mine, read := name{Namespace: "default", Name: "mine"}, map[string]gatewayplan.PickerConfig{}
 	configure := func(text string) {
 		t.Helper()
-		f.configMaps.all[name{Namespace: "default", Name: "mine"}] = &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "mine"},
-			Data:       map[string]string{pickerConfigKey: text}}
-		l.world.Inference.Configs = f.pickerConfigs()
+		if _, known := read[text]; !known { // as the feed does
+			var problem string
+			config, err := inference.ReadConfig([]byte(text))
+			if err != nil {
+				problem = err.Error()
+			}
+			read[text] = gatewayplan.PickerConfig{Config: config, Problem: problem}
+		}
+		l.world.Inference.Configs = map[name]gatewayplan.PickerConfig{mine: read[text]}
 		l.serveNow()
 		status, body, _ := l.get("POST", "x", "/v1/completions", strings.NewReader(`{"model":"m"}`))
 		want(t, "a request", status, body, 200, "")
@@ -66,8 +69,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}, {plugi
 	if other := pool(); other.config == nil || other.config == second.config {
 		t.Errorf("another one: %+v", other)
 	}
-	delete(f.configMaps.all, name{Namespace: "default", Name: "mine"})
-	l.world.Inference.Configs = f.pickerConfigs()
+	l.world.Inference.Configs = nil
 	l.serveNow()
 	if gone := pool(); gone.own != first.own || gone.config != nil {
 		t.Errorf("after the ConfigMap is gone: %+v", gone)

@@ -27,6 +27,7 @@ import (
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/extproc"
+	"carob/internal/gateway/feed"
 )
 
 // unready is the listener of a picker that closes its connections until it is ready.
@@ -257,8 +258,8 @@ func TestPickerIsNoEndpointAnyMore(t *testing.T) {
 		}
 		l.service("picker", "kubernetes.io/h2c", now...)
 		key := name{Namespace: "default", Name: "picker"}
-		l.Gateway.update(t.Context(), &snapshot{changed: map[name]bool{key: true}, services: l.world.Services,
-			slices: l.slices, pods: map[string][]*corev1.Pod{"default": l.pods}})
+		l.Gateway.update(t.Context(), &feed.Snapshot{Changed: map[name]bool{key: true}, Services: l.world.Services,
+			Slices: l.slices, Pods: map[string][]*corev1.Pod{"default": l.pods}})
 	}
 	l.external("FailClose", "1h", one.Addr())
 	served("first")

@@ -24,6 +24,7 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/routing"
+	"carob/internal/gateway/feed"
 )
 
 // modelServer is one on an address of its own: all endpoints of a pool have the same port.
@@ -98,8 +99,8 @@ func (l *inferenceLab) server(n int, h http.HandlerFunc) {
 
 func (l *inferenceLab) serveNow() {
 	l.t.Helper()
-	w := &snapshot{World: l.world, services: l.world.Services, slices: l.slices, certificates: l.certs,
-		pods: map[string][]*corev1.Pod{"default": l.pods}}
+	w := &feed.Snapshot{World: l.world, Services: l.world.Services, Slices: l.slices, Certificates: l.certs,
+		Pods: map[string][]*corev1.Pod{"default": l.pods}}
 	l.apply(l.t.Context(), w)
 	if len(l.failed) > 0 {
 		l.t.Fatal(l.failed)

@@ -183,19 +183,3 @@ func TestOfferedPoolIsFound(t *testing.T) {
 		t.Error("found before anything is known")
 	}
 }
-
-// Without a Gateway of carob's, pools are watched only while other gateways may call the picker, and the API server has
-// the kinds.
-func TestOfferedKinds(t *testing.T) {
-	for _, c := range []struct{ offers, api, pools bool }{{true, true, true}, {false, true, true}, {true, false, true},
-		{true, true, false}} {
-		f := newFeed()
-		f.offers, f.gatewayAPI = c.offers, c.api
-		f.inference.served = map[string]bool{definitionOf(poolKinds): c.pools}
-		f.kinds[poolKinds] = []*kind{{}}
-		want := c.offers && c.api && c.pools
-		if n := f.needed(); n[poolKinds] != want || n[routeKinds] != want || n[backingKinds] != want {
-			t.Errorf("%+v: %v", c, n)
-		}
-	}
-}

@@ -28,6 +28,7 @@ import (
 	"carob/internal/base/testwait"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/certs"
+	"carob/internal/gateway/feed"
 	"carob/internal/gateway/forward"
 )
 
@@ -192,7 +193,7 @@ func TestTCPDrains(t *testing.T) {
 	c, r, who := dialNamed(t, at80)
 	changed := tcpRoute("r", toService("b", 1))
 	s := l.snapshot()
-	note(&s.changes.TCPRoutes, nameOf(changed), changed)
+	note(&s.Changes.TCPRoutes, nameOf(changed), changed)
 	if l.followed(s); l.plan != plan {
 		t.Error("there is a new plan")
 	}
@@ -209,7 +210,7 @@ func TestTCPDrains(t *testing.T) {
 	}
 	testwait.For(t, "the pod of a is free", func() bool { return !l.Routed("pa") })
 	s = l.snapshot()
-	note(&s.changes.TCPRoutes, nameOf(changed), nil)
+	note(&s.Changes.TCPRoutes, nameOf(changed), nil)
 	l.followed(s)
 	if _, _, who := dialNamed(t, at80); !strings.Contains(who, "reset") {
 		t.Errorf("without a route: %s", who)
@@ -220,22 +221,14 @@ func TestTCPDrains(t *testing.T) {
 }
 
 // snapshot is one without changes, of the lab's Services.
-func (l *lab) snapshot() *snapshot {
-	l.feed.mu.Lock()
-	defer l.feed.mu.Unlock()
-	l.feed.services.all, l.feed.ofService = l.world.Services, map[name]map[string]*discoveryv1.EndpointSlice{}
-	for of, all := range l.slices {
-		l.feed.ofService[of] = map[string]*discoveryv1.EndpointSlice{}
-		for _, one := range all {
-			l.feed.ofService[of][one.Name] = one
-		}
-	}
-	return &snapshot{changed: map[name]bool{}, services: map[name]*corev1.Service{},
-		slices: map[name][]*discoveryv1.EndpointSlice{}}
+func (l *lab) snapshot() *feed.Snapshot {
+	l.fills()
+	return &feed.Snapshot{Changed: map[name]bool{}, Services: map[name]*corev1.Service{},
+		Slices: map[name][]*discoveryv1.EndpointSlice{}}
 }
 
 // followed has the gateway follow changes.
-func (l *lab) followed(s *snapshot) {
+func (l *lab) followed(s *feed.Snapshot) {
 	l.t.Helper()
 	if !l.follow(l.t.Context(), s) {
 		l.t.Fatal("the whole world is needed")
@@ -307,12 +300,12 @@ func TestTLSRoutes(t *testing.T) {
 	plan := l.plan
 	s := l.snapshot()
 	exact := route("exact", "y.example.com", "b")
-	note(&s.changes.TLSRoutes, nameOf(exact), exact)
+	note(&s.Changes.TLSRoutes, nameOf(exact), exact)
 	l.followed(s)
 	dialed("y.example.com", "b y.example.com")
 	dialed("x.example.com", "a x.example.com")
 	s = l.snapshot()
-	note(&s.changes.TLSRoutes, nameOf(exact), nil)
+	note(&s.Changes.TLSRoutes, nameOf(exact), nil)
 	l.followed(s)
 	dialed("y.example.com", "a y.example.com")
 	if l.plan != plan {

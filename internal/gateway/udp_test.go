@@ -131,8 +131,8 @@ func TestUDP(t *testing.T) {
 			plan := l.plan
 			l.udpService("x", b+"=pb")
 			s := l.snapshot()
-			s.changed[name{Namespace: "default", Name: "x"}] = true
-			s.services, s.slices = l.world.Services, l.slices
+			s.Changed[name{Namespace: "default", Name: "x"}] = true
+			s.Services, s.Slices = l.world.Services, l.slices
 			l.Gateway.update(t.Context(), s)
 			for i := range clients {
 				if who := reply(t, clients[i], "after"); who != "b" || l.plan != plan {
@@ -186,7 +186,7 @@ func TestUDPBackends(t *testing.T) {
 		t.Error(who)
 	}
 	s := l.snapshot()
-	note(&s.changes.UDPRoutes, name{Namespace: "default", Name: "r"}, nil)
+	note(&s.Changes.UDPRoutes, name{Namespace: "default", Name: "r"}, nil)
 	l.followed(s)
 	if _, err := c.Write([]byte("x")); err != nil {
 		t.Fatal(err)

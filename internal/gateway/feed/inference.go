@@ -1,4 +1,4 @@
-package gateway
+package feed
 
 import (
 	"maps"
@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -16,7 +15,6 @@ import (
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
-	"carob/internal/core/routing"
 	"carob/internal/gateway/statuses"
 	"carob/internal/inference"
 )
@@ -65,21 +63,20 @@ func definitionOf(at stage) string {
 	return ""
 }
 
-// SetInference sets which definitions of the inference extension the API server has, by their
-// names.
-func (g *Gateway) SetInference(served map[string]bool) {
-	g.feed.mu.Lock()
-	g.feed.inference.served = served
-	g.feed.mu.Unlock()
-	poke(g.feed.restage)
+// SetInference sets which definitions of the inference extension the API server has, by their names.
+func (f *Feed) SetInference(served map[string]bool) {
+	f.mu.Lock()
+	f.inference.served = served
+	f.mu.Unlock()
+	poke(f.restage)
 }
 
 // declarePools lists the kinds of the inference extension.
-func (f *feed) declarePools(cfg Config) {
-	if cfg.REST == nil {
+func (f *Feed) declarePools() {
+	if f.cfg.REST == nil {
 		return
 	}
-	clients, err := statuses.PoolClients(cfg.REST)
+	clients, err := statuses.PoolClients(f.cfg.REST)
 	if err != nil {
 		klog.Background().Error(err, "InferencePools are not served")
 		return
@@ -113,11 +110,11 @@ func (f *feed) declarePools(cfg Config) {
 	watch(f, &in.routerRewrites, routerRewriteKinds, "inferencemodelrewrites-llm-d", &inferenceapi.Rewrite{},
 		remote(inferenceapi.RouterGroup, "inferencemodelrewrites"))
 	watch(f, &in.pods, podKinds, "pods", &corev1.Pod{},
-		local(cfg.Client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything()))
+		local(f.cfg.Client.CoreV1().Pods(metav1.NamespaceAll), &corev1.Pod{}, fields.Everything()))
 }
 
 // neededPools returns which stages of the inference extension are needed. The lock is held.
-func (f *feed) neededPools(out *[stages]bool) {
+func (f *Feed) neededPools(out *[stages]bool) {
 	for at := poolKinds; at < podKinds; at++ {
 		out[at] = out[routeKinds] && f.inference.served[definitionOf(at)] && len(f.kinds[at]) > 0
 	}
@@ -126,7 +123,7 @@ func (f *feed) neededPools(out *[stages]bool) {
 }
 
 // await begins the wait for the first lists of a stage, which ends on its own. The lock is held.
-func (f *feed) await(at stage) {
+func (f *Feed) await(at stage) {
 	if at < poolKinds {
 		return
 	}
@@ -139,7 +136,7 @@ func (f *feed) await(at stage) {
 }
 
 // awaiting reports whether the first lists of pools are still expected. The lock is held.
-func (f *feed) awaiting() bool {
+func (f *Feed) awaiting() bool {
 	if time.Now().After(f.inference.patience) {
 		return false
 	}
@@ -152,7 +149,7 @@ func (f *feed) awaiting() bool {
 }
 
 // pools are the objects of the inference extension; nil if the API server has no pools.
-func (f *feed) pools() *gatewayplan.Inference {
+func (f *Feed) pools() *gatewayplan.Inference {
 	in := &f.inference
 	if f.running[poolKinds] == nil && f.running[oldPoolKinds] == nil {
 		return nil
@@ -173,7 +170,7 @@ type readConfig struct {
 }
 
 // pickerConfigs parses the configurations of pickers that have changed.
-func (f *feed) pickerConfigs() map[name]gatewayplan.PickerConfig {
+func (f *Feed) pickerConfigs() map[name]gatewayplan.PickerConfig {
 	out, read := map[name]gatewayplan.PickerConfig{}, map[name]readConfig{}
 	for key, m := range f.configMaps.all { // any order: into a map
 		text, ok := m.Data[pickerConfigKey]
@@ -195,7 +192,7 @@ func (f *feed) pickerConfigs() map[name]gatewayplan.PickerConfig {
 }
 
 // podChanged finds the pools whose endpoints are affected by a change of a pod. The lock is held.
-func (f *feed) podChanged(before, after *corev1.Pod) {
+func (f *Feed) podChanged(before, after *corev1.Pod) {
 	in := &f.inference
 	if before != nil && after != nil {
 		was, wasOK := gatewayplan.PoolAddress(before)
@@ -238,11 +235,11 @@ func (f *feed) podChanged(before, after *corev1.Pod) {
 }
 
 // takePods adds the pods of the namespaces with pools to a snapshot. The lock is held.
-func (f *feed) takePods(s *snapshot) {
-	s.touched, f.touched = f.touched, map[httproute.Ref]bool{}
-	s.pods = map[string][]*corev1.Pod{}
+func (f *Feed) takePods(s *Snapshot) {
+	s.Touched, f.touched = f.touched, map[httproute.Ref]bool{}
+	s.Pods = map[string][]*corev1.Pod{}
 	if !f.plan {
-		for ref := range s.touched {
+		for ref := range s.Touched {
 			f.addPods(s, ref.Namespace)
 		}
 		return
@@ -256,14 +253,14 @@ func (f *feed) takePods(s *snapshot) {
 }
 
 // addPods adds the pods of a namespace to a snapshot. The lock is held.
-func (f *feed) addPods(s *snapshot, namespace string) {
-	if _, done := s.pods[namespace]; !done {
-		s.pods[namespace] = slices.Collect(maps.Values(f.inference.ofSpace[namespace]))
+func (f *Feed) addPods(s *Snapshot, namespace string) {
+	if _, done := s.Pods[namespace]; !done {
+		s.Pods[namespace] = slices.Collect(maps.Values(f.inference.ofSpace[namespace]))
 	}
 }
 
 // takeInference adds the objects of the inference extension to the changes if one has changed. The lock is held.
-func (f *feed) takeInference() {
+func (f *Feed) takeInference() {
 	if !f.inference.changed {
 		return
 	}
@@ -271,29 +268,4 @@ func (f *feed) takeInference() {
 	if f.changes.Inference = f.pools(); f.changes.Inference == nil {
 		f.plan = true // the kinds are not watched any more
 	}
-}
-
-// endpointsOf are those of a backend.
-func (g *Gateway) endpointsOf(s *snapshot, plan *gatewayplan.Live, ref httproute.Ref) []gatewayplan.Endpoint {
-	if ref.Pool == "" {
-		return s.endpoints(ref)
-	}
-	if pool := plan.Pools[ref]; pool != nil {
-		return gatewayplan.PoolEndpoints(pool, s.pods[ref.Namespace])
-	}
-	return nil
-}
-
-// routingEndpoints are the endpoints in the form of carob's picker.
-func routingEndpoints(all []*Target, namespace string, pods []*corev1.Pod) []routing.Endpoint {
-	labels := map[types.UID]map[string]string{}
-	for _, p := range pods {
-		labels[p.UID] = p.Labels
-	}
-	out := make([]routing.Endpoint, 0, len(all))
-	for _, t := range all {
-		out = append(out, routing.Endpoint{Address: t.Address, Pod: t.Pod, Rank: t.Rank, Labels: labels[t.Pod],
-			Name: types.NamespacedName{Namespace: namespace, Name: t.Name}, Ready: true})
-	}
-	return out
 }

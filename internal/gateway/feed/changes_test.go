@@ -1,4 +1,4 @@
-package gateway
+package feed
 
 import (
 	"testing"
@@ -34,8 +34,8 @@ func TestConfigMapChanges(t *testing.T) {
 		"of the cluster":         {after: made("kube-root-ca.crt", "1", caKey)},
 		"neither":                {before: other, after: other},
 	} {
-		f := newFeed()
-		f.declare(Config{Client: fake.NewClientset()}, nil)
+		f := New(Config{Client: fake.NewClientset()})
+		f.declare(nil)
 		if c.before != nil {
 			f.configMaps.put(c.before)
 		}

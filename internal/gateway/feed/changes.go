@@ -1,4 +1,4 @@
-package gateway
+package feed
 
 import (
 	"maps"
@@ -44,7 +44,7 @@ func eitherName[T interface {
 
 // classChanged records a class that is carob's, or was, with the Ingresses that name it, and counts again which
 // Ingresses are carob's. The lock is held.
-func (f *feed) classChanged(before, after *networkingv1.IngressClass) {
+func (f *Feed) classChanged(before, after *networkingv1.IngressClass) {
 	ours := func(c *networkingv1.IngressClass) bool {
 		return c != nil && c.Spec.Controller == gatewayplan.IngressController
 	}
@@ -68,20 +68,20 @@ func (f *feed) classChanged(before, after *networkingv1.IngressClass) {
 
 // servingChanged may change the watched kinds, when carob begins to serve Ingresses, and when it serves none any more.
 // The lock is held.
-func (f *feed) servingChanged(was int) {
+func (f *Feed) servingChanged(was int) {
 	if (was == 0) != (f.serving == 0) {
 		poke(f.restage)
 	}
 }
 
 // gatewayClassChanged records a changed GatewayClass. The lock is held.
-func (f *feed) gatewayClassChanged(before, after *gatewayv1.GatewayClass) {
+func (f *Feed) gatewayClassChanged(before, after *gatewayv1.GatewayClass) {
 	note(&f.changes.GatewayClasses, eitherName(before, after), after)
 	poke(f.restage)
 }
 
 // ingressChanged records a changed Ingress. The lock is held.
-func (f *feed) ingressChanged(before, after *networkingv1.Ingress) {
+func (f *Feed) ingressChanged(before, after *networkingv1.Ingress) {
 	classes, was := values(f.classes.all), f.serving
 	if before != nil && gatewayplan.Serves(before, classes) {
 		f.serving--
@@ -94,14 +94,14 @@ func (f *feed) ingressChanged(before, after *networkingv1.Ingress) {
 }
 
 // serviceChanged records a Service if a plan may depend on it. The lock is held.
-func (f *feed) serviceChanged(before, after *corev1.Service) {
+func (f *Feed) serviceChanged(before, after *corev1.Service) {
 	if before == nil || after == nil || !gatewayplan.SameService(before, after) {
 		note(&f.changes.Services, eitherName(before, after), after)
 	}
 }
 
 // namespaceChanged records a namespace whose labels changed. The lock is held.
-func (f *feed) namespaceChanged(before, after *corev1.Namespace) {
+func (f *Feed) namespaceChanged(before, after *corev1.Namespace) {
 	switch {
 	case after == nil:
 		note(&f.changes.Namespaces, before.Name, nil)
@@ -116,7 +116,7 @@ func (f *feed) namespaceChanged(before, after *corev1.Namespace) {
 
 // gatewayChanged records a changed Gateway, and reads the Secret with its certificate for backends again: until now its
 // key may not have been needed. The lock is held.
-func (f *feed) gatewayChanged(before, after *gatewayv1.Gateway) {
+func (f *Feed) gatewayChanged(before, after *gatewayv1.Gateway) {
 	note(&f.changes.Gateways, eitherName(before, after), after)
 	if before != nil && after != nil && gatewayplan.SameGateway(before, after) {
 		return
@@ -148,7 +148,7 @@ func hasPickerConfig(m *corev1.ConfigMap) bool {
 const caKey = "ca.crt"
 
 // configMapChanged notes CAs and configurations of pickers. The lock is held.
-func (f *feed) configMapChanged(before, after *corev1.ConfigMap) {
+func (f *Feed) configMapChanged(before, after *corev1.ConfigMap) {
 	if before != nil && hasPickerConfig(before) || after != nil && hasPickerConfig(after) {
 		f.inference.changed = true
 	}
@@ -159,15 +159,15 @@ func (f *feed) configMapChanged(before, after *corev1.ConfigMap) {
 	note(&f.changes.CAs, eitherName(before, after), now)
 }
 
-// endpointsOf adds the endpoints of Services and the pods of pools to a snapshot.
-func (f *feed) endpointsOf(s *snapshot, all map[name]bool, pools map[httproute.Ref]bool) {
+// Fill adds the endpoints of Services and the pods of pools to a snapshot.
+func (f *Feed) Fill(s *Snapshot, all map[name]bool, pools map[httproute.Ref]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for ref := range pools { // any order: into a map
 		f.addPods(s, ref.Namespace)
 	}
 	for of := range all { // any order: into maps
-		s.services[of] = f.services.all[of]
-		s.slices[of] = sorted(f.ofService[of])
+		s.Services[of] = f.services.all[of]
+		s.Slices[of] = sorted(f.ofService[of])
 	}
 }

@@ -1,4 +1,7 @@
-package gateway
+// Package feed watches the objects that a gateway serves, and only those kinds that it needs: the rest of the kinds are
+// watched while a Gateway, an Ingress, or an InferencePool of carob's needs them. Its owner waits for Wake and takes
+// what has changed: all objects, or the changed ones and the endpoints of their backends.
+package feed
 
 import (
 	"context"
@@ -16,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -27,6 +31,13 @@ import (
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/statuses"
 )
+
+// Config is the configuration of a Feed.
+type Config struct {
+	Client kubernetes.Interface
+	REST   *rest.Config // for the kinds of the Gateway API; nil: they are not watched
+	Offers bool         // carob's picker is offered to other gateways
+}
 
 type name = types.NamespacedName
 
@@ -50,14 +61,14 @@ const (
 	stages
 )
 
-// feed has the objects as the watches delivered them. Objects are those of the API server: for reading only.
-type feed struct {
-	wake    chan struct{} // capacity 1: there are changes to take
+// Feed has the objects as the watches delivered them. Objects are those of the API server: for reading only.
+type Feed struct {
+	cfg     Config
+	Wake    chan struct{} // capacity 1: there are changes to take
 	restage chan struct{} // capacity 1: the set of watched kinds may have changed
 
 	mu         sync.Mutex
 	gatewayAPI bool
-	offers     bool // carob's picker is offered to other gateways
 	inference  inferenceFeed
 	kinds      [stages][]*kind
 	running    [stages]context.CancelFunc
@@ -123,7 +134,7 @@ func (k *kind) awaited() int {
 
 // store has the objects of one kind; it implements cache.ReflectorStore.
 type store[T metav1.Object] struct {
-	f       *feed
+	f       *Feed
 	kind    *kind
 	all     map[name]T
 	changed func(before, after T) // with f.mu held; either may be nil
@@ -208,21 +219,23 @@ func (s *store[T]) Replace(list []any, _ string) error {
 // Resync implements cache.ReflectorStore; there is nothing to repeat.
 func (s *store[T]) Resync() error { return nil }
 
-func newFeed() *feed {
-	return &feed{wake: make(chan struct{}, 1), restage: make(chan struct{}, 1),
+// New returns a Feed that has nothing before Run.
+func New(cfg Config) *Feed {
+	return &Feed{cfg: cfg, Wake: make(chan struct{}, 1), restage: make(chan struct{}, 1),
 		ofService: map[name]map[string]*discoveryv1.EndpointSlice{}, readCerts: map[name]readSecret{},
 		changed: map[name]bool{}, touched: map[httproute.Ref]bool{}}
 }
 
 // notify wakes the loop if there are changes to take. The lock is held.
-func (f *feed) notify() {
+func (f *Feed) notify() {
 	if f.missing == 0 && (f.plan || f.inference.changed || !f.changes.Empty() || len(f.changedSecrets) > 0 ||
 		len(f.changed) > 0 || len(f.touched) > 0) {
-		poke(f.wake)
+		poke(f.Wake)
 	}
 }
 
-func (f *feed) setGatewayAPI(on bool) {
+// SetGatewayAPI sets whether the API server serves the kinds of the Gateway API.
+func (f *Feed) SetGatewayAPI(on bool) {
 	f.mu.Lock()
 	f.gatewayAPI = on
 	f.mu.Unlock()
@@ -233,7 +246,7 @@ func (f *feed) setGatewayAPI(on bool) {
 func watch[T interface {
 	metav1.Object
 	runtime.Object
-}](f *feed, s *store[T], at stage, what string, example T, lw func() cache.ListerWatcher) {
+}](f *Feed, s *store[T], at stage, what string, example T, lw func() cache.ListerWatcher) {
 	s.f, s.all = f, map[name]T{}
 	if s.changed == nil {
 		s.changed = func(_, _ T) { f.plan = true }
@@ -255,9 +268,9 @@ func local[L runtime.Object](c zerocopy.Client[L], example runtime.Object,
 }
 
 // declare lists the kinds.
-func (f *feed) declare(cfg Config, gateway rest.Interface) {
+func (f *Feed) declare(gateway rest.Interface) {
 	all, everything := metav1.NamespaceAll, fields.Everything()
-	c := cfg.Client
+	c := f.cfg.Client
 	f.classes.changed = f.classChanged
 	f.ingresses.changed = f.ingressChanged
 	watch(f, &f.classes, ingressKinds, "ingressclasses", &networkingv1.IngressClass{},
@@ -304,11 +317,11 @@ func (f *feed) declare(cfg Config, gateway rest.Interface) {
 	watch(f, &f.udpRoutes, routeKinds, "udproutes", &gatewayv1.UDPRoute{}, remote("udproutes"))
 	watch(f, &f.grants, routeKinds, "referencegrants", &gatewayv1.ReferenceGrant{}, remote("referencegrants"))
 	watch(f, &f.policies, routeKinds, "backendtlspolicies", &gatewayv1.BackendTLSPolicy{}, remote("backendtlspolicies"))
-	f.declarePools(cfg)
+	f.declarePools()
 }
 
 // sliceChanged keeps the slices of each Service. The lock is held.
-func (f *feed) sliceChanged(before, after *discoveryv1.EndpointSlice) {
+func (f *Feed) sliceChanged(before, after *discoveryv1.EndpointSlice) {
 	for i, s := range []*discoveryv1.EndpointSlice{before, after} {
 		if s == nil {
 			continue
@@ -331,19 +344,19 @@ func (f *feed) sliceChanged(before, after *discoveryv1.EndpointSlice) {
 	}
 }
 
-// run watches the needed kinds until ctx ends.
-func (f *feed) run(ctx context.Context, cfg Config) {
+// Run watches the needed kinds until ctx ends.
+func (f *Feed) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	var gateway rest.Interface
-	if cfg.REST != nil {
+	if f.cfg.REST != nil {
 		var err error
-		if gateway, err = statuses.GatewayClient(cfg.REST); err != nil {
+		if gateway, err = statuses.GatewayClient(f.cfg.REST); err != nil {
 			klog.FromContext(ctx).Error(err, "The Gateway API is not served")
 		}
 	}
 	f.mu.Lock()
-	f.declare(cfg, gateway)
+	f.declare(gateway)
 	f.mu.Unlock()
 	for {
 		f.follow(ctx, &group)
@@ -356,7 +369,7 @@ func (f *feed) run(ctx context.Context, cfg Config) {
 }
 
 // follow starts and ends the watches of stages.
-func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
+func (f *Feed) follow(ctx context.Context, group *sync.WaitGroup) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for at, wanted := range f.needed() {
@@ -390,7 +403,7 @@ func (f *feed) follow(ctx context.Context, group *sync.WaitGroup) {
 }
 
 // needed returns which stages are needed.
-func (f *feed) needed() [stages]bool {
+func (f *Feed) needed() [stages]bool {
 	out := [stages]bool{ingressKinds: true, gatewayKinds: f.gatewayAPI && len(f.kinds[gatewayKinds]) > 0}
 	out[backingKinds] = f.serving > 0
 	ours := map[string]bool{}
@@ -400,7 +413,7 @@ func (f *feed) needed() [stages]bool {
 	for _, g := range f.gateways.all {
 		out[routeKinds] = out[routeKinds] || ours[string(g.Spec.GatewayClassName)]
 	}
-	if f.offers && f.gatewayAPI { // other gateways call the picker
+	if f.cfg.Offers && f.gatewayAPI { // other gateways call the picker
 		out[routeKinds] = out[routeKinds] || f.inference.served[definitionOf(poolKinds)] ||
 			f.inference.served[definitionOf(oldPoolKinds)]
 	}
@@ -417,38 +430,38 @@ func values[T any](m map[name]T) []T {
 	return out
 }
 
-// snapshot is what take returns: all objects, or only the changed ones.
-type snapshot struct {
-	changes      gatewayplan.Changes
-	World        gatewayplan.World
-	certificates map[name]*tls.Certificate
-	changed      map[name]bool
-	services     map[name]*corev1.Service
-	slices       map[name][]*discoveryv1.EndpointSlice
-	touched      map[httproute.Ref]bool
-	pods         map[string][]*corev1.Pod // by namespace
+// Snapshot is what Take returns: all objects, or only the changed ones.
+type Snapshot struct {
+	World        gatewayplan.World                     // all objects, or nothing
+	Changes      gatewayplan.Changes                   // otherwise the changed ones
+	Certificates map[name]*tls.Certificate             // of World or Changes; nil for a Secret that has none any more
+	Changed      map[name]bool                         // Services whose endpoints have changed
+	Touched      map[httproute.Ref]bool                // pools whose endpoints have changed
+	Services     map[name]*corev1.Service              // with Slices, what Endpoints needs
+	Slices       map[name][]*discoveryv1.EndpointSlice // by Service
+	Pods         map[string][]*corev1.Pod              // that can be endpoints of pools, by namespace
 }
 
-// endpoints are the endpoints of a backend.
-func (s *snapshot) endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
+// Endpoints are the endpoints of a backend.
+func (s *Snapshot) Endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
 	of := name{Namespace: ref.Namespace, Name: ref.Name}
-	if s.services[of] == nil {
+	if s.Services[of] == nil {
 		return nil
 	}
-	return gatewayplan.Endpoints(s.services[of], ref, s.slices[of])
+	return gatewayplan.Endpoints(s.Services[of], ref, s.Slices[of])
 }
 
-// again makes the next take return all objects.
-func (f *feed) again() {
+// Again makes the next Take return all objects.
+func (f *Feed) Again() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.plan = true
-	poke(f.wake)
+	poke(f.Wake)
 }
 
-// take returns what has changed: all objects if the whole plan must be computed again, else changed objects and
+// Take returns what has changed: all objects if the whole plan must be computed again, else changed objects and
 // endpoints; false before all lists are complete.
-func (f *feed) take() (world, changes *snapshot, ok bool) {
+func (f *Feed) Take() (world, changes *Snapshot, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.missing > 0 || f.awaiting() {
@@ -460,29 +473,29 @@ func (f *feed) take() (world, changes *snapshot, ok bool) {
 		}
 	}
 	f.takeInference()
-	s := &snapshot{changed: f.changed, services: map[name]*corev1.Service{},
-		slices: map[name][]*discoveryv1.EndpointSlice{}}
+	s := &Snapshot{Changed: f.changed, Services: map[name]*corev1.Service{},
+		Slices: map[name][]*discoveryv1.EndpointSlice{}}
 	f.changed = map[name]bool{}
-	s.changes, f.changes = f.changes, gatewayplan.Changes{}
+	s.Changes, f.changes = f.changes, gatewayplan.Changes{}
 	secrets := f.changedSecrets
 	f.changedSecrets = nil
 	f.takePods(s)
 	if !f.plan {
 		f.readChanged(s, secrets)
-		for of := range s.changed {
-			s.services[of] = f.services.all[of]
-			s.slices[of] = sorted(f.ofService[of])
+		for of := range s.Changed {
+			s.Services[of] = f.services.all[of]
+			s.Slices[of] = sorted(f.ofService[of])
 		}
 		return nil, s, true
 	}
-	s.changes = gatewayplan.Changes{}
+	s.Changes = gatewayplan.Changes{}
 	f.plan = false
 	for of, service := range f.services.all {
-		s.services[of] = service
-		s.slices[of] = sorted(f.ofService[of])
+		s.Services[of] = service
+		s.Slices[of] = sorted(f.ofService[of])
 	}
 	s.World = gatewayplan.World{
-		Classes: values(f.classes.all), Ingresses: values(f.ingresses.all), Services: s.services,
+		Classes: values(f.classes.all), Ingresses: values(f.ingresses.all), Services: s.Services,
 		GatewayClasses: values(f.gatewayClasses.all), Gateways: values(f.gateways.all),
 		ListenerSets: values(f.listenerSets.all), HTTPRoutes: values(f.httpRoutes.all),
 		GRPCRoutes: values(f.grpcRoutes.all), TLSRoutes: values(f.tlsRoutes.all),
@@ -501,7 +514,7 @@ func (f *feed) take() (world, changes *snapshot, ok bool) {
 }
 
 // identities are the Secrets to which Gateways refer as their certificates for backends. The lock is held.
-func (f *feed) identities() map[name]bool {
+func (f *Feed) identities() map[name]bool {
 	out := map[name]bool{}
 	for _, g := range f.gateways.all {
 		if of, ok := gatewayplan.Identity(g); ok {
@@ -512,13 +525,13 @@ func (f *feed) identities() map[name]bool {
 }
 
 // readSecrets reads all Secrets. Keys stay in memory only.
-func (f *feed) readSecrets(s *snapshot) {
-	s.certificates = map[name]*tls.Certificate{}
+func (f *Feed) readSecrets(s *Snapshot) {
+	s.Certificates = map[name]*tls.Certificate{}
 	identities := f.identities()
 	for key, secret := range f.secrets.all {
 		var cert *tls.Certificate
 		if s.World.Secrets[key], cert = f.readSecret(key, secret, identities[key]); cert != nil {
-			s.certificates[key] = cert
+			s.Certificates[key] = cert
 		}
 	}
 	for key := range f.readCerts {
@@ -529,25 +542,25 @@ func (f *feed) readSecrets(s *snapshot) {
 }
 
 // readChanged reads Secrets that have changed. The snapshot gets the new certificates; nil for a Secret without one.
-func (f *feed) readChanged(s *snapshot, secrets map[name]*corev1.Secret) {
+func (f *Feed) readChanged(s *Snapshot, secrets map[name]*corev1.Secret) {
 	if len(secrets) == 0 {
 		return
 	}
-	s.certificates, s.changes.Secrets = map[name]*tls.Certificate{}, map[name]*gatewayplan.Material{}
+	s.Certificates, s.Changes.Secrets = map[name]*tls.Certificate{}, map[name]*gatewayplan.Material{}
 	identities := f.identities()
 	for key, secret := range secrets {
 		if secret == nil {
 			delete(f.readCerts, key)
-			s.certificates[key], s.changes.Secrets[key] = nil, nil
+			s.Certificates[key], s.Changes.Secrets[key] = nil, nil
 			continue
 		}
 		material, cert := f.readSecret(key, secret, identities[key])
-		s.certificates[key], s.changes.Secrets[key] = cert, &material
+		s.Certificates[key], s.Changes.Secrets[key] = cert, &material
 	}
 }
 
 // readSecret parses a Secret, unless this version was parsed before.
-func (f *feed) readSecret(key name, secret *corev1.Secret, identity bool) (gatewayplan.Material, *tls.Certificate) {
+func (f *Feed) readSecret(key name, secret *corev1.Secret, identity bool) (gatewayplan.Material, *tls.Certificate) {
 	known, was := f.readCerts[key]
 	if !was || known.version != secret.ResourceVersion {
 		known = readSecret{version: secret.ResourceVersion}
@@ -573,4 +586,11 @@ func sorted(m map[string]*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlic
 	}
 	slices.SortFunc(out, func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
