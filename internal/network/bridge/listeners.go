@@ -20,11 +20,17 @@ import (
 // checkListeners rejects a host port on which a process of the host listens, because its packets,
 // even those for the API server, would go to the pod.
 func checkListeners(ctx context.Context, pod network.Pod) error {
+	list := listening{ports: map[uint8]int{}, all: map[uint8]map[uint16][]listener{}}
+	for _, p := range pod.Ports {
+		if p.HostPort != 0 {
+			list.ports[protocols[strings.ToLower(p.Protocol)]]++
+		}
+	}
 	for _, p := range pod.Ports {
 		if p.HostPort == 0 {
 			continue
 		}
-		taken, err := listeners(protocols[strings.ToLower(p.Protocol)], p.HostPort)
+		taken, err := list.on(protocols[strings.ToLower(p.Protocol)], p.HostPort)
 		if err != nil {
 			// The kernel has no inet_diag; the rules still protect carob's own ports.
 			klog.FromContext(ctx).V(2).Info("Cannot check whether a process listens on a host port", "port", p.HostPort,
@@ -44,6 +50,28 @@ func checkListeners(ctx context.Context, pod network.Pod) error {
 		}
 	}
 	return nil
+}
+
+// listening finds the listeners of a pod's host ports. The kernel walks all of its sockets for each list, so those of a
+// protocol are listed once, and all if the pod wants more than one port.
+type listening struct {
+	ports map[uint8]int // how many of each protocol are wanted
+	all   map[uint8]map[uint16][]listener
+}
+
+func (l listening) on(proto uint8, port uint16) ([]listener, error) {
+	if l.all[proto] == nil {
+		only := port
+		if l.ports[proto] > 1 {
+			only = 0
+		}
+		list, err := listeners(proto, only)
+		if err != nil {
+			return nil, err
+		}
+		l.all[proto] = list
+	}
+	return l.all[proto][port], nil
 }
 
 // listener is the address on which a process listens.
@@ -79,18 +107,19 @@ type diagRequest [diagRequestLen]byte
 func (d *diagRequest) Len() int          { return len(d) }
 func (d *diagRequest) Serialize() []byte { return d[:] }
 
-// listeners returns the addresses on which processes of this network namespace listen on a port.
-func listeners(proto uint8, port uint16) ([]listener, error) {
+// listeners returns the addresses on which processes of this network namespace listen, by port. only is the port that
+// is listed; 0: all.
+func listeners(proto uint8, only uint16) (map[uint16][]listener, error) {
 	state := uint32(1) << tcpListen
 	if proto == unix.IPPROTO_UDP {
 		state = 1 << udpUnconnected
 	}
-	var list []listener
+	list := map[uint16][]listener{}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		var request diagRequest
 		request[0], request[1] = family, proto
 		binary.NativeEndian.PutUint32(request[4:], state)
-		binary.BigEndian.PutUint16(request[8:], port)
+		binary.BigEndian.PutUint16(request[8:], only)
 		req := nl.NewNetlinkRequest(sockDiagByFamily, unix.NLM_F_DUMP)
 		req.AddData(&request)
 		sockets, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
@@ -98,8 +127,8 @@ func listeners(proto uint8, port uint16) ([]listener, error) {
 			return nil, fmt.Errorf("list sockets: %w", err)
 		}
 		for _, s := range sockets {
-			if l, at := parseListener(s); l.addr.IsValid() && at == port {
-				list = append(list, l)
+			if l, at := parseListener(s); l.addr.IsValid() && (only == 0 || at == only) {
+				list[at] = append(list[at], l)
 			}
 		}
 	}

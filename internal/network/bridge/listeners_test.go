@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"carob/internal/base/errkind"
 	"carob/internal/base/netns"
 	"carob/internal/network"
@@ -37,6 +39,28 @@ func TestListenerMatches(t *testing.T) {
 	for hostIP, want := range map[string]bool{"0.0.0.0": false, "192.0.2.1": false, "::": true, "2001:db8::1": true} {
 		if got := only.takes(netip.MustParseAddr(hostIP)); got != want {
 			t.Errorf("a listener of IPv6 only, hostIP %s: %v", hostIP, got)
+		}
+	}
+}
+
+// All listeners of a protocol are listed once for all host ports of a pod, and only those of the port if it is one.
+func TestListenersOnce(t *testing.T) {
+	port := func() uint16 {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return uint16(l.Addr().(*net.TCPAddr).Port)
+	}
+	a, b := port(), port()
+	for _, wanted := range []int{1, 2} {
+		list := listening{ports: map[uint8]int{unix.IPPROTO_TCP: wanted}, all: map[uint8]map[uint16][]listener{}}
+		if got, err := list.on(unix.IPPROTO_TCP, a); err != nil || len(got) != 1 {
+			t.Errorf("%d ports: %v, %v, want one listener", wanted, got, err)
+		}
+		if got := len(list.all[unix.IPPROTO_TCP][b]); got != wanted-1 {
+			t.Errorf("%d ports: %d listeners of the other port were listed", wanted, got)
 		}
 	}
 }

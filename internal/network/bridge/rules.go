@@ -350,15 +350,24 @@ func (f *family) elements(pub publication) (ports *nftables.Set, port_, hairpin 
 
 func (f *family) add(conn *nftables.Conn, published []publication) error {
 	all := map[*nftables.Set][]nftables.SetElement{}
+	f.collect(all, published)
+	return addElements(conn, all)
+}
+
+// collect adds the elements of the family's publications, each once: of what a transaction deletes twice, the second
+// is missing. The publications of one address follow each other.
+func (f *family) collect(all map[*nftables.Set][]nftables.SetElement, published []publication) {
+	var last netip.Addr
 	for _, pub := range published {
 		if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
 			continue
 		}
 		set, element, pair := f.elements(pub)
 		all[set] = append(all[set], element)
-		all[f.hairpin] = append(all[f.hairpin], pair)
+		if pub.pod != last {
+			all[f.hairpin], last = append(all[f.hairpin], pair), pub.pod
+		}
 	}
-	return addElements(conn, all)
 }
 
 // mostElements is how many elements one message has: its length is limited, and each message takes room for its reply.
@@ -389,50 +398,46 @@ func (r *rules) publish(published []publication, p pin) error {
 	})
 }
 
-// elementOf is an element and the set that has it.
-type elementOf struct {
-	set      *nftables.Set
-	elements []nftables.SetElement
-}
-
 // unpublish closes host ports and stops the pod from sending; missing elements are not an error.
 func (r *rules) unpublish(published []publication, p pin) error {
-	var list []elementOf
+	all := map[*nftables.Set][]nftables.SetElement{}
 	t := r.pinTable()
 	for _, ip := range p.ips {
-		list = append(list, elementOf{t.set(ip), p.element(ip)})
+		all[t.set(ip)] = append(all[t.set(ip)], p.element(ip)...)
 	}
 	if len(published) > 0 {
 		for _, f := range r.families() {
-			for _, pub := range published {
-				if (pub.pod.Is4()) != (f.nf == nftables.TableFamilyIPv4) {
-					continue
-				}
-				set, element, pair := f.elements(pub)
-				list = append(list, elementOf{set, []nftables.SetElement{element}},
-					elementOf{f.hairpin, []nftables.SetElement{pair}})
-			}
+			f.collect(all, published)
 		}
 	}
-	if r.deleteElements(list...) == nil {
+	// One missing element fails the whole transaction. To add what exists changes nothing, so after this all exist.
+	if r.deleteElements(all, nil) == nil || r.deleteElements(all, all) == nil {
 		return nil
 	}
-	// One missing element fails the whole transaction, so each is deleted separately.
+	// Whole sets are missing, or the elements are another pod's.
 	var errs []error
-	for _, e := range list {
-		if err := r.deleteElements(e); err != nil && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, err)
+	for set, list := range all {
+		for i := range list {
+			err := r.deleteElements(map[*nftables.Set][]nftables.SetElement{set: list[i : i+1]}, nil)
+			if err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, err)
+			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// deleteElements is one transaction.
-func (r *rules) deleteElements(list ...elementOf) error {
+// deleteElements is one transaction, which adds elements first.
+func (r *rules) deleteElements(all, first map[*nftables.Set][]nftables.SetElement) error {
 	return r.elements.run("remove a pod from the tables", func(conn *nftables.Conn) error {
-		for _, e := range list {
-			if err := conn.SetDeleteElements(e.set, e.elements); err != nil {
-				return err
+		if err := addElements(conn, first); err != nil {
+			return err
+		}
+		for set, list := range all {
+			for part := range slices.Chunk(list, mostElements) {
+				if err := conn.SetDeleteElements(set, part); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

@@ -49,7 +49,7 @@ func TestOneSocketForAllPods(t *testing.T) {
 	if err := n.rules.unpublish(nil, gone); err != nil { // nothing of it exists
 		t.Error(err)
 	}
-	if n.rules.elements.conn != nil {
+	if n.rules.elements.conn == first {
 		t.Error("the socket stays open after a failure")
 	}
 	cycle("d")
@@ -60,6 +60,44 @@ func TestOneSocketForAllPods(t *testing.T) {
 	}
 	if n.flows.sock != sock {
 		t.Error("another socket of connection tracking was opened")
+	}
+}
+
+// All host ports of a pod are removed in one transaction, and in one more if they do not exist any more: one that fails
+// for each port would take seconds, and leave no socket open.
+func TestOneTransactionForAllPorts(t *testing.T) {
+	n := open(t, testConfig(t))
+	pod := network.Pod{SandboxID: "a", Name: "a", UID: "a"}
+	for i := range 300 {
+		pod.Ports = append(pod.Ports, network.PortMapping{Protocol: "tcp", HostPort: uint16(20000 + i), ContainerPort: 80,
+			HostIP: netip.MustParseAddr("198.18.255.1")})
+	}
+	if _, err := n.Attach(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	published, gone := n.attached["a"].published(), n.attached["a"].pin()
+	n.mu.Unlock()
+	first := n.rules.elements.conn
+	if err := n.Detach(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if first == nil || n.rules.elements.conn != first {
+		t.Error("the transaction that removes the ports failed")
+	}
+	if err := n.rules.unpublish(published, gone); err != nil { // as after a failure in the middle of Detach
+		t.Fatal(err)
+	}
+	if n.rules.elements.conn == nil {
+		t.Error("the ports that do not exist are removed one by one")
+	}
+	// Nothing is left: another pod gets the same ports.
+	pod.SandboxID, pod.Name, pod.UID = "b", "b", "b"
+	if _, err := n.Attach(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Detach(t.Context(), "b"); err != nil {
+		t.Error(err)
 	}
 }
 
