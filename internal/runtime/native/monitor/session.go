@@ -38,8 +38,6 @@ const (
 	reportListener = 'L'
 	reportProcess  = 'P'
 	reportReady    = 'X'
-
-	maxReport = 4 << 20 // bytes of one file
 )
 
 // ErrKilledEarly means that the helper ended without a report.
@@ -142,7 +140,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 		r := b[used:]
 		kind, op, errno, stage, n := le.Uint32(r), le.Uint32(r[4:]), unix.Errno(le.Uint32(r[8:])), le.Uint32(r[12:]),
 			le.Uint32(r[16:])
-		if n > maxReport {
+		if n > plan.MaxFile {
 			return used, fmt.Errorf("the helper reports %d bytes", n)
 		}
 		if len(r) < reportHeader+int(n) {

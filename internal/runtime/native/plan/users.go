@@ -29,6 +29,8 @@ type wantedUser struct {
 // if the image does not have it). In the list of groups the primary one is first, then come those
 // of the image unless strict, then extra: clients of CRI see it in the container's status.
 func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string, err error) {
+	passwd, ofPasswd := wholeLines(passwd)
+	group, ofGroup := wholeLines(group)
 	user, groupName, _ := strings.Cut(w.Spec, ":")
 	if user == "" {
 		user = "0"
@@ -56,7 +58,7 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string,
 		break
 	}
 	if !found && !numeric {
-		return nil, "", fmt.Errorf("unable to find user %s: no matching entries in passwd file", user)
+		return nil, "", fmt.Errorf("unable to find user %s: no matching entries in %spasswd file", user, ofPasswd)
 	}
 	groupFound := groupName == ""
 	if g, ok := userNumber(groupName); ok {
@@ -83,7 +85,7 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string,
 		}
 	}
 	if !groupFound {
-		return nil, "", fmt.Errorf("unable to find group %s: no matching entries in group file", groupName)
+		return nil, "", fmt.Errorf("unable to find group %s: no matching entries in %sgroup file", groupName, ofGroup)
 	}
 	for _, g := range w.extra {
 		if !slices.Contains(id.Groups, uint32(g)) {
@@ -93,6 +95,18 @@ func resolveUser(passwd, group []byte, w wantedUser) (id *Identity, home string,
 	id.Groups = slices.DeleteFunc(id.Groups, func(g uint32) bool { return g == id.GID })
 	id.Groups = slices.Insert(id.Groups, 0, id.GID) // CRI: the primary group is among the supplementary ones
 	return id, home, nil
+}
+
+// MaxFile is how many bytes of a file the helper sends (MAX_FILE of csrc/helper.c); the rest is cut off.
+const MaxFile = 4 << 20
+
+// wholeLines removes the last line of a file that may have been cut off: half a number is another user. which says in
+// errors which part of the file is known.
+func wholeLines(file []byte) (lines []byte, which string) {
+	if len(file) < MaxFile {
+		return file, ""
+	}
+	return file[:bytes.LastIndexByte(file, '\n')+1], "the first 4 MiB of the "
 }
 
 // ErrIDRange rejects a number that is not a valid user or group ID. The kernel uses 32 bits of it

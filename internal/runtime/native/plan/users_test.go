@@ -72,6 +72,30 @@ func TestResolveUser(t *testing.T) {
 	}
 }
 
+// Of a file that is too large, the helper sends the beginning, maybe with half a line: half a number is no ID, and the
+// error says what was read.
+func TestUserOfLargeFile(t *testing.T) {
+	const half = "app:x:1000:10" // of app:x:1000:1001::/home/app:
+	filler := strings.Repeat("#", MaxFile-len("\n"+half))
+	for _, c := range []struct{ passwd, group, spec, failed string }{
+		{filler + "\n" + half, "", "app",
+			"unable to find user app: no matching entries in the first 4 MiB of the passwd file"},
+		{"", filler + "\n" + half, "0:app",
+			"unable to find group app: no matching entries in the first 4 MiB of the group file"},
+		{filler[1:] + "\n" + half, "", "app", ""}, // a whole file
+		{"app:x:1000:10\n" + filler, "", "app", ""},
+		{strings.Repeat("#", MaxFile), "", "1000", ""},
+	} {
+		id, _, err := resolveUser([]byte(c.passwd), []byte(c.group), wantedUser{Spec: c.spec, GID: -1})
+		switch {
+		case c.failed != "" && (err == nil || err.Error() != c.failed):
+			t.Errorf("%s: %v, want %q", c.spec, err, c.failed)
+		case c.failed == "" && (err != nil || id.UID != 1000):
+			t.Errorf("%s: %v %v, want user 1000", c.spec, id, err)
+		}
+	}
+}
+
 // The image's files never make a user root who did not request it.
 func FuzzResolveUser(f *testing.F) {
 	f.Add("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1001::/home/app:", "app:x:1001:app,root", "app:app")
