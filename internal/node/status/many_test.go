@@ -82,3 +82,38 @@ func TestManyPods(t *testing.T) {
 		}
 	})
 }
+
+// The containers of one large pod start one after the other. Each write stores the whole pod, so few are made; the last
+// container's status is stored within settleMax.
+func TestManyContainers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 200
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", ResourceVersion: "1"},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		s := &server{pod: pod}
+		w := New(servers{of: map[string]*server{"p": s}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { w.Run(ctx); close(ended) }()
+		defer func() { cancel(); <-ended }()
+		w.Seen(pod)
+		const each = 50 * time.Millisecond
+		for i := range n {
+			st := &corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: make([]corev1.ContainerStatus, n)}
+			for j := range n {
+				st.ContainerStatuses[j].Name = fmt.Sprint("c", j)
+				st.ContainerStatuses[j].Ready = j <= i
+			}
+			w.Set(pod, st)
+			time.Sleep(each)
+		}
+		if most := int(n*each/settleMax) + 1; s.writes > most {
+			t.Errorf("%d writes for %d containers, want at most %d", s.writes, n, most)
+		}
+		time.Sleep(settleMax)
+		synctest.Wait()
+		if st := s.now().Status.ContainerStatuses; len(st) != n || !st[n-1].Ready {
+			t.Errorf("%d statuses are stored after the last container started, or it is not ready", len(st))
+		}
+	})
+}

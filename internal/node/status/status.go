@@ -35,7 +35,8 @@ import (
 //
 // A change of phase or readiness matters and is written at once. Other changes settle first: most steps of a start are
 // over before a client could read them. When many pods start or end at once, their steps take longer, and so does
-// settling, up to a second: each write would delay those that matter.
+// settling, up to a second: each write would delay those that matter. A pod with many containers counts as several:
+// each write encodes and stores all of it.
 //
 // A pod that is not ready because a container ended that starts again settles for 500 ms, and no longer: most often the
 // next instance runs long before, and 20 ms later the status is written. Upstream's kubelet does not show the moment in
@@ -69,7 +70,10 @@ type podStatus struct {
 const (
 	workers    = 8
 	settleTime = 20 * time.Millisecond
-	settleMax  = time.Second            // while seven or more do
+	settleMax  = time.Second // while seven or more do
+	// containersPerPod is how many containers settle as long as a pod more.
+	containersPerPod = 16
+
 	endedTime  = 500 * time.Millisecond // half of the kubelet's longest delay: its next look at the runtime
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
@@ -169,7 +173,8 @@ func (w *Writer) touch(uid types.UID, s *podStatus) {
 		case !s.endBy.IsZero():
 			w.settleBy(uid, s, s.endBy, settleTime)
 		case s.settle == nil:
-			w.wait(uid, s, min(settleTime*time.Duration((w.settling+1)*(w.settling+1)), settleMax))
+			n := time.Duration(w.settling + 1 + len(s.want.ContainerStatuses)/containersPerPod)
+			w.wait(uid, s, min(settleTime*n*n, settleMax))
 		}
 	}
 }
