@@ -21,7 +21,7 @@ import (
 
 // Func brings the object of a key closer to its desired state. It handles the whole object, not
 // only the change. again is when to call it again without a change; zero for never. An error is
-// logged and tried again after a growing wait.
+// logged and tried again after a growing wait: of up to a minute, or longer if the API refuses what many keys request.
 type Func func(ctx context.Context, key string) (again time.Duration, err error)
 
 // retry is the wait after errors.
@@ -39,6 +39,7 @@ type Reconciler struct {
 	queued   map[string]bool // in ready
 	busy     map[string]bool // being reconciled; the value is whether it was added again meanwhile
 	failures map[string]failure
+	refusals refusals
 	later    delayq.Queue[string]
 
 	metrics metrics.Queue
@@ -53,7 +54,8 @@ func New(name string, workers int, reconcile Func) *Reconciler {
 		name: name, workers: workers, reconcile: reconcile,
 		wake:   make(chan struct{}, 1),
 		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]failure{},
-		metrics: metrics.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
+		refusals: refusals{keys: map[string]map[string]bool{}},
+		metrics:  metrics.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
 	}
 	if l.metrics.Measured() {
 		metrics.OnRead(l.measure)
@@ -201,6 +203,12 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 		l.failures[key] = f
 		l.metrics.Later()
 		wait := retry.Delay(f.count)
+		if f.count >= patience && refused(err) {
+			l.refusals.add(key)
+			wait = max(wait, l.refusals.wait())
+		} else {
+			l.refusals.remove(key)
+		}
 		if f.logged() {
 			klog.FromContext(ctx).Error(err, "Reconciling failed; trying again", "key", key, "wait", wait, "failures",
 				f.count)
@@ -211,6 +219,9 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 		}
 	default:
 		delete(l.failures, key)
+		if l.refusals.remove(key) {
+			l.follow(key)
+		}
 		if again > 0 {
 			l.metrics.Later()
 			l.later.SetEarlier(key, time.Now().Add(again))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/metrics"
 )
@@ -34,7 +35,7 @@ func run(t *testing.T, workers int, f func(c *calls) Func, test func(l *Reconcil
 	synctest.Test(t, func(t *testing.T) {
 		c := &calls{began: time.Now()}
 		l := New("test", workers, f(c))
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), klog.New(nil))) // without a log
 		done := make(chan struct{})
 		go func() { l.Run(ctx); close(done) }()
 		test(l, c)
