@@ -76,8 +76,8 @@ func TestManyRefusedKeys(t *testing.T) {
 	}
 }
 
-// After a success, two refused keys of the same namespace are tried: it says nothing about other namespaces, and while a
-// quota stays full, each pod that ends costs no more than these attempts.
+// After a success, two refused keys of the same namespace are tried: it says nothing about other namespaces, and while
+// a quota stays full, each pod that ends costs no more than these attempts.
 func TestRefusedKeysFollowASuccess(t *testing.T) {
 	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("exceeded quota"))
 	var allow atomic.Bool
