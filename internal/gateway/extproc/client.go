@@ -75,7 +75,7 @@ func New(dial func(context.Context) (net.Conn, error), secure *tls.Config, reser
 		creds = credentials.NewTLS(secure)
 	}
 	conn, err := grpc.NewClient("passthrough:///endpoint-picker", grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
+		grpc.WithContextDialer(ending(unacknowledgedTime, dial)),
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), reconnects())
 	if err != nil {
 		return nil, fmt.Errorf("make a client for an endpoint picker: %w", err)
