@@ -12,6 +12,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ type converter struct {
 	mu             sync.Mutex
 	calls, objects int
 	fails          bool
+	silent         bool
 }
 
 func (c *converter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
@@ -33,8 +35,11 @@ func (c *converter) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	c.mu.Lock()
 	c.calls, c.objects = c.calls+1, c.objects+len(review.Request.Objects)
-	fails := c.fails
+	fails, silent := c.fails, c.silent
 	c.mu.Unlock()
+	if silent {
+		panic(http.ErrAbortHandler) // ends the connection
+	}
 	answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID,
 		Result: metav1.Status{Status: metav1.StatusSuccess}}
 	if fails {
@@ -79,6 +84,13 @@ func (c *converter) fail() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fails = true
+}
+
+// beSilent makes all later conversions get no answer.
+func (c *converter) beSilent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = true
 }
 
 // serveConversion adds a version v2 to a definition of gadgets, and a webhook that converts between the two.
@@ -175,5 +187,12 @@ func TestListsConvertTogether(t *testing.T) {
 	c.fail()
 	if _, err := v2.List(ctx, metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "no way") {
 		t.Errorf("a webhook that fails: %v", err)
+	}
+	c.beSilent()
+	c.counts()
+	_, err := v2.List(ctx, metav1.ListOptions{LabelSelector: "tone=paint-blue"})
+	calls, _ := c.counts() // each lasts up to 30 s if the webhook hangs
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), "conversion webhook for ") || calls != 1 {
+		t.Errorf("a webhook that does not answer: %d calls, %v", calls, err)
 	}
 }

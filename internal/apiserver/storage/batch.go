@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -56,11 +58,21 @@ func (b *batching) GetList(ctx context.Context, key string, opts storage.ListOpt
 	}
 	found := &reading{version: version, done: true, converted: map[string]*unstructured.Unstructured{}}
 	for texts := range slices.Chunk(collecting.texts, batchSize) {
-		if err := b.convert(texts, found.converted); err != nil {
-			break // the engine's own read returns the error of the failing conversion
+		if err := b.convert(texts, found.converted); unanswered(err) {
+			return apierrors.NewInternalError(err)
+		} else if err != nil {
+			break // the engine's own read converts one at a time: the object that fails may not be selected
 		}
 	}
 	return b.Interface.GetList(found.in(ctx), key, opts, out)
+}
+
+// unanswered reports whether a conversion webhook did not answer. It would not answer for single objects either, and
+// waiting twice for its time limit of 30 s takes as long as the client's request may take. The library keeps only the
+// text of the error; a webhook that answers with such a text loses nothing but the second call.
+func unanswered(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "conversion webhook for ") &&
+		strings.Contains(err.Error(), " failed: Post \"")
 }
 
 // convert converts stored objects and puts the results into converted.
