@@ -36,12 +36,21 @@ func preflight(in instance.Instance) error {
 	if fs.Flags&unix.ST_RDONLY != 0 {
 		return fmt.Errorf("data directory %s is on a read-only file system: choose another with --data-dir", in.DataDir)
 	}
-	if free := fs.Bavail * uint64(fs.Bsize); free < minFree {
-		return fmt.Errorf(
-			"data directory %s has %d MB left, carob needs %d MB: free some space or choose another with --data-dir",
-			in.DataDir, free>>20, uint64(minFree)>>20)
+	return hasSpace(in, fs.Bavail*uint64(fs.Bsize))
+}
+
+// hasSpace checks the free bytes of the data directory. If carob already runs there, that is the reason to name: it may
+// have filled the disk, and does not need what a start needs.
+func hasSpace(in instance.Instance, free uint64) error {
+	if free >= minFree {
+		return nil
 	}
-	return nil
+	if owner, running, err := instance.Running(in.LockFile); err == nil && running {
+		return &instance.HeldError{DataDir: in.DataDir, Owner: owner}
+	}
+	return fmt.Errorf(
+		"data directory %s has %d MB left, carob needs %d MB: free some space or choose another with --data-dir",
+		in.DataDir, free>>20, uint64(minFree)>>20)
 }
 
 // kernel checks the kernel features that containers need.

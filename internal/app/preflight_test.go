@@ -1,11 +1,14 @@
 package app
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"carob/internal/base/instance"
 )
 
 func TestMissingKernelFeatures(t *testing.T) {
@@ -41,5 +44,30 @@ func TestListenNamesTheFlag(t *testing.T) {
 	_, err = listen("the API server", "--listen", "192.0.2.1:0")
 	if err == nil || !strings.Contains(err.Error(), "does not have this address") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// On a full disk, a second start says that carob already runs there.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	in := instance.Instance{LockFile: filepath.Join(dir, "lock")}
+	in.DataDir = dir
+	if err := hasSpace(in, minFree); err != nil {
+		t.Error(err)
+	}
+	if err := hasSpace(in, minFree-1); err == nil || !strings.Contains(err.Error(), "free some space") {
+		t.Errorf("a full disk: %v", err)
+	}
+	lock, err := instance.Acquire(in.LockFile, instance.Owner{PID: os.Getpid(), URL: "https://127.0.0.1:6443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held *instance.HeldError
+	if err := hasSpace(in, 0); !errors.As(err, &held) || held.Owner.PID != os.Getpid() {
+		t.Errorf("beside a running carob: %v", err)
+	}
+	lock.Release()
+	if err := hasSpace(in, 0); err == nil || errors.As(err, &held) {
+		t.Errorf("after its end: %v", err)
 	}
 }
