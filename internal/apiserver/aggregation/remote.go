@@ -38,9 +38,11 @@ type remote struct {
 	cfg  Config
 	name string
 	spec apiregistrationv1.APIServiceSpec
-	// due is when the next check is due; only the loop uses it.
-	due time.Time
-	// failures counts failed checks in a row.
+	// busy is set while the server is checked; Server.mu protects it.
+	busy bool
+	// due is when the next check is due, failures counts failed checks in a row; they belong to the check while it
+	// runs, otherwise to the loop.
+	due      time.Time
 	failures int
 
 	state atomic.Pointer[state]

@@ -61,6 +61,8 @@ type Server struct {
 	mu      sync.RWMutex
 	remotes map[schema.GroupVersion]*remote
 	groups  map[string]*discovery.APIGroupHandler
+	running int // checks
+	checks  sync.WaitGroup
 }
 
 // New returns a server without APIServices.
@@ -197,6 +199,7 @@ func (s *Server) Run(ctx context.Context) {
 }
 
 func (s *Server) run(ctx context.Context, client clientset.Interface) {
+	defer s.checks.Wait()
 	timer := time.NewTimer(0)
 	<-timer.C
 	for {
@@ -214,38 +217,50 @@ func (s *Server) run(ctx context.Context, client clientset.Interface) {
 	}
 }
 
-// look checks the servers that are due and returns the time of the next check, 0 for none before a
-// wake-up.
+// maxChecks is how many servers are checked at a time. One that hangs takes 15 s at most.
+const maxChecks = 32
+
+// look starts the checks that are due, and returns the time of the next one, 0 for none before a wake-up: the end of a
+// check is one. A server that hangs does not delay the checks of others.
 func (s *Server) look(ctx context.Context, client clientset.Interface) time.Duration {
-	s.mu.RLock()
-	all := make([]*remote, 0, len(s.remotes))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var waiting []*remote
 	for _, r := range s.remotes {
-		all = append(all, r)
-	}
-	s.mu.RUnlock()
-	var wg sync.WaitGroup
-	for _, r := range all {
-		if time.Now().Before(r.due) {
-			continue
-		}
-		wg.Go(func() {
-			r.check(ctx)
-			s.publish(r)
-			if err := r.report(ctx, client); err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).V(2).Info("Writing the state of an APIService failed, will retry", "apiService",
-					r.name, "err", err)
-				r.due = time.Now().Add(failurePeriod)
-			}
-		})
-	}
-	wg.Wait()
-	var next time.Duration
-	for _, r := range all {
-		if d := max(time.Until(r.due), time.Millisecond); next == 0 || d < next {
-			next = d
+		if !r.busy {
+			waiting = append(waiting, r)
 		}
 	}
-	return next
+	slices.SortFunc(waiting, func(a, b *remote) int { return a.due.Compare(b.due) })
+	now := time.Now()
+	for _, r := range waiting {
+		if now.Before(r.due) {
+			return r.due.Sub(now)
+		}
+		if s.running == maxChecks {
+			return 0
+		}
+		r.busy = true
+		s.running++
+		s.checks.Go(func() { s.check(ctx, client, r) })
+	}
+	return 0
+}
+
+// check checks a server, publishes and reports the result.
+func (s *Server) check(ctx context.Context, client clientset.Interface, r *remote) {
+	r.check(ctx)
+	s.publish(r)
+	if err := r.report(ctx, client); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).V(2).Info("Writing the state of an APIService failed, will retry", "apiService",
+			r.name, "err", err)
+		r.due = time.Now().Add(failurePeriod)
+	}
+	s.mu.Lock()
+	r.busy = false
+	s.running--
+	s.mu.Unlock()
+	s.signal()
 }
 
 // publish puts a server's discovery into the aggregated document.

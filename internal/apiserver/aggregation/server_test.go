@@ -26,6 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/fake"
 )
 
@@ -350,23 +351,86 @@ func TestLooksFollowTheAPIServices(t *testing.T) {
 		change(s, apiService("v1", "g", 1, 1))
 		b := &backend{code: http.StatusOK, body: resources}
 		put(s, "v1", "g", b)
-		if next := s.look(t.Context(), client); next != healthyPeriod || b.looks() != 1 {
+		if next := looked(t, s, client); next != healthyPeriod || b.looks() != 1 {
 			t.Errorf("next after %v, %d looks", next, b.looks())
 		}
 		time.Sleep(10 * time.Second)
 		change(s, apiService("v2", "g", 1, 1)) // another one wakes the loop early
 		other := &backend{err: errors.New("away")}
 		put(s, "v2", "g", other)
-		if next := s.look(t.Context(), client); next != failurePeriod || b.looks() != 1 || other.looks() != 1 {
+		if next := looked(t, s, client); next != failurePeriod || b.looks() != 1 || other.looks() != 1 {
 			t.Errorf("next after %v, %d and %d looks", next, b.looks(), other.looks())
 		}
 		s.Changed("v2.g", nil)
-		if next := s.look(t.Context(), client); next != healthyPeriod-10*time.Second || other.looks() != 1 {
+		if next := looked(t, s, client); next != healthyPeriod-10*time.Second || other.looks() != 1 {
 			t.Errorf("next after %v, %d looks at what is gone", next, other.looks())
 		}
 		s.Changed("v1.g", nil)
-		if next := s.look(t.Context(), client); next != 0 {
+		if next := looked(t, s, client); next != 0 {
 			t.Errorf("next after %v without any", next)
+		}
+	})
+}
+
+// looked starts the checks that are due, and returns the time of the next one after they have ended.
+func looked(t *testing.T, s *Server, client clientset.Interface) time.Duration {
+	s.look(t.Context(), client)
+	synctest.Wait()
+	return s.look(t.Context(), client)
+}
+
+// hanging is a server that never answers.
+type hanging struct{}
+
+func (hanging) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// A server that hangs delays no others: not their next check, nor the first check of one that comes meanwhile. No more
+// than maxChecks hang at a time; beyond them, checks begin in the order in which they are due.
+func TestHangingServersDelayNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newServer()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		add := func(version string, rt http.RoundTripper) {
+			s.mu.Lock() // as change does it, but the server is there before the first look
+			r := newRemote(s.cfg, apiService(version, "g", 1, 1), nil)
+			st := *r.state.Load()
+			st.transport = rt
+			r.state.Store(&st)
+			s.remotes[r.groupVersion()] = r
+			s.mu.Unlock()
+			s.signal()
+		}
+		go func() {
+			defer close(ended)
+			s.run(ctx, fake.NewSimpleClientset())
+		}()
+		add("v1", hanging{})
+		synctest.Wait()
+		late := &backend{code: http.StatusOK, body: resources}
+		add("v2", late)
+		synctest.Wait()
+		if late.looks() != 1 {
+			t.Error("a server waits for one that hangs")
+		}
+		for i := range 3 * maxChecks {
+			add(fmt.Sprintf("v%d", i+10), hanging{})
+		}
+		synctest.Wait()
+		if s.running != maxChecks {
+			t.Errorf("%d checks at a time", s.running)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := late.looks(); n < 10 {
+			t.Errorf("%d looks in ten minutes", n)
+		}
+		cancel() // in the middle of checks
+		<-ended
+		if s.running != 0 {
+			t.Errorf("%d checks are left", s.running)
 		}
 	})
 }
