@@ -13,15 +13,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// maxNote is the maximum length of an event message; longer ones end in " ..." (L2.42).
-const maxNote = 1024
+// maxNote is the maximum length of an event message; longer ones end in " ..." (L2.42). maxMessage is that of a
+// condition, as the API defines it for others: extenders and drivers give a reason for each node, and a pod that is
+// too large would not be stored.
+const maxNote, maxMessage = 1024, 32768
 
-func truncated(note string) string {
+func truncated(note string, most int) string {
 	const suffix = " ..."
-	if len(note) <= maxNote {
+	if len(note) <= most {
 		return note
 	}
-	return strings.ToValidUTF8(note[:maxNote-len(suffix)], "") + suffix
+	return strings.ToValidUTF8(note[:most-len(suffix)], "") + suffix
 }
 
 // nomination is the change of a pod's status.nominatedNodeName.
@@ -37,9 +39,9 @@ func (n nomination) changes(pod *corev1.Pod) bool {
 // unscheduled publishes why a pod cannot be scheduled: condition and event have the same text
 // (L2.42). The condition is written only if it has changed.
 func (s *Scheduler) unscheduled(ctx context.Context, pod *corev1.Pod, reason, message string, n nomination) {
-	s.eventf(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message))
+	s.eventf(pod, corev1.EventTypeWarning, "FailedScheduling", "Scheduling", "%s", truncated(message, maxNote))
 	condition := corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason,
-		Message: message}
+		Message: truncated(message, maxMessage)}
 	if hasCondition(pod, condition) && !n.changes(pod) {
 		return
 	}

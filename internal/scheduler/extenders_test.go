@@ -254,6 +254,30 @@ func TestExtenderFails(t *testing.T) {
 	}
 }
 
+// Reasons for each of many nodes are shortened to what a condition may contain.
+func TestExtenderGivesManyReasons(t *testing.T) {
+	var objects []runtime.Object
+	for i := range 100 {
+		objects = append(objects, node(fmt.Sprint("n", i), "8"))
+	}
+	refuses := map[string]func(map[string]any) any{"filter": func(args map[string]any) any {
+		r := extenderv1.ExtenderFilterResult{FailedNodes: extenderv1.FailedNodesMap{}}
+		for _, n := range names(args) {
+			r.FailedNodes[n] = n + strings.Repeat("x", 100_000)
+		}
+		return r
+	}}
+	inConfiguredWorld(t, withExtenders(t, whole), objects, func(w *world) {
+		w.extender = &program{answer: refuses}
+		w.create(managed(pod("p", "2")))
+		synctest.Wait()
+		c := w.condition("p", corev1.PodScheduled)
+		if n := len(c.Message); n < 30000 || n > 32768 || !strings.HasSuffix(c.Message, " ...") {
+			t.Errorf("%d bytes: %.100q", n, c.Message)
+		}
+	})
+}
+
 // An extender may remove nodes and victims from a preemption; additions are errors.
 func TestExtenderChangesPreemption(t *testing.T) {
 	const text = "{urlPrefix: 'http://x', preemptVerb: preempt, nodeCacheCapable: true}"

@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -25,8 +24,30 @@ import (
 // defaultTimeout limits a call to an extender that sets none.
 const defaultTimeout = 5 * time.Second
 
-// maxAnswer limits a response, which may contain all nodes of a large cluster.
-const maxAnswer = 256 << 20
+const (
+	// leastAnswer is how long a response may always be, in bytes, answerGrowth how much more than the request it may
+	// be beyond that: it may contain all nodes of a large cluster, which the request contains, too. In memory, a
+	// response takes several times as much.
+	leastAnswer  = 16 << 20
+	answerGrowth = 4
+	// maxReason is the longest reason, in bytes, that is shown: as long as the note of an event.
+	maxReason = 1024
+)
+
+// reason shortens a text of an extender, which becomes part of conditions, events, and the log.
+func reason(text string) string {
+	if len(text) <= maxReason {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxReason], "") + " ..."
+}
+
+func reasons(by map[string]string) map[string]string {
+	for name, text := range by {
+		by[name] = reason(text)
+	}
+	return by
+}
 
 // Client calls one extender. Its methods may be called from many goroutines.
 type Client struct {
@@ -147,7 +168,7 @@ func (c *Client) Filter(ctx context.Context, pod *corev1.Pod, nodes []*corev1.No
 		return Filtered{}, err
 	}
 	if result.Error != "" {
-		return Filtered{}, errors.New(result.Error)
+		return Filtered{}, errors.New(reason(result.Error))
 	}
 	var names []string
 	switch {
@@ -162,7 +183,7 @@ func (c *Client) Filter(ctx context.Context, pod *corev1.Pod, nodes []*corev1.No
 	for _, n := range nodes {
 		given[n.Name] = n
 	}
-	out := Filtered{Failed: result.FailedNodes, Unresolvable: result.FailedAndUnresolvableNodes}
+	out := Filtered{Failed: reasons(result.FailedNodes), Unresolvable: reasons(result.FailedAndUnresolvableNodes)}
 	for _, name := range names {
 		if given[name] == nil {
 			return Filtered{}, fmt.Errorf(
@@ -218,7 +239,7 @@ func (c *Client) Bind(ctx context.Context, b *corev1.Binding) error {
 	err := c.send(ctx, c.config.BindVerb, &extenderv1.ExtenderBindingArgs{PodName: b.Name, PodNamespace: b.Namespace,
 		PodUID: b.UID, Node: b.Target.Name}, &result)
 	if err == nil && result.Error != "" {
-		err = errors.New(result.Error)
+		err = errors.New(reason(result.Error))
 	}
 	return err
 }
@@ -242,7 +263,12 @@ func (c *Client) send(ctx context.Context, verb string, args, result any) error 
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("failed %v with extender at URL %v, code %v", verb, url, answer.StatusCode)
 	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(result); err != nil {
+	most := leastAnswer + answerGrowth*int64(len(body))
+	err = json.NewDecoder(http.MaxBytesReader(nil, answer.Body, most)).Decode(result)
+	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return fmt.Errorf("the answer of extender %s to %s is longer than %d bytes", c.Name(), verb, long.Limit)
+	}
+	if err != nil {
 		return fmt.Errorf("read the answer of extender %s to %s: %w", c.Name(), verb, err)
 	}
 	return nil

@@ -98,6 +98,15 @@ func TestHostileResponses(t *testing.T) {
 		"invented nodes": {func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"nodes":{"items":[{"metadata":{"name":"z"}}]}}`)
 		}, `"z" which is not found`},
+		"closed at once": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+		"too long": {func(w http.ResponseWriter, _ *http.Request) {
+			text := strings.Repeat(" ", 1<<20)
+			for range 300 {
+				if _, err := fmt.Fprint(w, text); err != nil {
+					return
+				}
+			}
+		}, "to filter is longer than 167"},
 		"never an answer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "context canceled"},
 	} {
 		web := httptest.NewServer(http.HandlerFunc(test.answer))
@@ -119,6 +128,31 @@ func TestHostileResponses(t *testing.T) {
 	}
 	if reached {
 		t.Error("the pod was sent to another server")
+	}
+}
+
+// Texts of an extender are shortened: they become part of conditions, events, and the log.
+func TestLongReasons(t *testing.T) {
+	answer := ""
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+	defer web.Close()
+	c, err := New(configv1.Extender{URLPrefix: web.URL, FilterVerb: "filter", BindVerb: "bind"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("é", 1<<20)
+	answer = `{"error":"` + text + `"}`
+	_, failed := c.Filter(t.Context(), pod(), nodes())
+	unbound := c.Bind(t.Context(), &corev1.Binding{})
+	answer = `{"failedNodes":{"a":"` + text + `"},"failedAndUnresolvableNodes":{"b":"` + text + `"}}`
+	got, err := c.Filter(t.Context(), pod(), nodes())
+	if err != nil || failed == nil || unbound == nil {
+		t.Fatal(err, failed, unbound)
+	}
+	for _, s := range []string{failed.Error(), unbound.Error(), got.Failed["a"], got.Unresolvable["b"]} {
+		if len(s) > 1100 || !strings.HasPrefix(s, "ééé") || !strings.HasSuffix(s, "é ...") {
+			t.Errorf("%d bytes: %.20q", len(s), s)
+		}
 	}
 }
 
