@@ -117,10 +117,34 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) event(ctx context.Context, e fsnotify.Event) {
 	switch {
 	case e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename):
-		w.gone(e.Name)
+		w.goneBelow(e.Name)
+		// A renamed directory reports this a second time, maybe by its new name, and its watch has ended.
+		if st, err := os.Lstat(e.Name); err == nil && st.IsDir() {
+			w.appeared(ctx, e.Name)
+		}
 	case e.Has(fsnotify.Create):
-		if err := w.walk(ctx, e.Name); err != nil {
-			w.cfg.Logger.Error(err, "A new entry of the directory of plugins is not watched", "path", e.Name)
+		w.appeared(ctx, e.Name)
+	}
+}
+
+func (w *Watcher) appeared(ctx context.Context, path string) {
+	if err := w.walk(ctx, path); err != nil {
+		w.cfg.Logger.Error(err, "A new entry of the directory of plugins is not watched", "path", path)
+	}
+}
+
+// goneBelow unregisters the plugin of a path, and all plugins below it if it was a directory; these have other paths
+// now, or are outside.
+func (w *Watcher) goneBelow(path string) {
+	w.gone(path)
+	for socket := range w.known { // any order: plugins are independent
+		if strings.HasPrefix(socket, path+"/") {
+			w.gone(socket)
+		}
+	}
+	for _, dir := range w.notify.WatchList() {
+		if dir == path && path != w.cfg.Dir || strings.HasPrefix(dir, path+"/") {
+			_ = w.notify.Remove(dir) // it may have ended with the directory
 		}
 	}
 }

@@ -163,6 +163,48 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
+// Plugins in a directory that is renamed are unregistered, and registered by their new paths; the directory stays
+// watched, and is not when it is moved away. The kernel reports a renamed directory twice: a plugin may be registered
+// twice, too.
+func TestRenamedDirectory(t *testing.T) {
+	w := watch(t, nil)
+	until := func(want string) {
+		t.Helper()
+		for next(t, want, w.handler.calls) != want {
+		}
+	}
+	before, after := filepath.Join(w.dir, "before"), filepath.Join(w.dir, "after")
+	if err := os.MkdirAll(filepath.Join(before, "deep"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	newPlugin("CSIPlugin", "a").serve(t, filepath.Join(before, "deep", "s"))
+	until("+a " + before + "/deep/s ")
+	if err := os.Rename(before, after); err != nil {
+		t.Fatal(err)
+	}
+	until("-a gone")
+	until("+a " + after + "/deep/s ")
+	newPlugin("CSIPlugin", "b").serve(t, filepath.Join(after, "deep", "t"))
+	until("+b " + after + "/deep/t ")
+	outside, err := os.MkdirTemp("", "plugins")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(outside) })
+	if err := os.Rename(after, filepath.Join(outside, "away")); err != nil {
+		t.Fatal(err)
+	}
+	newPlugin("CSIPlugin", "c").serve(t, filepath.Join(w.dir, "c")) // found after what happened before
+	until("+c " + w.dir + "/c ")
+	if left := w.notify.WatchList(); !slices.Equal(left, []string{w.dir}) {
+		t.Errorf("after the directory was moved away, %q are watched", left)
+	}
+	w.stop()
+	if len(w.known) != 1 {
+		t.Errorf("%d plugins of a directory that was moved away are registered", len(w.known)-1)
+	}
+}
+
 // A plugin is gone when something else is moved over its socket, and when its socket went while events were lost.
 func TestSocketsThatGoUnseen(t *testing.T) {
 	w := watch(t, nil)
