@@ -4,6 +4,8 @@
 //
 // Goroutines: one dispatcher, and one worker for each key being reconciled. It has
 // no ticker: with nothing to do, nothing runs.
+//
+// Contract: W0.10 and W0.11 in docs/spec/workloads.md.
 package reconciler
 
 import (
