@@ -69,8 +69,9 @@ func TestOneTransactionForAllPorts(t *testing.T) {
 	n := open(t, testConfig(t))
 	pod := network.Pod{SandboxID: "a", Name: "a", UID: "a"}
 	for i := range 300 {
-		pod.Ports = append(pod.Ports, network.PortMapping{Protocol: "tcp", HostPort: uint16(20000 + i), ContainerPort: 80,
-			HostIP: netip.MustParseAddr("198.18.255.1")})
+		pod.Ports = append(pod.Ports, network.PortMapping{Protocol: "tcp", HostPort: uint16(20000 + i),
+			ContainerPort: 80,
+			HostIP:        netip.MustParseAddr("198.18.255.1")})
 	}
 	if _, err := n.Attach(t.Context(), pod); err != nil {
 		t.Fatal(err)

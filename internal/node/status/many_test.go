@@ -88,7 +88,8 @@ func TestManyPods(t *testing.T) {
 func TestManyContainers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 200
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", ResourceVersion: "1"},
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p",
+			ResourceVersion: "1"},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 		s := &server{pod: pod}
 		w := New(servers{of: map[string]*server{"p": s}})

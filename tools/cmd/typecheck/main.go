@@ -35,7 +35,8 @@ func check(arch string, patterns []string) error {
 	}
 	config := &packages.Config{
 		Mode: packages.NeedName | packages.NeedModule | packages.NeedFiles | packages.NeedCompiledGoFiles |
-			packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedTypesSizes | packages.NeedSyntax,
+			packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedTypesSizes |
+			packages.NeedSyntax,
 		Dir:   top,
 		Env:   append(os.Environ(), "GOARCH="+arch, "CGO_ENABLED=0"),
 		Tests: true,
