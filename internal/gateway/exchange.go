@@ -192,6 +192,7 @@ func (x *exchange) change(pr *httputil.ProxyRequest) {
 	for _, f := range []*httproute.Filters{&x.met.Rule.Filters, &x.backend.Filters} {
 		for i := range f.Request {
 			proxy.Change(out.Header, &f.Request[i], &out.Host)
+			proxy.WithoutTrailers(out, &f.Request[i])
 		}
 		if f.Rewrite != nil {
 			if f.Rewrite.Host != "" {
@@ -375,7 +376,7 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 		clone.URL = &u
 		req = &clone
 	}
-	res, err := tr.RoundTrip(req)
+	res, err := tr.RoundTrip(proxy.WithTrailers(req, x.in))
 	if err == nil && x.began != nil {
 		if err = x.began(res); err != nil {
 			_ = res.Body.Close()

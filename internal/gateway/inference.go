@@ -430,6 +430,9 @@ func (q *inferring) Rewrite(pr *httputil.ProxyRequest) {
 	}
 	q.change(pr)
 	q.changes.Apply(pr.Out.Header)
+	for _, name := range extproc.PickersHeaders() {
+		delete(pr.Out.Trailer, name)
+	}
 	if q.kept {
 		q.replaceBody(pr.Out)
 	}

@@ -49,7 +49,7 @@ func (m *mirrors) send(s *site, to *httproute.Mirror, out *http.Request, x *exch
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(out.Context()), mirrorTime)
 	clone := out.Clone(ctx)
-	clone.Body, clone.GetBody = http.NoBody, nil
+	clone.Body, clone.GetBody, clone.Trailer = http.NoBody, nil, nil
 	if content != nil {
 		clone.Body = io.NopCloser(bytes.NewReader(content))
 	}

@@ -64,17 +64,22 @@ func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, to Backe
 	if upgrades(r) {
 		rp := httputil.ReverseProxy{Rewrite: to.Rewrite, Transport: to, ErrorHandler: to.Fail, ErrorLog: noLog,
 			ModifyResponse: func(res *http.Response) error { to.Answer(res); untyped(w.Header(), res); return nil }}
-		rp.ServeHTTP(w, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		r.Trailer = nil
+		rp.ServeHTTP(w, r)
 		return
 	}
 	p := &proxied{Context: ctx, url: *r.URL}
 	p.early.w = w
 	p.early.over = !r.ProtoAtLeast(1, 1) // a client of HTTP/1.0 knows one response (RFC 9110, 15.2)
 	out := r.WithContext(p)
-	out.URL, out.Header, out.Trailer = &p.url, requestHeader(r.Header), r.Trailer.Clone()
+	out.URL, out.Header, out.Trailer = &p.url, requestHeader(r.Header), requestTrailers(r)
 	out.Close = false
 	if r.ContentLength == 0 {
 		out.Body = nil // so that it can be sent again
+	}
+	if out.Trailer != nil && out.ContentLength < 0 {
+		out.TransferEncoding = chunked // otherwise net/http reads a part of the body to find out
 	}
 	if out.Body != nil {
 		p.body.ReadCloser = out.Body
@@ -102,7 +107,10 @@ func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, to Backe
 	answer(w, res)
 }
 
-var noAgent = []string{""}
+var (
+	noAgent = []string{""}
+	chunked = []string{"chunked"}
+)
 
 // Forwarded sets the fields that tell a backend who sent the request. Those of the client were removed, as they are not
 // trusted.
