@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"runtime"
 	"testing"
 
 	csec "github.com/containerd/containerd/v2/contrib/seccomp"
@@ -146,31 +147,40 @@ func TestDefaultProfile(t *testing.T) {
 		eperm  = unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
 		enosys = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 	)
-	x64 := uint32(unix.AUDIT_ARCH_X86_64)
-	for _, c := range []struct {
+	type check struct {
 		what string
 		caps []string
 		call call
 		want uint32
-	}{
-		{"read", nil, call{arch: x64, number: unix.SYS_READ}, allow},
-		{"mount without the capability", nil, call{arch: x64, number: unix.SYS_MOUNT}, eperm},
-		{"mount with it", []string{"CAP_SYS_ADMIN"}, call{arch: x64, number: unix.SYS_MOUNT}, allow},
-		{"a thread", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD}},
-			allow},
-		{"a new namespace", nil, call{arch: x64, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER}}, eperm},
-		{"clone3, so that libc falls back", nil, call{arch: x64, number: unix.SYS_CLONE3}, enosys},
-		{"personality PER_LINUX", nil, call{arch: x64, number: unix.SYS_PERSONALITY}, allow},
-		{"personality other", nil, call{arch: x64, number: unix.SYS_PERSONALITY, args: [6]uint64{5}}, eperm},
-		{"socket AF_INET", nil, call{arch: x64, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET}}, allow},
-		{"socket AF_VSOCK", nil, call{arch: x64, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, eperm},
-		{"a call of the future", nil, call{arch: x64, number: 600}, enosys},
+	}
+	x64, arm := uint32(unix.AUDIT_ARCH_X86_64), uint32(unix.AUDIT_ARCH_AARCH64)
+	own, others := x64, []check{
 		{"x32, which the profile lists", nil, call{arch: x64, number: x32Bit | unix.SYS_READ}, enosys},
 		{"i386 read", nil, call{arch: unix.AUDIT_ARCH_I386, number: 3}, allow},
 		{"i386 mount", nil, call{arch: unix.AUDIT_ARCH_I386, number: 21}, eperm},
+	}
+	if runtime.GOARCH == "arm64" {
+		own, others = arm, []check{
+			{"32-bit read", nil, call{arch: unix.AUDIT_ARCH_ARM, number: 3}, allow},
+			{"32-bit mount", nil, call{arch: unix.AUDIT_ARCH_ARM, number: 21}, eperm},
+		}
+	}
+	for _, c := range append(others, []check{
+		{"read", nil, call{arch: own, number: unix.SYS_READ}, allow},
+		{"mount without the capability", nil, call{arch: own, number: unix.SYS_MOUNT}, eperm},
+		{"mount with it", []string{"CAP_SYS_ADMIN"}, call{arch: own, number: unix.SYS_MOUNT}, allow},
+		{"a thread", nil, call{arch: own, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_VM | unix.CLONE_THREAD}},
+			allow},
+		{"a new namespace", nil, call{arch: own, number: unix.SYS_CLONE, args: [6]uint64{unix.CLONE_NEWUSER}}, eperm},
+		{"clone3, so that libc falls back", nil, call{arch: own, number: unix.SYS_CLONE3}, enosys},
+		{"personality PER_LINUX", nil, call{arch: own, number: unix.SYS_PERSONALITY}, allow},
+		{"personality other", nil, call{arch: own, number: unix.SYS_PERSONALITY, args: [6]uint64{5}}, eperm},
+		{"socket AF_INET", nil, call{arch: own, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_INET}}, allow},
+		{"socket AF_VSOCK", nil, call{arch: own, number: unix.SYS_SOCKET, args: [6]uint64{unix.AF_VSOCK}}, eperm},
+		{"a call of the future", nil, call{arch: own, number: 600}, enosys},
 		{"another architecture", nil, call{arch: unix.AUDIT_ARCH_S390X, number: 3}, unix.SECCOMP_RET_KILL_PROCESS},
-	} {
-		prog, err := compile(profile(c.caps...), "amd64")
+	}...) {
+		prog, err := compile(profile(c.caps...), runtime.GOARCH)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +192,7 @@ func TestDefaultProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := machine(t, prog)(call{arch: unix.AUDIT_ARCH_AARCH64, number: 63}); got != allow {
+	if got := machine(t, prog)(call{arch: arm, number: 63}); got != allow {
 		t.Errorf("read on arm64: %#x", got)
 	}
 	t.Logf("%d instructions", len(prog.BPF)/8)
