@@ -85,10 +85,17 @@ func deviceFilter(rules []DeviceRule) []byte {
 	return out
 }
 
+// loadAttempts is how often a program is given to the kernel at most.
+const loadAttempts = 30
+
 // attachDeviceFilter loads the filter for rules and attaches it to a cgroup.
 func attachDeviceFilter(dir string, rules []DeviceRule) error {
 	prog := deviceFilter(rules)
 	license := []byte("Apache-2.0\x00")
+	var pins runtime.Pinner // the kernel gets their addresses as numbers
+	defer pins.Unpin()
+	pins.Pin(&prog[0])
+	pins.Pin(&license[0])
 	load := struct {
 		kind, count  uint32
 		insns        uint64
@@ -105,9 +112,11 @@ func attachDeviceFilter(dir string, rules []DeviceRule) error {
 		expectedType: unix.BPF_CGROUP_DEVICE,
 	}
 	copy(load.name[:], "carob_devices")
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&load)), unsafe.Sizeof(load))
-	runtime.KeepAlive(prog)
-	runtime.KeepAlive(license)
+	fd, errno := undisturbed(func() (uintptr, unix.Errno) {
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&load)),
+			unsafe.Sizeof(load))
+		return fd, errno
+	})
 	if errno != 0 {
 		return fmt.Errorf("loading the device filter: %w", errno)
 	}
@@ -125,4 +134,15 @@ func attachDeviceFilter(dir string, rules []DeviceRule) error {
 		return fmt.Errorf("attaching the device filter to %s: %w", dir, errno)
 	}
 	return nil
+}
+
+// undisturbed loads a program: the kernel gives up with EAGAIN when a signal arrives while it verifies one, and Go
+// signals its own threads, most on a slow or busy machine. Other loaders repeat the call, too.
+func undisturbed(load func() (uintptr, unix.Errno)) (uintptr, unix.Errno) {
+	for attempt := 1; ; attempt++ {
+		fd, errno := load()
+		if errno != unix.EAGAIN || attempt == loadAttempts {
+			return fd, errno
+		}
+	}
 }

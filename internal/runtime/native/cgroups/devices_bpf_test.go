@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -100,6 +101,33 @@ func runEBPF(t *rapid.T, prog []byte, ctx [3]uint32) uint64 {
 		}
 		if jump {
 			pc += int(off)
+		}
+	}
+}
+
+// A signal ends the verification of a program: never, twice, always; another error is final.
+func TestLoadIsRepeated(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		signals      int
+		after, errno unix.Errno
+		calls        int
+	}{
+		{"no signal", 0, 0, 0, 1},
+		{"two signals", 2, 0, 0, 3},
+		{"signals without end", 1000, 0, unix.EAGAIN, loadAttempts},
+		{"refused", 0, unix.EPERM, unix.EPERM, 1},
+		{"refused after a signal", 1, unix.EINVAL, unix.EINVAL, 2},
+	} {
+		calls := 0
+		_, errno := undisturbed(func() (uintptr, unix.Errno) {
+			if calls++; calls <= c.signals {
+				return 0, unix.EAGAIN
+			}
+			return 7, c.after
+		})
+		if errno != c.errno || calls != c.calls {
+			t.Errorf("%s: %v after %d calls, want %v after %d", c.name, errno, calls, c.errno, c.calls)
 		}
 	}
 }
