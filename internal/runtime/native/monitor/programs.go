@@ -24,11 +24,11 @@ type Programs struct {
 // Load seals the programs of csrc. Tests pass other ones: of an earlier release, or built with a
 // sanitizer.
 func Load(monitor, helper []byte) (*Programs, error) {
-	m, err := sealed("carob-monitor", monitor, sealsOfPrograms)
+	m, err := sealed("carob-monitor", monitor)
 	if err != nil {
 		return nil, err
 	}
-	h, err := sealed("carob-init", helper, sealsOfPrograms)
+	h, err := sealed("carob-init", helper)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -75,7 +75,7 @@ func (p *Programs) executable(f **os.File, name string, content []byte) (*os.Fil
 	}
 	klog.Background().Info("A container has changed the mode of a program of ours; it is made anew", "program", name,
 		"mode", fmt.Sprintf("%#o", st.Mode&0o7777))
-	anew, err := sealed(name, content, sealsOfPrograms)
+	anew, err := sealed(name, content)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ const (
 	sealsOfPrograms = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL | sealExec
 )
 
-func sealed(name string, content []byte, seals int) (*os.File, error) {
+func sealed(name string, content []byte) (*os.File, error) {
 	fd, err := openfile.Memory(name, unix.MFD_ALLOW_SEALING, memfdExec)
 	if err != nil {
 		return nil, err
@@ -104,9 +104,9 @@ func sealed(name string, content []byte, seals int) (*os.File, error) {
 	if _, err := w.Write(content); err != nil {
 		return nil, fmt.Errorf("writing %s to memory: %w", name, err)
 	}
-	_, err = unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, seals)
+	_, err = unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, sealsOfPrograms)
 	if errors.Is(err, unix.EINVAL) {
-		_, err = unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, seals&^sealExec)
+		_, err = unix.FcntlInt(w.Fd(), unix.F_ADD_SEALS, sealsOfPrograms&^sealExec)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("sealing %s: %w", name, err)

@@ -15,7 +15,7 @@ func TestProgramBesideInheritedFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := sealed("true", content, sealsOfPrograms)
+	program, err := sealed("true", content)
 	if err != nil {
 		t.Fatal(err)
 	}
