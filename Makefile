@@ -100,7 +100,7 @@ third-party-check:
 arm64: deps ## build the C programs for linux/arm64, and check the types of all Go code, tests too, for it
 	@hack/deps aarch64
 	@$(MAKE) --no-print-directory -C $(NATIVE) cross
-	cd tools && $(GO) run ./cmd/typecheck -goarch arm64 $(PKGS) ./test/...
+	cd tools && $(GO) test ./cmd/typecheck && $(GO) run ./cmd/typecheck -goarch arm64 $(PKGS) ./test/...
 
 cross: arm64 ## build carob for linux/arm64: `make check` has the fast part of it, `make nightly` all
 	GOARCH=arm64 $(GO) build -ldflags '$(LDFLAGS)' -o $(CACHE)/carob-arm64 ./cmd/carob

@@ -11,6 +11,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,18 +22,18 @@ import (
 func main() {
 	arch := flag.String("goarch", "arm64", "architecture")
 	flag.Parse()
-	if err := check(*arch, flag.Args()); err != nil {
+	top, err := filepath.Abs("..")
+	if err == nil {
+		err = check(os.Stderr, top, *arch, flag.Args())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "typecheck:", err)
 		os.Exit(1)
 	}
 }
 
-// check prints all errors of the packages that match the patterns.
-func check(arch string, patterns []string) error {
-	top, err := filepath.Abs("..")
-	if err != nil {
-		return err
-	}
+// check prints all errors of the packages that match the patterns, in the module whose directory is top.
+func check(out io.Writer, top, arch string, patterns []string) error {
 	config := &packages.Config{
 		Mode: packages.NeedName | packages.NeedModule | packages.NeedFiles | packages.NeedCompiledGoFiles |
 			packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedTypesSizes |
@@ -58,7 +59,7 @@ func check(arch string, patterns []string) error {
 		for _, e := range p.Errors {
 			own := p.Module != nil && p.Module.Main && !strings.HasSuffix(p.PkgPath, ".test") // go test makes those
 			if own || e.Kind != packages.TypeError {
-				fmt.Fprintln(os.Stderr, e)
+				fmt.Fprintln(out, e)
 				failed++
 			}
 		}
@@ -66,7 +67,7 @@ func check(arch string, patterns []string) error {
 	if failed > 0 || len(list) == 0 {
 		return fmt.Errorf("%d errors in %d packages for %s", failed, len(list), arch)
 	}
-	fmt.Printf("%d packages, %d with what they import, are correct for %s\n", len(list), count, arch)
+	fmt.Fprintf(out, "%d packages, %d with what they import, are correct for %s\n", len(list), count, arch)
 	return nil
 }
 
