@@ -123,7 +123,8 @@ func (m *machine) index() {
 				c.record.Lost = c.record.Lost || old.State.Running != nil
 				used := 0
 				end := old.LastTerminationState.Terminated
-				if old.ContainerID != "" || end != nil && end.ContainerID != "" && end.Reason != reasonRestartingAll {
+				if old.ContainerID != "" || assumed(old.State.Terminated) || assumed(end) ||
+					end != nil && end.ContainerID != "" && end.Reason != reasonRestartingAll {
 					used = 1 // the count of the instance that is lost
 				}
 				c.record.Attempts = max(c.record.Attempts, int(old.RestartCount)+used)

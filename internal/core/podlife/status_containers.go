@@ -123,18 +123,14 @@ func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, re
 		s.State.Waiting = m.defaultWaiting(old)
 	}
 	switch {
-	case old == nil && c.class == initial && regularBegun:
+	case c.class == initial && regularBegun && (old == nil || old.State.Running != nil ||
+		old.State.Waiting != nil && old.LastTerminationState.Terminated == nil):
 		// the runtime has removed it after it was done (L4.33)
 		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
 			Reason:  reasonCompleted,
 			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
 		}}
 	case old == nil:
-	case old.State.Running != nil && c.class == initial && regularBegun:
-		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			Reason:  reasonCompleted,
-			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
-		}}
 	case old.State.Running != nil:
 		if s.LastTerminationState.Terminated != nil {
 			return // an observed exit is more precise (L4.27)
@@ -146,12 +142,13 @@ func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, re
 		if m.pod.DeletionTimestamp == nil {
 			s.RestartCount = old.RestartCount + 1
 		}
-	case c.class == initial && regularBegun && old.State.Waiting != nil && old.LastTerminationState.Terminated == nil:
-		s.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
-			Reason:  reasonCompleted,
-			Message: "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally",
-		}}
 	}
+}
+
+// assumed reports whether t is the end of an init container that the runtime no longer had: it belongs to an instance
+// whose ID is unknown.
+func assumed(t *corev1.ContainerStateTerminated) bool {
+	return t != nil && t.ContainerID == "" && t.Reason == reasonCompleted
 }
 
 // observedStatus is the entry of a container that the runtime has (L4.28–L4.32).
@@ -196,8 +193,8 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 	default:
 		s.State.Waiting = m.defaultWaiting(old)
 	}
-	if old != nil && old.State.Terminated != nil && old.ContainerID != "" && old.ContainerID != id {
-		// not a made-up one
+	if old != nil && old.State.Terminated != nil && old.ContainerID != id &&
+		(old.ContainerID != "" || assumed(old.State.Terminated) && o.Attempt > int(old.RestartCount)) {
 		s.LastTerminationState = corev1.ContainerState{Terminated: old.State.Terminated}
 	}
 	if p := c.previous; p != nil && p.State == ContainerExited {

@@ -40,6 +40,7 @@ import (
 //	delete [grace=N], gone, reject, stop   requests to end; reject and stop: reason=R, the body is the message
 //	refused, accepted        the next result of the admission
 //	crash [clock=D], reboot  the agent starts again with status and runtime only; the clock was set back by D
+//	forget                   the same without the pod's status, as for a static pod
 //	room                     another pod leaves the node
 //	hold [for=F] [object=O], free   the node lacks resources for the pod, the body is the reason; it has them again
 //	made KEY                 the container of a start in flight exists, and does not run yet
@@ -267,6 +268,10 @@ func (w *world) command(d *datadriven.TestData) string {
 		if back := arg("clock"); back != "" {
 			w.in.Now = w.in.Now.Add(-w.duration(back))
 		}
+		w.crash()
+	case "forget":
+		w.in.Pod = w.in.Pod.DeepCopy()
+		w.in.Pod.Status = corev1.PodStatus{}
 		w.crash()
 	case "reboot":
 		for i := range w.in.Observed.Sandboxes {
