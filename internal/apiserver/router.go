@@ -19,8 +19,9 @@ type router struct {
 	count atomic.Int64
 }
 
-// mostKept limits how many entries clients can create with their Accept headers.
-const mostKept = 2000
+// mostKept limits how many entries clients can create with their headers, and longestKept how long these may be: a
+// client may send headers of a megabyte, and entries stay.
+const mostKept, longestKept = 2000, 512
 
 // request is everything in a request that the choice of a route depends on: neither the namespace
 // nor the name, for which every route has a parameter.
@@ -31,18 +32,22 @@ type request struct {
 }
 
 // requestOf returns what the route of r depends on. It returns false for requests that are rare or
-// have paths of their own: watches, lists, paths below a subresource, empty parts.
+// have paths of their own: watches, lists, paths below a subresource, empty parts, long headers.
 func requestOf(r *http.Request) (request, bool) {
 	info, ok := apirequest.RequestInfoFrom(r.Context())
 	if !ok || !info.IsResourceRequest || len(info.Parts) > 3 ||
 		!slices.Contains([]string{"create", "update", "patch", "delete", "get"}, info.Verb) {
 		return request{}, false
 	}
+	accept, contentType := r.Header.Get("Accept"), r.Header.Get("Content-Type")
+	if len(accept)+len(contentType) > longestKept {
+		return request{}, false
+	}
 	path := r.URL.Path
 	if strings.Contains(path, "//") || strings.HasSuffix(path, "/") {
 		return request{}, false
 	}
-	return request{method: r.Method, accept: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"),
+	return request{method: r.Method, accept: accept, contentType: contentType,
 		prefix: info.APIPrefix, group: info.APIGroup,
 		version: info.APIVersion, resource: info.Resource, sub: info.Subresource, parts: len(info.Parts),
 		tokens: strings.Count(path, "/")}, true

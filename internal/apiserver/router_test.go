@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/emicklei/go-restful/v3"
@@ -62,6 +63,34 @@ func TestRouterAsLibrary(t *testing.T) {
 	if hits < 500 {
 		t.Errorf("%d answers from what was kept", hits)
 	}
+}
+
+// Long headers select a route, and are not kept: each of 2,000 entries would keep up to a megabyte for ever.
+func TestRouterKeepsNoLongHeaders(t *testing.T) {
+	s := start(t, t.TempDir())
+	services := s.generic.Handler.GoRestfulContainer.RegisteredWebServices()
+	infos := &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api")}
+	ours := &router{}
+	for _, header := range []string{"Accept", "Content-Type"} {
+		r := httptest.NewRequest(http.MethodPost, "http://x/api/v1/namespaces/a/pods", nil)
+		r.Header.Set("Accept", "application/json")
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(header, "application/json;x="+strings.Repeat("y", maxHeader/2))
+		info, err := infos.NewRequestInfo(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = r.WithContext(apirequest.WithRequestInfo(r.Context(), info))
+		if _, route, err := ours.SelectRoute(services, r); err != nil || route == nil {
+			t.Fatalf("%s: %v %v", header, route, err)
+		}
+	}
+	ours.kept.Range(func(key, _ any) bool {
+		k, _ := key.(request)
+		t.Errorf("an entry with headers of %d bytes is kept", len(k.accept)+len(k.contentType))
+		return true
+	})
 }
 
 func code(err error) int {
