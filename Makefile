@@ -124,14 +124,14 @@ helm: build ## Helm 4, as a library, against a cluster of its own: install, upgr
 operator: build ## an operator made with controller-runtime against a cluster of its own, which is killed in between (needs root)
 	cd test/operator && CAROB=$(CURDIR)/$(BIN)/carob ../../hack/gotest . -v -count=1
 
-sim: build ## torture the life of a pod in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
+sim: build ## simulate the life of a pod with faults in virtual time: make sim SEED=1 SEEDS=1000 HOURS=3
 	$(BIN)/carob sim --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS)
 
 mutants: ## break the life of a pod in many small ways: each must be noticed by a test or a seed
 	$(GO) run ./test/mutants
 
 FUZZTIME ?= 60s
-fuzz: native ## give all that reads from outside, and the life of a pod, what can't be, for FUZZTIME each (ONLY=regexp of targets)
+fuzz: native ## run each fuzz target (parsers of outside data, the life of a pod) for FUZZTIME (ONLY=regexp of targets)
 	@hack/fuzz $(FUZZTIME) $(ONLY)
 
 e2e: build images ## end to end: real kubectl, real containers (needs root)
@@ -146,17 +146,17 @@ e2e-containerd: build images ## the same tests on containerd and runc instead of
 critest: build ## the container runtime interface's own suite, against carob's runtime (needs what `make conformance` built)
 	@hack/critest $(BIN)/carob $(or $(CONFORMANCE_CACHE),$(HOME)/.cache/carob-conformance)
 
-differential: build ## the same requests to carob and to upstream's API server: where do they answer differently?
+differential: build ## send the same requests to carob and to upstream's API server, and compare the responses
 	@hack/differential $(abspath $(BIN)/carob)
 
 differential-controllers: native ## the same random histories to carob's controllers and to upstream's: make differential-controllers ARGS='-seed 7 -seeds 1 -v'
 	@$(GO) build -o $(TOOLS)/differential-controllers ./test/differential/controllers
 	@$(TOOLS)/differential-controllers -upstream "$$(hack/reference-component $(TOOLS)/reference kube-controller-manager)" $(ARGS) 2>$(CACHE)/differential-controllers.log
 
-nightly: build images ## what takes too long for each change, with one table at the end: make nightly ONLY='mutants|fuzz'
+nightly: build images ## the tests that take too long for each change, with a table at the end: make nightly ONLY='mutants|fuzz'
 	@hack/nightly $(ONLY)
 
-clauses: ## which clauses of a pod's life that a user can see have a test
+clauses: ## list the clauses of a pod's life that users can see and no test cites
 	@hack/clauses
 
 bench: build images ## measure the whole against containerd + runc in one run, print one table
