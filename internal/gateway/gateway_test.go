@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,16 +48,22 @@ type lab struct {
 var loopbacks atomic.Uint32
 
 // freePort is a port without a listener. Each is on a loopback address of its own, so that no other socket takes it.
-func freePort(t testing.TB) netip.AddrPort {
+func freePort(t testing.TB) netip.AddrPort { t.Helper(); return freePorts(t, 1)[0] }
+
+// freePorts are several of one address.
+func freePorts(t testing.TB, count int) (out []netip.AddrPort) {
 	t.Helper()
-	n := loopbacks.Add(1)
-	host := netip.AddrFrom4([4]byte{127, 77, byte(n >> 8), byte(n)})
-	ln, err := net.Listen("tcp", netip.AddrPortFrom(host, 0).String())
-	if err != nil {
-		t.Fatal(err)
+	n := uint32(os.Getpid())<<8 + loopbacks.Add(1) // other processes run the same tests
+	host := netip.AddrFrom4([4]byte{127, 64 | byte(n>>16)&63, byte(n >> 8), byte(n)})
+	for range count {
+		ln, err := net.Listen("tcp", netip.AddrPortFrom(host, 0).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		out = append(out, netip.MustParseAddrPort(ln.Addr().String()))
 	}
-	defer ln.Close()
-	return netip.MustParseAddrPort(ln.Addr().String())
+	return out
 }
 
 func newLab(t testing.TB) *lab {

@@ -36,6 +36,12 @@ import (
 func newStreamLab(t *testing.T, protocol gatewayv1.ProtocolType, at netip.AddrPort) *lab {
 	t.Helper()
 	l := newLab(t)
+	l.gateway(protocol, at)
+	return l
+}
+
+// gateway adds a Gateway with a listener of a protocol, at an address of its own.
+func (l *lab) gateway(protocol gatewayv1.ProtocolType, at netip.AddrPort) {
 	l.cfg.Host = func() []netip.Addr { return []netip.Addr{at.Addr()} }
 	g := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gw"}}
 	g.Spec.GatewayClassName = gatewayplan.Class
@@ -44,7 +50,6 @@ func newStreamLab(t *testing.T, protocol gatewayv1.ProtocolType, at netip.AddrPo
 	class := &gatewayv1.GatewayClass{}
 	class.Name, class.Spec.ControllerName = gatewayplan.Class, gatewayplan.GatewayController
 	l.world.GatewayClasses, l.world.Gateways = []*gatewayv1.GatewayClass{class}, []*gatewayv1.Gateway{g}
-	return l
 }
 
 func parent() []gatewayv1.ParentReference { return []gatewayv1.ParentReference{{Name: "gw"}} }

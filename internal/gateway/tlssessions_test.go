@@ -98,7 +98,8 @@ func TestTLSSessions(t *testing.T) {
 // All 64 listeners of a Gateway, as many as the API permits, are served, each with its own routes.
 func TestMostListeners(t *testing.T) {
 	const most = 64
-	first := freePort(t)
+	ports := freePorts(t, 1+most/2)
+	first := ports[0]
 	l := newStreamLab(t, gatewayv1.HTTPProtocolType, first)
 	g := l.world.Gateways[0]
 	g.Spec.Listeners = nil
@@ -107,7 +108,7 @@ func TestMostListeners(t *testing.T) {
 		host := gatewayv1.Hostname(fmt.Sprintf("h%d.example.com", i))
 		of := gatewayv1.PortNumber(first.Port())
 		if i%2 == 1 { // half of them have a port of their own
-			of = gatewayv1.PortNumber(20000 + i)
+			of = gatewayv1.PortNumber(ports[1+i/2].Port())
 		}
 		section := gatewayv1.SectionName(fmt.Sprint("l", i))
 		g.Spec.Listeners = append(g.Spec.Listeners, gatewayv1.Listener{Name: section, Hostname: &host, Port: of,
