@@ -234,7 +234,7 @@ func TestFollowDuringRotation(t *testing.T) {
 	defer r.close()
 	next := func(want string) {
 		t.Helper()
-		f, err := r.next(path)
+		_, f, err := r.next(path)
 		got := ""
 		if f != nil {
 			got = filepath.Base(f.Name())

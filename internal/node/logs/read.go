@@ -113,7 +113,7 @@ func (r *reader) old(ctx context.Context, path string, o Options) error {
 		return ignoreAbsent(err)
 	}
 	files = slices.DeleteFunc(files, func(name string) bool {
-		info, err := os.Lstat(name)
+		info, err := stat(name)
 		// all of it is older
 		return err != nil || !info.Mode().IsRegular() || sameFile(info, own) || info.ModTime().Before(o.Since)
 	})
@@ -122,8 +122,11 @@ func (r *reader) old(ctx context.Context, path string, o Options) error {
 		for first = len(files); first > 0 && short > 0; {
 			first--
 			n, err := countLines(files[first])
-			if err != nil {
-				return ignoreAbsent(err)
+			if errors.Is(err, fs.ErrNotExist) {
+				first++ // removed meanwhile, and all older ones
+				break
+			} else if err != nil {
+				return err
 			}
 			skip = max(0, n-short)
 			short = max(0, short-n)
@@ -177,10 +180,11 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 	var rest []byte // an incomplete line
 	for {
 		over := !follow || isClosed(ended) // checked before reading, so that nothing written before is missed
+		var between []string
 		var next *os.File
 		if r.left < 0 { // the content before a mark is in this file
 			var err error
-			if next, err = r.next(path); err != nil {
+			if between, next, err = r.next(path); err != nil {
 				return err
 			}
 		}
@@ -191,6 +195,11 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 		if next != nil { // rotated: nothing more is written to the old file
 			r.close()
 			r.file = next
+			for _, name := range between {
+				if err := r.whole(ctx, name, 0); err != nil {
+					return err
+				}
+			}
 			continue
 		}
 		if over {
@@ -213,42 +222,55 @@ func (r *reader) current(ctx context.Context, path string, follow bool, wake, en
 
 // next opens the file that follows the one being read, when rotation moved that away and nothing more is written to it:
 // the runtime writes to the old file until it has taken the new one over, and that is known when the new one has
-// content. After several rotations at once the oldest that was not read is next.
-func (r *reader) next(path string) (*os.File, error) {
+// content. After several rotations at once that is the oldest that was not read; compressed ones before it are between.
+func (r *reader) next(path string) (between []string, next *os.File, err error) {
 	now, err := os.Lstat(path)
 	if err != nil {
-		return nil, ignoreAbsent(err)
+		return nil, nil, ignoreAbsent(err)
 	}
 	if r.file == nil {
 		r.file, err = openFile(path)
-		return nil, ignoreAbsent(err)
+		return nil, nil, ignoreAbsent(err)
 	}
 	own, err := r.file.Stat()
 	if err != nil || sameFile(own, now) {
-		return nil, err
+		return nil, nil, err
 	}
 	files, err := rotated(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for i, name := range files {
-		info, err := os.Lstat(name)
-		if err != nil || !sameFile(info, own) {
-			continue
-		}
-		for _, later := range files[i+1:] {
-			if f, err := openFile(later); err == nil && !strings.HasSuffix(later, compressed) {
-				return f, nil
-			} else if err == nil {
-				f.Close()
+	for _, name := range after(files, own) {
+		if !strings.HasSuffix(name, compressed) {
+			f, err := openFile(name)
+			if err == nil || !errors.Is(err, fs.ErrNotExist) {
+				return between, f, err
 			}
 		}
+		between = append(between, name)
 	}
-	if now.Size() == 0 {
-		return nil, nil
+	if now.Size() == 0 && len(between) == 0 {
+		return nil, nil, nil
 	}
 	f, err := openFile(path)
-	return f, ignoreAbsent(err)
+	return between, f, ignoreAbsent(err)
+}
+
+// after returns the rotated files after the one with this info. If that was compressed or removed meanwhile, it is
+// found by its last write, whose time compression keeps.
+func after(files []string, own fs.FileInfo) []string {
+	later := len(files)
+	for i, name := range slices.Backward(files) {
+		info, err := stat(name)
+		switch {
+		case err != nil:
+		case sameFile(info, own):
+			return files[i+1:]
+		case info.ModTime().After(own.ModTime()):
+			later = i
+		}
+	}
+	return files[later:]
 }
 
 // drain reads the available content. It returns what follows the last end of line.

@@ -327,8 +327,9 @@ func compress(dir *os.File, path string) (err error) {
 	_, err = io.Copy(z, in)
 	err = errors.Join(err, z.Close())
 	if err == nil {
-		at := unix.NsecToTimeval(info.ModTime().UnixNano())
-		err = unix.Futimes(int(out.Fd()), []unix.Timeval{at, at})
+		at := unix.NsecToTimespec(info.ModTime().UnixNano()) // exactly: readers find the file by it
+		err = errors.Join(unix.UtimesNanoAt(int(dir.Fd()), filepath.Base(tmp), []unix.Timespec{at, at},
+			unix.AT_SYMLINK_NOFOLLOW), out.Sync())
 	}
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err

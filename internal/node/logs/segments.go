@@ -54,21 +54,50 @@ func openFile(path string) (*os.File, error) {
 	return securepath.Open(root, name, os.O_RDONLY, 0)
 }
 
-// open opens a log file of either form.
+// stat is os.Lstat for a rotated file, which may have been compressed since it was listed.
+func stat(path string) (fs.FileInfo, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(path, compressed) {
+		return os.Lstat(path + compressed)
+	}
+	return info, err
+}
+
+// open opens a rotated file of either form; it may have been compressed since it was listed.
 func open(path string) (io.ReadCloser, error) {
 	f, err := openFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(path, compressed) {
+		path += compressed
+		f, err = openFile(path)
+	}
 	if err != nil || !strings.HasSuffix(path, compressed) {
 		return f, err
 	}
-	z, err := gzip.NewReader(bufio.NewReaderSize(f, 64<<10))
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{z, f}, nil
+	return &unpacked{file: f}, nil
 }
+
+// unpacked reads a compressed file. One that is damaged, such as by a power failure, ends where it is: it must not hide
+// the rest of the log.
+type unpacked struct {
+	file *os.File
+	z    *gzip.Reader
+}
+
+func (u *unpacked) Read(p []byte) (n int, err error) {
+	if u.z == nil {
+		u.z, err = gzip.NewReader(bufio.NewReaderSize(u.file, 64<<10))
+	}
+	if err == nil {
+		n, err = u.z.Read(p)
+	}
+	var failed *fs.PathError
+	if err != nil && !errors.As(err, &failed) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (u *unpacked) Close() error { return u.file.Close() }
 
 // tailOffset finds where the last n lines of a plain file begin. short is how many
 // lines are missing to n; then the offset is 0.
