@@ -406,8 +406,8 @@ func TestAttachLate(t *testing.T) {
 	})
 	t.Run("late, after much", func(t *testing.T) {
 		id := w.run(sb, sbc, "much",
-			shell(
-				"seq 100000; seq 100000 | while read x; do echo $x; echo $x >&2; test $x = 9000 && break; done; echo end"), interactive)
+			shell(`seq 100000; a=$(seq 1000 1999); for i in 1 2 3 4 5 6 7 8 9; do echo "$a"; echo "$a" >&2; done
+				echo 9000; echo 9000 >&2; echo end`), interactive)
 		w.wait(id)
 		out, errs := newPipe(), newPipe()
 		if err := s.Attach(Bg, id, nil, out, errs, false, nil); err != nil {

@@ -79,24 +79,45 @@ static void drop_first(struct container *c)
 	memcpy(&n, c->held + c->held_at + 1, sizeof n);
 	c->held_at += 3 + n;
 	if (c->held_at == c->held_len)
-		c->held_at = c->held_len = 0;
+		c->held_at = c->held_len = c->held_old = 0;
+}
+
+static void let_go(struct container *c)
+{
+	free(c->held);
+	c->held = NULL;
+	c->held_at = c->held_len = c->held_old = 0;
+}
+
+// age drops what was already there when it last did so, more than HOLD_SECONDS ago.
+static void age(struct container *c)
+{
+	while (c->held_at < c->held_old)
+		drop_first(c);
+	c->held_old = c->held_len;
+	c->aged = seconds();
+	if (!c->held_len)
+		let_go(c);
 }
 
 static void hold(struct container *c, char kind, const char *s, uint16_t n)
 {
 	uint16_t last = 0;
-	if (!c->held)
+	if (!c->held) {
 		c->held = grab(HELD);
+		c->aged = seconds();
+	}
 	while (c->held_len && c->held_len - c->held_at + n + 3 > HELD)
 		drop_first(c);
 	if (c->held_len + n + 3 > HELD) {
 		memmove(c->held, c->held + c->held_at, c->held_len -= c->held_at);
 		c->held_last -= c->held_at;
+		c->held_old -= c->held_old < c->held_at ? c->held_old : c->held_at;
 		c->held_at = 0;
 	}
 	if (c->held_len)
 		memcpy(&last, c->held + c->held_last + 1, sizeof last);
-	if (!c->held_len || c->held[c->held_last] != kind || last + n > CHUNK) {
+	if (!c->held_len || c->held_last < c->held_old || c->held[c->held_last] != kind || last + n > CHUNK) {
 		c->held[c->held_last = c->held_len] = kind;
 		c->held_len += 3;
 		last = 0;
@@ -105,13 +126,6 @@ static void hold(struct container *c, char kind, const char *s, uint16_t n)
 	c->held_len += n;
 	last += n;
 	memcpy(c->held + c->held_last + 1, &last, sizeof last);
-}
-
-static void let_go(struct container *c)
-{
-	free(c->held);
-	c->held = NULL;
-	c->hold = c->held_at = c->held_len = 0;
 }
 
 static void replay(struct conn *k)
@@ -134,6 +148,17 @@ static void replay(struct conn *k)
 		k->replay = 0;
 		let_go(c);
 	}
+}
+
+// drop_client ends a connection whose client has been too slow, and says so: its socket takes one packet more than it had
+// room for.
+static void drop_client(struct conn *k)
+{
+	int n = 0;
+	getsockopt(k->fd, SOL_SOCKET, SO_SNDBUF, &n, &(socklen_t){sizeof n});
+	setsockopt(k->fd, SOL_SOCKET, SO_SNDBUF, &n, sizeof n); // the kernel doubles it
+	send(k->fd, &(char){F_DROPPED}, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	k->dead = 1;
 }
 
 // settle sends attached clients the rest of their output before the monitor ends, for two seconds at most.
@@ -174,7 +199,7 @@ void fan_out(struct container *c, char kind, char *s, size_t n)
 		if (sendmsg(k->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
 			continue;
 		if ((errno != EAGAIN && errno != ENOBUFS) || k->out_len) {
-			k->dead = 1;
+			drop_client(k);
 			continue;
 		}
 		if (!k->out)
@@ -270,7 +295,7 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 	case M_SHOWN: // a client is shown the log, which has all held output except unfinished lines
 		if (!c || attached_stuck(c))
 			break;
-		c->held_at = c->held_len = r = 0;
+		c->held_at = c->held_len = c->held_old = r = 0;
 		for (int i = 0; i < 2; i++)
 			if (c->hold && c->out[i].len)
 				hold(c, i ? F_STDERR : F_STDOUT, c->out[i].buf, c->out[i].len);
@@ -392,8 +417,8 @@ static void sweep(void)
 {
 	for (struct conn **p = &conns; *p;) {
 		struct conn *k = *p;
-		if (k->attached && (k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
-			k->dead = 1;
+		if (k->attached && !k->dead && (k->out_len || k->replay) && seconds() - k->stuck > STUCK_SECONDS)
+			drop_client(k);
 		if (k->attached && k->attached->exited && k->attached->out[0].fd < 0 && k->attached->out[1].fd < 0 &&
 		    !k->out_len && !k->replay)
 			k->dead = 1;
@@ -427,8 +452,11 @@ static void sweep(void)
 		}
 		for (struct conn *k = conns; k; k = k->next)
 			used |= k->attached == c;
-		if (!used && seconds() - c->since > HOLD_SECONDS)
-			let_go(c);
+		if (!used && seconds() - c->aged > HOLD_SECONDS) {
+			c->hold &= !c->exited;
+			c->held_old = c->exited ? c->held_len : c->held_old;
+			age(c);
+		}
 		int alive = !c->exited || c->out[0].fd >= 0 || c->out[1].fd >= 0;
 		if (!alive) {
 			shut(&c->log);
@@ -507,7 +535,7 @@ int main(int argc, char **argv, char **envp)
 		size_t first = n;
 		for (struct container *c = containers; c; c = c->next) {
 			int held = attached_stuck(c);
-			pending |= c->hold || c->held;
+			pending |= c->held || (c->hold && c->exited);
 			for (int i = 0; i < 2; i++) {
 				who[n] = c;
 				f[n++] = (struct pollfd){held ? -1 : c->out[i].fd, POLLIN, 0};

@@ -27,7 +27,8 @@ enum {
 };
 enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10, UNREAD = 1 << 20, ROUND = 8 };
 // Frames of an attach stream: one byte of kind, then data.
-enum { F_STDOUT = 1, F_STDERR = 2, F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
+enum { F_STDOUT = 1, F_STDERR = 2, F_DROPPED = 3 }; // to the client; the last one: it was too slow and gets no more
+enum { F_STDIN = 0, F_RESIZE = 1, F_CLOSE = 2 };
 
 struct stream {
 	int fd;
@@ -54,11 +55,12 @@ struct container {
 	int in, console, log, dir, oom, once, tty, exited;
 	struct stream out[2]; // stdout (or the terminal), stderr
 	// The last HELD bytes of its output that no client has seen: of an interactive one without an attached client so
-	// far (hold), for HOLD_SECONDS after its start or its end, and of one that ended while its client was slow.
+	// far (hold), and of one that ended while its client was slow. Each is kept for HOLD_SECONDS after it was written;
+	// what is there when the container ends is kept for HOLD_SECONDS from then on.
 	char *held;                  // frames: kind, length in two bytes, data
-	uint32_t held_at, held_len, held_last; // the first, the end of all, the last
+	uint32_t held_at, held_len, held_last, held_old; // the first, the end of all, the last; those before it are old
 	int hold;
-	time_t since;
+	time_t aged; // when held_old was set, or the container ended
 };
 
 // spare is a helper that was started ahead and waits for the program of a container: one in a PID namespace

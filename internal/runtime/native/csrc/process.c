@@ -256,7 +256,7 @@ void reap(void)
 			if (c->life.begun) // only the end of the user's process is stored on disk
 				record_exit(c, code, oom, at);
 			c->exited = 1;
-			c->since = seconds();
+			c->aged = seconds();
 			c->life.pid = 0;
 			shut(&c->life.pidfd);
 			shut(&c->life.news);
@@ -354,7 +354,6 @@ int start(struct message *m, char *s[4], int *fd, int nfd, int64_t *pid)
 	c->once = !!(m->n[0] & STDIN_ONCE);
 	c->tty = !!(m->n[0] & TTY);
 	c->hold = !!(m->n[0] & (STDIN | TTY));
-	c->since = seconds();
 	c->dir = fd[own];
 	if (m->n[0] & OOM_FD)
 		c->oom = fd[i++];

@@ -13,9 +13,12 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
+// ErrSlow is the error of an attach whose client held back the container's output for too long (csrc/README.md).
+var ErrSlow = errors.New("the client has read nothing for ten seconds: the rest of the output is only in the log")
+
 // Attach connects streams (nil for none) to a container, over a connection of its own, until the
 // container has exited, the client disconnects, or ctx ends. The error unix.ESRCH means that the
-// monitor holds nothing of the container.
+// monitor holds nothing of the container, ErrSlow that the client did not get all output.
 func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, out, errw io.Writer,
 	resize <-chan remotecommand.TerminalSize) error {
 	req := wire.Message{Code: msgAttach, S: [4]string{id}}
@@ -64,6 +67,8 @@ func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, ou
 		}
 		var w io.Writer
 		switch {
+		case b[0] == frameDropped:
+			return ErrSlow
 		case b[0] == frameStdout && out != nil:
 			w = out
 		case b[0] == frameStderr && errw != nil:

@@ -63,24 +63,24 @@ func TestContainerEndsBeforeAttachResponds(t *testing.T) {
 	}
 }
 
-// If a monitor closes a connection with unread input, the output that it sent before is not lost.
-func TestOutputBeforeUnreadInput(t *testing.T) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range pair {
-		f := os.NewFile(uintptr(fd), "line")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
+// A client that was too slow gets an error after the output that it still received.
+func TestSlowAttachFails(t *testing.T) {
+	client, monitor := connected(t)
+	for _, packet := range [][]byte{(&wire.Message{Code: replyDone}).Append(nil), append([]byte{frameStdout}, "first"...),
+		{frameDropped}} {
+		if _, err := monitor.Write(packet); err != nil {
 			t.Fatal(err)
 		}
-		conns[i] = c.(*net.UnixConn)
-		defer c.Close()
 	}
-	client, monitor := conns[0], conns[1]
+	var out strings.Builder
+	if err := Attach(t.Context(), client, "c1", nil, &out, nil, nil); out.String() != "first" || !errors.Is(err, ErrSlow) {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// If a monitor closes a connection with unread input, the output that it sent before is not lost.
+func TestOutputBeforeUnreadInput(t *testing.T) {
+	client, monitor := connected(t)
 	for _, packet := range []string{"first", "second"} {
 		if _, err := monitor.Write([]byte(packet)); err != nil {
 			t.Fatal(err)
@@ -96,4 +96,25 @@ func TestOutputBeforeUnreadInput(t *testing.T) {
 			t.Errorf("%q, %v; want %q", b[:n], err, want)
 		}
 	}
+}
+
+// connected returns the two ends of a connection.
+func connected(t *testing.T) (client, monitor *net.UnixConn) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "line")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { c.Close() })
+	}
+	return conns[0], conns[1]
 }

@@ -78,6 +78,7 @@ const (
 const (
 	frameStdin, frameResize, frameClose = 0, 1, 2 // to the monitor
 	frameStdout, frameStderr            = 1, 2    // from it
+	frameDropped                        = 3       // the last one, to a client that is too slow
 )
 
 // MaxListed is how many containers fit in one answer to msgList (csrc/monitor.c).
