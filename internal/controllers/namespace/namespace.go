@@ -73,23 +73,44 @@ func New(client kubernetes.Interface, d discovery.DiscoveryInterface, objects me
 	return c, nil
 }
 
-// terminating returns the namespace if it is being deleted and has this controller's finalizer.
+// terminating returns the namespace, as the watch shows it, if it ends.
 func (c *Controller) terminating(name string) *corev1.Namespace {
 	obj, exists, _ := c.namespaces.GetByKey(name)
-	if !exists {
-		return nil
-	}
 	n, ok := obj.(*corev1.Namespace)
-	if !ok || n.DeletionTimestamp == nil || !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
+	if !exists || !ok || !ends(n) {
 		return nil
 	}
 	return n
 }
 
+// ends reports whether a namespace is being deleted and has this controller's finalizer.
+func ends(n *corev1.Namespace) bool {
+	return n.DeletionTimestamp != nil && slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes)
+}
+
+// stored returns the namespace as it is stored, nil if it does not end. The watch may still show one that is gone, while
+// another one has its name: the content of that one must stay. While a namespace has the finalizer, no other one takes
+// its name.
+func (c *Controller) stored(ctx context.Context, name string) (*corev1.Namespace, error) {
+	n, err := c.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read namespace %q: %w", name, err)
+	case !ends(n):
+		return nil, nil
+	}
+	return n, nil
+}
+
 func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
-	n := c.terminating(name)
-	if n == nil {
+	if c.terminating(name) == nil {
 		return 0, nil
+	}
+	n, err := c.stored(ctx, name)
+	if n == nil {
+		return 0, err
 	}
 	f, again := c.empty(ctx, name)
 	if f.nothingLeft() {
