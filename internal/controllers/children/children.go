@@ -28,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -92,6 +93,45 @@ func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planne
 	return nil
 }
 
+// Gone takes the answer to the deletion of an object that a watch showed, by its UID. It returns nil if the object is
+// deleted: the key is then woken when the watch shows that. NotFound and Conflict say that it was deleted before, or
+// that another object has its name; but a webhook may refuse the deletion with them, too, and the key would wait for
+// ever. So the object is read then: live reads it from the API.
+func (k *Keeper) Gone(ctx context.Context, key string, w *source.Watch, o metav1.Object, err error,
+	live func(ctx context.Context) (metav1.Object, error)) error {
+	if err != nil {
+		if !Stale(err) {
+			return err
+		}
+		switch stored, failed := live(ctx); {
+		case apierrors.IsNotFound(failed):
+		case failed != nil:
+			return fmt.Errorf("%w; then: %w", err, failed)
+		case stored.GetUID() == o.GetUID() && stored.GetDeletionTimestamp() == nil:
+			return err
+		}
+	}
+	k.Fresh.Deleted(key, w, o)
+	return nil
+}
+
+// PodNamed reads a pod from the API. Most controllers may list pods, but not get one.
+func (k *Keeper) PodNamed(namespace, name string) func(ctx context.Context) (metav1.Object, error) {
+	return func(ctx context.Context) (metav1.Object, error) {
+		list, err := k.Client.CoreV1().Pods(namespace).List(ctx,
+			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			if list.Items[i].Name == name {
+				return &list.Items[i], nil
+			}
+		}
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+}
+
 // NamespaceEnds reports whether a create failed because its namespace is being deleted: no event,
 // no condition, and no retry (W0.40).
 func NamespaceEnds(err error) bool {
@@ -153,16 +193,14 @@ func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	// By its UID, so that a later pod of the same name is not deleted.
 	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	switch {
-	case apierrors.IsNotFound(err):
-		k.Fresh.Deleted(o.Key, k.Pods, pod)
-		return nil
-	case err != nil:
+	deleted := err == nil
+	if err = k.Gone(ctx, o.Key, k.Pods, pod, err, k.PodNamed(pod.Namespace, pod.Name)); err != nil {
 		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 		return fmt.Errorf("unable to delete pods: %w", err)
 	}
-	k.Fresh.Deleted(o.Key, k.Pods, pod)
-	k.Events.Eventf(o.Runtime, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", pod.Name)
+	if deleted {
+		k.Events.Eventf(o.Runtime, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", pod.Name)
+	}
 	return nil
 }
 

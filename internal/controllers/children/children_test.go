@@ -222,6 +222,43 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// A deletion that a webhook refuses as NotFound or Conflict did not happen: its key must not wait for it.
+func TestGone(t *testing.T) {
+	notFound, conflict := apierrors.NewNotFound(podResource, "p"), apierrors.NewConflict(podResource, "p",
+		errors.New("no"))
+	other, ending := pod("p", 21, nil), pod("p", 21, nil)
+	other.UID, ending.DeletionTimestamp = "another", new(metav1.Now())
+	for _, c := range []struct {
+		name   string
+		err    error
+		live   *corev1.Pod
+		failed error
+		gone   bool
+	}{
+		{"deleted", nil, nil, errors.New("not read"), true},
+		{"deleted before", notFound, nil, notFound, true},
+		{"ends already", notFound, ending, nil, true},
+		{"another one of its name", conflict, other, nil, true},
+		{"refused as not found", notFound, pod("p", 20, nil), nil, false},
+		{"refused as a conflict", conflict, pod("p", 20, nil), nil, false},
+		{"nobody knows", notFound, nil, errors.New("no connection"), false},
+		{"refused", apierrors.NewForbidden(podResource, "p", errors.New("no")), nil, notFound, false},
+	} {
+		w := newWorld(t)
+		if err := w.Pods.Add(pod("p", 20, nil)); err != nil {
+			t.Fatal(err)
+		}
+		err := w.Gone(t.Context(), "ns/rs", w.Pods, pod("p", 20, nil), c.err,
+			func(context.Context) (metav1.Object, error) { return c.live, c.failed })
+		if (err == nil) != c.gone || err != nil && !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if w.Fresh.Fresh("ns/rs") == c.gone {
+			t.Errorf("%s: the key waits: %v", c.name, !c.gone)
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,12 +25,14 @@ func (k *Keeper) RevisionChange(namespace string, revisions *source.Watch,
 func (k *Keeper) DeleteRevisions(ctx context.Context, o Owner, watch *source.Watch,
 	revisions []*appsv1.ControllerRevision) error {
 	for _, r := range revisions {
-		err := k.Client.AppsV1().ControllerRevisions(r.Namespace).Delete(ctx, r.Name,
+		api := k.Client.AppsV1().ControllerRevisions(r.Namespace)
+		err := api.Delete(ctx, r.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err = k.Gone(ctx, o.Key, watch, r, err, func(ctx context.Context) (metav1.Object, error) {
+			return api.Get(ctx, r.Name, metav1.GetOptions{})
+		}); err != nil {
 			return fmt.Errorf("delete revision %s: %w", r.Name, err)
 		}
-		k.Fresh.Deleted(o.Key, watch, r)
 	}
 	return nil
 }

@@ -269,15 +269,19 @@ func (t *turn) remove(ctx context.Context, name string, uid types.UID) error {
 	err := t.client.BatchV1().Jobs(namespace).Delete(ctx, name, metav1.DeleteOptions{
 		PropagationPolicy: new(metav1.DeletePropagationBackground),
 		Preconditions:     metav1.NewUIDPreconditions(string(uid))})
-	if err != nil && !children.Stale(err) {
+	deleted, keeper := err == nil, children.Keeper{Fresh: t.fresh}
+	err = keeper.Gone(ctx, t.key, t.jobs, &metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}, err,
+		func(ctx context.Context) (metav1.Object, error) {
+			return t.client.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
+		})
+	if err != nil {
 		t.events.Eventf(t.in.CronJob, corev1.EventTypeWarning, "FailedDelete", "Deleted job: %v", err)
 		return err
 	}
-	if err == nil {
+	if deleted {
 		t.events.Eventf(t.in.CronJob, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted job %v", name)
 	}
 	t.in.Deleted[uid] = true
-	t.fresh.Deleted(t.key, t.jobs, &metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid})
 	return nil
 }
 

@@ -133,6 +133,38 @@ func TestHistoryEvents(t *testing.T) {
 	})
 }
 
+// A webhook refuses the deletion of a Job as if it did not exist, or as a conflict: the CronJob goes on.
+func TestRefusedDeletions(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"not found": apierrors.NewNotFound(batchv1.Resource("jobs"), "c-15778081"),
+		"conflict":  apierrors.NewConflict(batchv1.Resource("jobs"), "c-15778081", errors.New("a webhook says so")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := controllertest.New(newCronJob(func(s *batchv1.CronJobSpec) {
+					s.SuccessfulJobsHistoryLimit = new(int32(0))
+				}))
+				refused := false
+				api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+					if verb == "delete" && gvr.Resource == "jobs" && !refused {
+						refused = true
+						return refusal
+					}
+					return nil
+				}
+				r := start(t.Context(), t, api)
+				defer r.Stop()
+				time.Sleep(61 * time.Second)
+				finish(api, "c-15778081")
+				time.Sleep(2 * time.Minute)
+				if left := names(api); !refused || slices.Contains(left, "c-15778081") || len(left) == 0 {
+					t.Errorf("refused %v, Jobs %q", refused, left)
+				}
+			})
+		})
+	}
+}
+
 // A Job that can't be created: upstream's event, and growing waits (W6.34).
 func TestCreationFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -185,10 +185,11 @@ func (c *Controller) do(ctx context.Context, key string, in deployment.Input, st
 	case step.Delete != nil:
 		err := sets.Delete(ctx, step.Delete.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(step.Delete.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if err = c.keeper.Gone(ctx, key, c.sets, step.Delete, err, func(ctx context.Context) (metav1.Object, error) {
+			return sets.Get(ctx, step.Delete.Name, metav1.GetOptions{})
+		}); err != nil {
 			return fmt.Errorf("delete replica set %s: %w", step.Delete.Name, err)
 		}
-		fresh.Deleted(key, c.sets, step.Delete)
 	case step.Rollback != nil:
 		d, err := deployments.Update(ctx, step.Rollback, metav1.UpdateOptions{})
 		if err != nil {

@@ -280,6 +280,10 @@ func (c *Controller) untrack(ctx context.Context, key string, p *corev1.Pod) err
 	case err == nil && key != "":
 		c.keeper.Fresh.Wrote(key, c.pods, got)
 	case apierrors.IsNotFound(err) && key != "":
+		stored, failed := c.keeper.PodNamed(p.Namespace, p.Name)(ctx)
+		if !apierrors.IsNotFound(failed) && (failed != nil || stored.GetUID() == p.UID) {
+			return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err) // of a webhook
+		}
 		c.keeper.Fresh.Deleted(key, c.pods, p)
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)

@@ -355,34 +355,43 @@ func trouble(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// A conflict without a newer version (from a webhook or a quota) is retried, because no event would queue
-// the Job.
+// A conflict without a newer version, or NotFound of an object that exists (both from a webhook), is retried, because
+// no event would queue the Job.
 func TestConflictsOfOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		api := controllertest.New(newJob(nil))
-		var refused [2]bool // a status, a patch of a pod
-		api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
-			at := 0
-			switch {
-			case verb == "patch" && gvr.Resource == "pods":
-				at = 1
-			case verb != "update":
-				return nil
-			}
-			if refused[at] {
-				return nil
-			}
-			refused[at] = true
-			return apierrors.NewConflict(gvr.GroupResource(), o.GetName(), errors.New("a webhook says so"))
+	for name, refusal := range map[string]func(schema.GroupResource, string) error{
+		"conflict": func(r schema.GroupResource, name string) error {
+			return apierrors.NewConflict(r, name, errors.New("a webhook says so"))
+		},
+		"not found": func(r schema.GroupResource, name string) error { return apierrors.NewNotFound(r, name) },
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { refuseOnce(t, refusal) }) })
+	}
+}
+
+func refuseOnce(t *testing.T, refusal func(schema.GroupResource, string) error) {
+	api := controllertest.New(newJob(nil))
+	var refused [2]bool // a status, a patch of a pod
+	api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+		at := 0
+		switch {
+		case verb == "patch" && gvr.Resource == "pods":
+			at = 1
+		case verb != "update":
+			return nil
 		}
-		r := start(t.Context(), t, api)
-		defer r.Stop()
-		time.Sleep(time.Second)
-		node(api, func(*corev1.Pod) (int32, bool) { return 0, true })
-		time.Sleep(time.Minute)
-		if p := controllertest.All[*corev1.Pod](api)[0]; !finished(api) || job.Tracked(p) ||
-			refused != [2]bool{true, true} {
-			t.Errorf("refused %v, finalizer %v, status %+v", refused, job.Tracked(p), status(api))
+		if refused[at] {
+			return nil
 		}
-	})
+		refused[at] = true
+		return refusal(gvr.GroupResource(), o.GetName())
+	}
+	r := start(t.Context(), t, api)
+	defer r.Stop()
+	time.Sleep(time.Second)
+	node(api, func(*corev1.Pod) (int32, bool) { return 0, true })
+	time.Sleep(time.Minute)
+	if p := controllertest.All[*corev1.Pod](api)[0]; !finished(api) || job.Tracked(p) ||
+		refused != [2]bool{true, true} {
+		t.Errorf("refused %v, finalizer %v, status %+v", refused, job.Tracked(p), status(api))
+	}
 }

@@ -88,9 +88,9 @@ func ends(n *corev1.Namespace) bool {
 	return n.DeletionTimestamp != nil && slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes)
 }
 
-// stored returns the namespace as it is stored, nil if it does not end. The watch may still show one that is gone, while
-// another one has its name: the content of that one must stay. While a namespace has the finalizer, no other one takes
-// its name.
+// stored returns the namespace as it is stored, nil if it does not end. The watch may still show one that is gone,
+// while another one has its name: the content of that one must stay. While a namespace has the finalizer, no other one
+// takes its name.
 func (c *Controller) stored(ctx context.Context, name string) (*corev1.Namespace, error) {
 	n, err := c.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {

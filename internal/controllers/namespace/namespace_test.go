@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The watch still shows a namespace that is gone: a new one of its name keeps its content, and the deletion of the same
-// one goes on.
+// The watch still shows a namespace that is gone: a new one of its name keeps its content, and the deletion of the
+// same one goes on.
 func TestContentOfANewNamespaceStays(t *testing.T) {
 	namespace := func(uid types.UID, ends bool) *corev1.Namespace {
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "again", UID: uid},

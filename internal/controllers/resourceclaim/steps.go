@@ -205,10 +205,9 @@ func (c *Controller) release(ctx context.Context, key string, claim *resourcev1.
 	if r.Delete {
 		err := api.Delete(ctx, claim.Name, metav1.DeleteOptions{
 			Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return wrap("delete unused generated claim", claim, err)
-		}
-		c.fresh.Deleted(key, c.in.Claims, claim)
+		keeper := children.Keeper{Fresh: c.fresh}
+		return wrap("delete unused generated claim", claim, keeper.Gone(ctx, key, c.in.Claims, claim, err,
+			func(ctx context.Context) (metav1.Object, error) { return api.Get(ctx, claim.Name, metav1.GetOptions{}) }))
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/controllers/children"
@@ -55,10 +54,11 @@ func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key str
 	for _, s := range plan.Delete {
 		err := api(s).Delete(ctx, s.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err = k.Gone(ctx, key, watch, s, err, func(ctx context.Context) (metav1.Object, error) {
+			return api(s).Get(ctx, s.Name, metav1.GetOptions{})
+		}); err != nil {
 			return fmt.Errorf("delete %s: %w", s.Name, err)
 		}
-		k.Fresh.Deleted(key, watch, s)
 		wrote("delete")
 	}
 	return nil

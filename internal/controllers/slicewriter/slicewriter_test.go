@@ -53,6 +53,8 @@ func TestWrite(t *testing.T) {
 		{name: "it is deleted already", verb: "delete", answer: apierrors.NewNotFound(resource, "extra"), wrote: "create update delete"},
 		{name: "another object of its name", verb: "delete", answer: apierrors.NewConflict(resource, "extra", errors.New("uid")),
 			wrote: "create update delete"},
+		{name: "a webhook says not found", verb: "delete", answer: apierrors.NewNotFound(resource, "extra"), stored: "16",
+			wrote: "create update", err: "delete extra: "},
 		{name: "a delete fails", verb: "delete", answer: failure, wrote: "create update", err: "delete extra: "},
 	} {
 		api := fake.NewClientset()
@@ -65,7 +67,13 @@ func TestWrite(t *testing.T) {
 					t.Errorf("%s: delete with preconditions %v", c.name, p)
 				}
 			}
-			return true, slice("old", map[bool]string{true: c.stored, false: "30"}[a.GetVerb() == "get"]), nil
+			if get, ok := a.(clienttesting.GetAction); ok && a.GetVerb() == "get" {
+				if c.stored == "" {
+					return true, nil, apierrors.NewNotFound(resource, get.GetName())
+				}
+				return true, slice(get.GetName(), c.stored), nil
+			}
+			return true, slice("old", "30"), nil
 		})
 		watch := source.EndpointSlices(api)
 		fresh, err := freshness.New(func(string) {}, watch)

@@ -528,6 +528,27 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A webhook refuses the deletion of a pod as if the pod did not exist: the set goes on.
+func TestRefusedDeletion(t *testing.T) {
+	refused := false
+	inWorld(t, 1, nil, func(w *world) {
+		w.api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			if verb == "delete" && gvr.Resource == "pods" && !refused {
+				refused = true
+				return apierrors.NewNotFound(gvr.GroupResource(), o.GetName())
+			}
+			return nil
+		}
+	}, func(w *world) {
+		w.settle()
+		w.scale(0)
+		w.settle()
+		if left := w.pods(); !refused || len(left) != 0 {
+			t.Errorf("refused %v, %d pods left", refused, len(left))
+		}
+	})
+}
+
 // If a revision with other data has the name, the new one gets another name, and the count of collisions is stored
 // (W3.22).
 func TestCollision(t *testing.T) {

@@ -71,7 +71,7 @@ func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	// With the UID, so that a later pod with the same name is not deleted.
 	err := t.keeper.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	if err == nil || apierrors.IsNotFound(err) {
+	if err == nil {
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
 		t.recordResult("Delete", pod, nil)
 		return nil
@@ -82,7 +82,11 @@ func (t turn) delete(ctx context.Context, pod *corev1.Pod) error {
 	if gone || e == nil && live.DeletionTimestamp != nil {
 		t.keeper.Fresh.Deleted(t.owner.Key, t.Pods, pod)
 	}
-	if gone && apierrors.IsConflict(err) {
+	switch {
+	case gone && apierrors.IsConflict(err):
+		return nil
+	case apierrors.IsNotFound(err) && (gone || e == nil && live.DeletionTimestamp != nil):
+		t.recordResult("Delete", pod, nil)
 		return nil
 	}
 	t.recordResult("Delete", pod, err)
