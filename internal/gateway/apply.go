@@ -220,14 +220,17 @@ func (g *Gateway) follow(ctx context.Context, s *feed.Snapshot) bool {
 // changePorts serves other routes, streams, or certificates at open ports. The lock is held.
 func (g *Gateway) changePorts(s *feed.Snapshot, touched *gatewayplan.Touched) {
 	for at, p := range g.plan.Ports { // any order: each by itself
-		running, others := g.ports[at], names(p, s.Certificates) || touched.Certificates[at]
-		if running == nil || !others && !touched.Ports[at] {
+		running, renewed, others := g.ports[at], names(p, s.Certificates), touched.Certificates[at]
+		if running == nil || !renewed && !others && !touched.Ports[at] {
 			continue
 		}
 		now := running.site.Load().with(p.Table, g.pools)
 		now.lead(p)
-		if others {
+		switch {
+		case others:
 			now.certs = g.certificates(p, now.certs.Fallback)
+		case renewed:
+			now.certs = g.renewed(now.certs, p, s.Certificates)
 		}
 		g.retire(running.site.Swap(now))
 	}
@@ -280,19 +283,51 @@ func (g *Gateway) site(ctx context.Context, at netip.AddrPort, p *gatewayplan.Po
 // names reports whether a port uses one of some Secrets.
 func names(p *gatewayplan.Port, secrets map[name]*tls.Certificate) bool {
 	return len(secrets) > 0 && slices.ContainsFunc(p.Certificates, func(c gatewayplan.Certificate) bool {
-		return slices.ContainsFunc(c.Secrets, func(of name) bool { _, has := secrets[of]; return has })
+		return namesOne(&c, secrets)
 	})
+}
+
+func namesOne(c *gatewayplan.Certificate, secrets map[name]*tls.Certificate) bool {
+	return slices.ContainsFunc(c.Secrets, func(of name) bool { _, has := secrets[of]; return has })
 }
 
 // certificates are those of a port.
 func (g *Gateway) certificates(p *gatewayplan.Port, fallback *tls.Certificate) *certs.Set {
 	out := certs.New()
 	out.Fallback = fallback
-	for _, c := range p.Certificates {
-		for _, of := range c.Secrets {
-			if cert := g.certs[of]; cert != nil {
-				out.Add(c.Host, cert)
-			}
+	for i := range p.Certificates {
+		for _, cert := range g.read(&p.Certificates[i]) {
+			out.Add(p.Certificates[i].Host, cert)
+		}
+	}
+	return out
+}
+
+// renewed are the certificates of a port when some Secrets have changed: those of the other hosts stay.
+func (g *Gateway) renewed(all *certs.Set, p *gatewayplan.Port, secrets map[name]*tls.Certificate) *certs.Set {
+	hosts := map[string][]*tls.Certificate{}
+	for i := range p.Certificates {
+		if c := &p.Certificates[i]; namesOne(c, secrets) {
+			hosts[c.Host] = nil
+		}
+	}
+	for i := range p.Certificates {
+		c := &p.Certificates[i]
+		if before, concerned := hosts[c.Host]; concerned {
+			hosts[c.Host] = append(before, g.read(c)...)
+		}
+	}
+	for host, now := range hosts { // any order: each by itself
+		all = all.With(host, now)
+	}
+	return all
+}
+
+// read returns the certificates in Secrets, without those that have none.
+func (g *Gateway) read(c *gatewayplan.Certificate) (out []*tls.Certificate) {
+	for _, of := range c.Secrets {
+		if cert := g.certs[of]; cert != nil {
+			out = append(out, cert)
 		}
 	}
 	return out

@@ -134,3 +134,55 @@ func TestSecretsAreFollowed(t *testing.T) {
 		t.Error("there is a new plan")
 	}
 }
+
+// A Secret that is renewed changes the certificates of its hosts only, and of those only its own.
+func TestOneSecretOfMany(t *testing.T) {
+	l := newLab(t)
+	l.service("a", "")
+	certOf := func() *tls.Certificate {
+		c, err := certs.SelfSigned(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	of := func(s string) name { return name{Namespace: "default", Name: s} }
+	for host, secrets := range map[string][]string{"x.example.com": {"s", "t"}, "y.example.com": {"s"},
+		"z.example.com": {"t"}} {
+		in := l.ingress(host, nil, "/=a")
+		for _, s := range secrets {
+			in.Spec.TLS = append(in.Spec.TLS, networkingv1.IngressTLS{Hosts: []string{host}, SecretName: s})
+		}
+	}
+	for _, s := range []string{"s", "t"} {
+		l.certs[of(s)], l.world.Secrets[of(s)] = certOf(), gatewayplan.Material{}
+	}
+	l.update()
+	serves := func(what string, wanted map[string]*tls.Certificate) {
+		t.Helper()
+		for host, want := range wanted {
+			c, err := tls.Dial("tcp", l.https, &tls.Config{InsecureSkipVerify: true, ServerName: host})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.ConnectionState().PeerCertificates[0].Raw; string(got) != string(want.Certificate[0]) {
+				t.Errorf("%s: another certificate for %s", what, host)
+			}
+			_ = c.Close()
+		}
+	}
+	first, other := l.certs[of("s")], l.certs[of("t")]
+	serves("before", map[string]*tls.Certificate{"x.example.com": first, "y.example.com": first, "z.example.com": other})
+	next := certOf()
+	s := l.snapshot()
+	note(&s.Changes.Secrets, of("s"), &gatewayplan.Material{})
+	note(&s.Certificates, of("s"), next)
+	l.followed(s)
+	serves("renewed", map[string]*tls.Certificate{"x.example.com": next, "y.example.com": next, "z.example.com": other})
+	s = l.snapshot()
+	note(&s.Changes.Secrets, of("s"), &gatewayplan.Material{Problem: "broken"})
+	note(&s.Certificates, of("s"), nil)
+	l.followed(s)
+	serves("broken", map[string]*tls.Certificate{"x.example.com": other, "y.example.com": l.fallback,
+		"z.example.com": other})
+}

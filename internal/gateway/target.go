@@ -216,20 +216,30 @@ func newTraffic() *traffic {
 		gone: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// set sets the endpoints of a pool.
+// set sets the endpoints of a pool, in the order of their addresses. Those that stay keep their targets without a
+// lookup: there may be thousands, of which one changes.
 func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	before := *p.endpoints.Load()
 	now := make([]*Target, 0, len(all))
-	for _, e := range all {
-		target := t.join(e)
+	var gone []*Target
+	for i := range all {
+		for len(before) > 0 && before[0].Address.Compare(all[i].Address) < 0 {
+			gone, before = append(gone, before[0]), before[1:]
+		}
+		if len(before) > 0 && before[0].Endpoint == all[i] {
+			now, before = append(now, before[0]), before[1:]
+			continue
+		}
+		target := t.join(all[i])
 		if p.infers && !slices.Contains(target.of, p) {
 			target.of = append(target.of, p)
 		}
 		now = append(now, target)
 	}
-	before := *p.endpoints.Swap(&now)
-	for _, target := range before {
+	p.endpoints.Store(&now)
+	for _, target := range append(gone, before...) {
 		t.leave(target)
 	}
 }

@@ -1,6 +1,7 @@
 package gatewayplan
 
 import (
+	"bytes"
 	"cmp"
 	"net/netip"
 	"slices"
@@ -29,7 +30,11 @@ func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.Endpoint
 	if port == nil {
 		return nil
 	}
-	var ready, ending []Endpoint
+	count := 0
+	for _, slice := range all {
+		count += len(slice.Endpoints)
+	}
+	ready, ending := make([]Endpoint, 0, count), []Endpoint(nil)
 	for _, slice := range all {
 		number := slicePort(slice, port.Name, ref.UDP)
 		if number == 0 || slice.AddressType == discoveryv1.AddressTypeFQDN {
@@ -60,10 +65,42 @@ func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.Endpoint
 	if len(ready) == 0 {
 		ready = ending
 	}
-	slices.SortFunc(ready, func(a, b Endpoint) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Pod, b.Pod))
+	return ordered(ready)
+}
+
+// ordered sorts endpoints, and leaves one of each address. It moves small keys, not endpoints: there may be thousands.
+func ordered(all []Endpoint) []Endpoint {
+	type key struct {
+		family  int
+		address [16]byte
+		port    uint16
+		at      int32
+	}
+	keys := make([]key, len(all))
+	for i := range all {
+		a := all[i].Address
+		keys[i] = key{a.Addr().BitLen(), a.Addr().As16(), a.Port(), int32(i)}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		if c := cmp.Compare(a.family, b.family); c != 0 {
+			return c
+		}
+		if c := bytes.Compare(a.address[:], b.address[:]); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.port, b.port); c != 0 {
+			return c
+		}
+		x, y := &all[a.at], &all[b.at]
+		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Pod, y.Pod)) // of other zones, or the same address
 	})
-	return slices.CompactFunc(ready, func(a, b Endpoint) bool { return a.Address == b.Address })
+	out := make([]Endpoint, 0, len(all))
+	for _, k := range keys {
+		if n := len(out); n == 0 || out[n-1].Address != all[k.at].Address {
+			out = append(out, all[k.at])
+		}
+	}
+	return out
 }
 
 // portOf returns a port of a Service by number and protocol: TCP and UDP may have the same number.

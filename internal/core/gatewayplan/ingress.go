@@ -43,7 +43,9 @@ func (p *planner) ingresses() {
 		}
 		p.count(r, 1)
 		plain, secure = append(plain, r.ingress.plain...), append(secure, r.ingress.secure...)
-		certificates = append(certificates, r.ingress.certificates...)
+		if certificates = append(certificates, r.ingress.certificates...); len(r.ingress.certificates) > 0 {
+			p.certifiers = append(p.certifiers, r)
+		}
 	}
 	if p.certified = certificates; len(plain) > 0 {
 		p.openIngresses(plain, secure)

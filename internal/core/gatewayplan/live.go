@@ -355,6 +355,7 @@ func with[T any](all map[Name]T, name Name, o T) map[Name]T {
 // replace replaces one version of a route by the next.
 func (n *changing) replace(id routeID, after *route) {
 	before := n.routes[id]
+	n.recertify(before, after)
 	n.recertified = n.recertified || !slices.EqualFunc(before.certificates(), after.certificates(), sameCertificate)
 	for i, r := range []*route{before, after} {
 		if r == nil {

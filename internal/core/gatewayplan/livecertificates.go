@@ -1,10 +1,6 @@
 package gatewayplan
 
-import (
-	"slices"
-
-	networkingv1 "k8s.io/api/networking/v1"
-)
+import "slices"
 
 // secrets takes over Secrets, and adds the Ingresses that name them. gateways: Gateways depend on one, other than by
 // its certificates.
@@ -32,15 +28,9 @@ func (n *changing) certify() {
 	if !n.recertified {
 		return
 	}
-	var all []*networkingv1.Ingress
-	for _, r := range n.routes { // any order: sorted below
-		if in, ok := r.meta.(*networkingv1.Ingress); ok && len(r.certificates()) > 0 {
-			all = append(all, in)
-		}
-	}
 	var now []Certificate
-	for _, in := range byAge(all) {
-		now = append(now, n.routes[routeID{"Ingress", nameOf(in)}].certificates()...)
+	for _, r := range n.certifiers {
+		now = append(now, r.certificates()...)
 	}
 	if slices.EqualFunc(n.certified, now, sameCertificate) {
 		return
@@ -51,6 +41,24 @@ func (n *changing) certify() {
 		port.Certificates = append(slices.Clip(now), port.Certificates[before:]...)
 		n.out.Certificates[n.HTTPS] = true
 	}
+}
+
+// recertify replaces an Ingress among those with certificates, the oldest of which is the first.
+func (p *planner) recertify(before, after *route) {
+	if len(before.certificates()) > 0 {
+		if at, found := p.certifier(before); found {
+			p.certifiers = slices.Delete(p.certifiers, at, at+1)
+		}
+	}
+	if len(after.certificates()) > 0 {
+		at, _ := p.certifier(after)
+		p.certifiers = slices.Insert(p.certifiers, at, after)
+	}
+}
+
+// certifier is the place of an Ingress among those with certificates.
+func (p *planner) certifier(r *route) (int, bool) {
+	return slices.BinarySearchFunc(p.certifiers, r, func(a, b *route) int { return compareAge(a.meta, b.meta) })
 }
 
 func sameCertificate(a, b Certificate) bool {

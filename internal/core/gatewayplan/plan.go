@@ -201,8 +201,10 @@ type planner struct {
 	refs      map[httproute.Ref]int // how many routes lead to a backend
 	hosting   int                   // Ingresses with routes
 	certified []Certificate         // of Ingresses
-	ours      map[string]bool       // GatewayClasses that carob serves
-	selected  map[string]bool       // namespaces whose labels have been read
+	// certifiers are the Ingresses with these certificates, the oldest first.
+	certifiers []*route
+	ours       map[string]bool // GatewayClasses that carob serves
+	selected   map[string]bool // namespaces whose labels have been read
 }
 
 // socket names a port: the same number may be open for TCP and UDP.

@@ -328,10 +328,7 @@ func PoolEndpoints(pool *Pool, pods []*corev1.Pod) []Endpoint {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Endpoint) int {
-		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Pod, b.Pod))
-	})
-	return slices.CompactFunc(out, func(a, b Endpoint) bool { return a.Address == b.Address })
+	return ordered(out)
 }
 
 // PoolAddress returns the address of a pod; false if the pod must not get requests.

@@ -20,31 +20,54 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/immutablemap"
 )
 
 // Set has the certificates of one port, by host name.
 type Set struct {
-	exact, wild map[string][]*tls.Certificate
+	exact, wild immutablemap.Map[string, []*tls.Certificate]
 	all         []*tls.Certificate
 	Fallback    *tls.Certificate // for names without one; nil: their connections fail
 }
 
 // New returns an empty set.
 func New() *Set {
-	return &Set{exact: map[string][]*tls.Certificate{}, wild: map[string][]*tls.Certificate{}}
+	return &Set{exact: immutablemap.New[string, []*tls.Certificate](immutablemap.String),
+		wild: immutablemap.New[string, []*tls.Certificate](immutablemap.String)}
 }
 
 // Add adds a certificate for a host name, which may begin with an asterisk; empty: for all.
 func (c *Set) Add(host string, cert *tls.Certificate) {
-	suffix, wild := strings.CutPrefix(host, "*")
-	switch {
-	case host == "":
+	if host == "" {
 		c.all = append(c.all, cert)
-	case wild:
-		c.wild[suffix] = append(c.wild[suffix], cert)
-	default:
-		c.exact[host] = append(c.exact[host], cert)
+		return
 	}
+	m, key := c.of(host)
+	before, _ := m.Get(key)
+	m.Set(key, append(before, cert))
+}
+
+// With returns a copy in which a host name has other certificates.
+func (c *Set) With(host string, all []*tls.Certificate) *Set {
+	out := *c
+	if host == "" {
+		out.all = all
+		return &out
+	}
+	if m, key := out.of(host); len(all) > 0 {
+		*m = m.With(key, all)
+	} else {
+		*m = m.Without(key)
+	}
+	return &out
+}
+
+// of is the map that has a host name, and its key there.
+func (c *Set) of(host string) (m *immutablemap.Map[string, []*tls.Certificate], key string) {
+	if suffix, wild := strings.CutPrefix(host, "*"); wild {
+		return &c.wild, suffix
+	}
+	return &c.exact, host
 }
 
 // Find returns the certificate for a connection: that of the most specific name, of several the first that the client
@@ -69,17 +92,17 @@ func (c *Set) Find(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 func (c *Set) Has(name string) bool { return len(c.candidates(name)) > 0 || c.Fallback != nil }
 
 // Exact reports whether there is a certificate for exactly this name.
-func (c *Set) Exact(name string) bool { _, has := c.exact[name]; return has }
+func (c *Set) Exact(name string) bool { _, has := c.exact.Get(name); return has }
 
 // candidates are the certificates of the most specific name that has some.
 func (c *Set) candidates(name string) []*tls.Certificate {
-	out := c.exact[name]
+	out, _ := c.exact.Get(name)
 	for rest := name; out == nil; {
 		at := strings.IndexByte(rest, '.')
 		if at < 0 {
 			return c.all
 		}
-		out = c.wild[rest[at:]]
+		out, _ = c.wild.Get(rest[at:])
 		rest = rest[at+1:]
 	}
 	return out

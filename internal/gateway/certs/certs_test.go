@@ -108,3 +108,33 @@ func TestFind(t *testing.T) {
 		t.Errorf("the fallback: %v", err)
 	}
 }
+
+// A copy with other certificates of a host changes no other host, and not the original.
+func TestWith(t *testing.T) {
+	made := func() *tls.Certificate { return &tls.Certificate{} }
+	for _, host := range []string{"a.test", "*.test", ""} {
+		s := New()
+		before := map[string]*tls.Certificate{}
+		for _, h := range []string{"a.test", "*.test", ""} {
+			before[h] = made()
+			s.Add(h, before[h])
+		}
+		names := map[string]string{"a.test": "a.test", "b.test": "*.test", "c.example": ""}
+		first, second := made(), made()
+		two, none := s.With(host, []*tls.Certificate{first, second}), s.With(host, nil)
+		for name, of := range names {
+			if got := s.candidates(name); len(got) != 1 || got[0] != before[of] {
+				t.Errorf("the original of %s has %v for %s", host, got, name)
+			}
+			got := two.candidates(name)
+			if of == host && (len(got) != 2 || got[0] != first || got[1] != second) ||
+				of != host && (len(got) != 1 || got[0] != before[of]) {
+				t.Errorf("with two for %q: %v for %s", host, got, name)
+			}
+			if got := none.candidates(name); of != host && (len(got) != 1 || got[0] != before[of]) ||
+				of == host && of != "" && len(got) != 1 || of == host && of == "" && len(got) != 0 {
+				t.Errorf("without %q: %v for %s", host, got, name)
+			}
+		}
+	}
+}
