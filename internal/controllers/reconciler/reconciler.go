@@ -42,6 +42,7 @@ type Reconciler struct {
 	busy     map[string]bool // being reconciled; the value is whether it was added again meanwhile
 	failures map[string]failure
 	refusals refusals
+	slow     slow
 	later    delayq.Queue[string]
 
 	metrics metrics.Queue
@@ -49,7 +50,8 @@ type Reconciler struct {
 	began   map[string]time.Time // when a key of busy was started
 }
 
-// New returns a Reconciler of up to workers keys in parallel. The name is the label of its metrics:
+// New returns a Reconciler of up to workers keys in parallel, and more when some are slow: then up to four of a
+// namespace do not count. With one worker, all keys run one after the other. The name is the label of its metrics:
 // that of upstream's queue if there is one.
 func New(name string, workers int, reconcile Func) *Reconciler {
 	l := &Reconciler{
@@ -57,6 +59,7 @@ func New(name string, workers int, reconcile Func) *Reconciler {
 		wake:   make(chan struct{}, 1),
 		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]failure{},
 		refusals: refusals{keys: map[string]map[string]bool{}},
+		slow:     slow{keys: map[string]bool{}, count: map[string]int{}, aside: map[string][]string{}},
 		metrics:  metrics.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
 	}
 	if l.metrics.Measured() {
@@ -169,20 +172,31 @@ func (l *Reconciler) dispatch(start func(key string)) time.Time {
 	for key, ok := l.later.Due(now); ok; key, ok = l.later.Due(now) {
 		l.add(key)
 	}
-	for len(l.ready) > 0 && len(l.busy) < l.workers {
+	var slower time.Time // when a running key makes room for one of ready
+	for len(l.ready) > 0 {
+		var ok bool
+		if ok, slower = l.free(now); !ok {
+			break
+		}
 		key := l.ready[0]
 		l.ready = l.ready[1:]
+		if l.slow.full(key) {
+			continue
+		}
 		delete(l.queued, key)
 		l.later.Remove(key)
 		l.busy[key] = false
 		if l.metrics.Measured() {
 			l.metrics.Taken(now.Sub(l.since[key]))
 			delete(l.since, key)
-			l.began[key] = now
 		}
+		l.began[key] = now
 		start(key)
 	}
 	next, _ := l.later.Next()
+	if len(l.ready) > 0 && !slower.IsZero() && (next.IsZero() || slower.Before(next)) {
+		next = slower
+	}
 	return next
 }
 
@@ -195,8 +209,9 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 	delete(l.busy, key)
 	if l.metrics.Measured() {
 		l.metrics.Done(time.Since(l.began[key]))
-		delete(l.began, key)
 	}
+	delete(l.began, key)
+	l.ready = append(l.ready, l.slow.ended(key)...)
 	switch {
 	case ctx.Err() != nil:
 		return
@@ -207,7 +222,7 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 		wait := retry.Delay(f.count)
 		if f.count >= patience && refused(err) {
 			l.refusals.add(key)
-			wait = max(wait, l.refusals.wait())
+			wait = max(wait, l.refusals.wait(key))
 		} else {
 			l.refusals.remove(key)
 		}

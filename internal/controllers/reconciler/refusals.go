@@ -9,7 +9,8 @@ import (
 
 const (
 	// perRefusal makes the keys that the API refuses wait for so long each, all together: ten attempts per second, as
-	// many as upstream's queues allow (W0.11). So 10,000 Jobs beside a full quota cost no more than 600.
+	// many as upstream's queues allow (W0.11). So 10,000 Jobs beside a full quota cost no more than 600. Namespaces
+	// share them equally, so that a refused key does not wait longer because of thousands in another namespace.
 	perRefusal = 100 * time.Millisecond
 	// longestRefusal is the longest wait of a refused key: the longest of upstream's queues.
 	longestRefusal = 1000 * time.Second
@@ -24,10 +25,7 @@ const (
 func refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // refusals are the keys that the API has refused at least patience times, by namespace.
-type refusals struct {
-	count int
-	keys  map[string]map[string]bool
-}
+type refusals struct{ keys map[string]map[string]bool }
 
 func namespaceOf(key string) string { return key[:max(strings.LastIndex(key, "/"), 0)] }
 
@@ -37,10 +35,7 @@ func (r *refusals) add(key string) {
 		in = map[string]bool{}
 		r.keys[namespaceOf(key)] = in
 	}
-	if !in[key] {
-		in[key] = true
-		r.count++
-	}
+	in[key] = true
 }
 
 // remove reports whether the key was there.
@@ -49,16 +44,15 @@ func (r *refusals) remove(key string) bool {
 	if !in[key] {
 		return false
 	}
-	r.count--
 	if delete(in, key); len(in) == 0 {
 		delete(r.keys, namespaceOf(key))
 	}
 	return true
 }
 
-// wait is how long a refused key waits at least.
-func (r *refusals) wait() time.Duration {
-	return min(time.Duration(r.count)*perRefusal, longestRefusal)
+// wait is how long a refused key of the namespace of key waits at least.
+func (r *refusals) wait(key string) time.Duration {
+	return min(time.Duration(len(r.keys[namespaceOf(key)])*len(r.keys))*perRefusal, longestRefusal)
 }
 
 // follow makes refused keys of a namespace due in which one has succeeded. mu is held.

@@ -68,7 +68,7 @@ func TestManyRefusedKeys(t *testing.T) {
 				if got := successes.Load(); got != int64(tc.keys) {
 					t.Errorf("%d of %d keys within 80 s after the first could succeed", got, tc.keys)
 				}
-				if l.refusals.count != 0 || len(l.refusals.keys) != 0 {
+				if len(l.refusals.keys) != 0 {
 					t.Errorf("left over: %+v", l.refusals)
 				}
 			})
@@ -108,6 +108,33 @@ func TestRefusedKeysFollowASuccess(t *testing.T) {
 		if len(c.list) != 3 || !strings.HasPrefix(c.list[0], "a/1@") || !strings.HasPrefix(c.list[1], "a/") ||
 			!strings.HasPrefix(c.list[2], "a/") {
 			t.Errorf("tried: %v", c.list)
+		}
+	})
+}
+
+// A refused key is tried every minute, although thousands are refused in another namespace.
+func TestRefusedKeysOfOtherNamespaces(t *testing.T) {
+	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("exceeded quota"))
+	var attempts, others atomic.Int32
+	run(t, 8, func(*calls) Func {
+		return func(_ context.Context, key string) (time.Duration, error) {
+			if key == "b/1" {
+				attempts.Add(1)
+			} else {
+				others.Add(1)
+			}
+			return 0, quota
+		}
+	}, func(l *Reconciler, _ *calls) {
+		for i := range 8000 {
+			l.Add(fmt.Sprintf("a/%d", i))
+		}
+		l.Add("b/1")
+		time.Sleep(3000 * time.Second)
+		mine, all := attempts.Load(), others.Load()
+		time.Sleep(1000 * time.Second)
+		if mine, all = attempts.Load()-mine, others.Load()-all; mine < 15 || all > 11000 {
+			t.Errorf("%d attempts of the only key of its namespace, %d of the others, in 1000 s", mine, all)
 		}
 	})
 }
