@@ -46,6 +46,10 @@ func (m *machine) land(k Key) (flight, bool) {
 
 func (m *machine) applyOutcome(f flight, o *Outcome) {
 	if o.Err != nil && o.Err.Reason == Aborted && f.Cancelled {
+		if c := m.container(f.Object); f.Op == opStart && c != nil && c.newest != nil &&
+			c.newest.Attempt == int(f.Attempt) {
+			c.record.Waiting = waitingReason{} // what the container waited for before this instance was created
+		}
 		return // it was cancelled; if it is still needed, it begins again
 	}
 	switch f.Op {
