@@ -20,7 +20,6 @@ import (
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/plugin/pkg/audit/buffered"
-	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 	auditwebhook "k8s.io/apiserver/plugin/pkg/audit/webhook"
 	"k8s.io/klog/v2"
 
@@ -66,12 +65,12 @@ func New(cfg Config) (*Auditor, error) {
 	a := &Auditor{policy: policy.NewPolicyRuleEvaluator(rules)}
 	var backends []audit.Backend
 	if cfg.LogPath != "" {
-		out, err := openLog(cfg)
+		out, half, err := openLog(cfg)
 		if err != nil {
 			return nil, err
 		}
 		a.out = out
-		backends = append(backends, auditlog.NewBackend(out, auditlog.FormatJson, auditv1.SchemeGroupVersion))
+		backends = append(backends, newFileLog(out, half))
 	}
 	if cfg.WebhookConfig != "" {
 		hook, err := auditwebhook.NewBackend(cfg.WebhookConfig, auditv1.SchemeGroupVersion, retry, nil)
@@ -95,23 +94,20 @@ type writeCloser struct{ io.Writer }
 
 func (writeCloser) Close() error { return nil }
 
-func openLog(cfg Config) (io.WriteCloser, error) {
+// openLog opens the file of events. It reports whether the file ends with half a line.
+func openLog(cfg Config) (out io.WriteCloser, half bool, err error) {
 	if cfg.LogPath == "-" {
-		return writeCloser{os.Stdout}, nil
+		return writeCloser{os.Stdout}, false, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(cfg.LogPath), 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of the audit log: %w", err)
+		return nil, false, fmt.Errorf("make the directory of the audit log: %w", err)
 	}
 	// Opened here, so that a file that cannot be written is reported at the start.
-	f, err := os.OpenFile(cfg.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, errkind.Errorf(errkind.Denied, "open the audit log: %w", err)
-	}
-	if err := f.Close(); err != nil {
-		return nil, fmt.Errorf("open the audit log: %w", err)
+	if half, err = openForEnd(cfg.LogPath); err != nil {
+		return nil, false, errkind.Errorf(errkind.Denied, "open the audit log: %w", err)
 	}
 	return &lumberjack.Logger{Filename: cfg.LogPath, MaxAge: cfg.MaxAgeDays, MaxBackups: cfg.MaxBackups,
-		MaxSize: cfg.MaxSizeMB}, nil
+		MaxSize: cfg.MaxSizeMB}, half, nil
 }
 
 // Requests records the requests to next.
