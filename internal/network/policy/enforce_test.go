@@ -146,7 +146,7 @@ func TestAdmit(t *testing.T) {
 		testwait.For(t, "it is gone", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			return e.objects["1"].deleted
+			return e.objects[identity("1", "x", "pod-1")].deleted
 		})
 		// The next answer comes after the writer has been here.
 		if err := e.Admit(ctx, placeOf("2", 2, map[string]string{"app": "web"})); err != nil {
@@ -166,6 +166,72 @@ func TestAdmit(t *testing.T) {
 			t.Fatal(err)
 		}
 		testwait.For(t, "all are isolated", func() bool { return isolated(t, 0) && isolated(t, 2) })
+	})
+}
+
+// A pod that claims to be the mirror of a pod in another namespace does not change the rules of that pod, neither while
+// it exists nor when it is gone. A real mirror, in the namespace of its static pod, decides.
+func TestForgedMirror(t *testing.T) {
+	in(t, func(t *testing.T) {
+		e := enforcer(t)
+		_ = e.plan.SetPolicy(deny("deny", "web"))
+		victim := identity("1", "x", "pod-1")
+		if err := e.Admit(t.Context(), placeOf("1", 1, nil)); err != nil {
+			t.Fatal(err)
+		}
+		api := fake.NewClientset(apiPod("1", "x", map[string]string{"app": "web"}))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() {
+			e.watchPods(ctx, api)
+			close(done)
+		}()
+		defer func() {
+			cancel()
+			<-done
+		}()
+		state := func() (isolated, gone, forged bool) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			o := e.objects[victim]
+			return e.plan.Isolated(victim), o != nil && o.deleted, e.objects[identity("1", "evil", "pod-9")] != nil
+		}
+		testwait.For(t, "the pod is isolated", func() bool { isolated, _, _ := state(); return isolated })
+		forged := apiPod("9", "evil", nil)
+		forged.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "1"}
+		for _, call := range []func() error{
+			func() error {
+				_, err := api.CoreV1().Pods("evil").Create(t.Context(), forged, metav1.CreateOptions{})
+				return err
+			},
+			func() error {
+				return api.CoreV1().Pods("evil").Delete(t.Context(), forged.Name, metav1.DeleteOptions{})
+			},
+		} {
+			_, _, before := state()
+			if err := call(); err != nil {
+				t.Fatal(err)
+			}
+			testwait.For(t, "the watch has delivered it", func() bool { _, _, now := state(); return now != before })
+			if isolated, gone, _ := state(); !isolated || gone {
+				t.Errorf("a forged mirror changed the rules of another pod: isolated %v, gone %v", isolated, gone)
+			}
+		}
+		mirror := apiPod("mirror", "x", map[string]string{"app": "web"})
+		mirror.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
+		if _, err := api.CoreV1().Pods("x").Create(t.Context(), mirror, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		static := placeOf("hash", 2, nil)
+		static.Name = mirror.Name
+		e.mu.Lock()
+		e.occupy(static)
+		e.mu.Unlock()
+		testwait.For(t, "a static pod has the labels of its mirror", func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.plan.Isolated(identity("hash", "x", mirror.Name))
+		})
 	})
 }
 
@@ -190,7 +256,7 @@ func TestAdmitWaitsForTheWriter(t *testing.T) {
 		testwait.For(t, "the pod is isolated", func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			return e.plan.Isolated("1")
+			return e.plan.Isolated(identity("1", "x", "pod-1"))
 		})
 		if err := e.put(t.Context(), both); err != nil {
 			t.Fatal(err)
@@ -231,7 +297,7 @@ func TestAdmitFailsClosed(t *testing.T) {
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if len(e.places["1"]) > 0 || e.plan.Isolated("1") {
+		if len(e.places[identity("1", "x", "pod-1")]) > 0 || e.plan.Isolated(identity("1", "x", "pod-1")) {
 			t.Error("the pod is attached")
 		}
 	})

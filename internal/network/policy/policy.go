@@ -48,8 +48,8 @@ type Enforcer struct {
 
 	mu         sync.Mutex
 	plan       *policies.Plan
-	objects    map[string]*object                  // by UID
-	places     map[string]map[string]network.Place // by UID and sandbox
+	objects    map[string]*object                  // by identity
+	places     map[string]map[string]network.Place // by identity and sandbox
 	used       map[netip.Addr]bool                 // addresses that pods have left
 	synced     map[kind]bool                       // lists that are complete
 	settled    chan struct{}                       // closed and replaced when settledNow may have changed
@@ -118,7 +118,7 @@ func (e *Enforcer) Admit(ctx context.Context, p network.Place) error {
 		}
 	}
 	e.occupy(p)
-	isolated := e.plan.Isolated(p.UID)
+	isolated := e.plan.Isolated(identity(p.UID, p.Namespace, p.Name))
 	again := slices.ContainsFunc(p.IPs, func(a netip.Addr) bool { return e.used[a] })
 	if e.plan.Policies() == 0 {
 		return nil
@@ -208,15 +208,20 @@ func poke(c chan struct{}) {
 }
 
 func (e *Enforcer) occupy(p network.Place) {
-	if e.places[p.UID] == nil {
-		e.places[p.UID] = map[string]network.Place{}
+	id := identity(p.UID, p.Namespace, p.Name)
+	if e.places[id] == nil {
+		e.places[id] = map[string]network.Place{}
 	}
-	e.places[p.UID][p.SandboxID] = p
-	e.update(p.UID)
+	e.places[id][p.SandboxID] = p
+	e.update(id)
 }
 
+// identity is the UID by which the plan knows a pod. It contains the name: anybody who may create pods chooses the
+// annotation of a mirror pod, and the UID in it may be that of a pod in another namespace.
+func identity(uid, namespace, name string) string { return uid + "/" + namespace + "/" + name }
+
 func (e *Enforcer) vacate(sandbox string) {
-	for uid, list := range e.places {
+	for id, list := range e.places {
 		p, ok := list[sandbox]
 		if !ok {
 			continue
@@ -225,38 +230,38 @@ func (e *Enforcer) vacate(sandbox string) {
 			e.used[a] = true
 		}
 		if delete(list, sandbox); len(list) == 0 {
-			delete(e.places, uid)
-			if o := e.objects[uid]; o != nil && o.deleted {
-				delete(e.objects, uid)
+			delete(e.places, id)
+			if o := e.objects[id]; o != nil && o.deleted {
+				delete(e.objects, id)
 			}
 		}
-		e.update(uid)
+		e.update(id)
 	}
 }
 
 // update passes the state of a pod to the plan: its addresses on this node are those that the pod network assigned, not
 // those in its status.
-func (e *Enforcer) update(uid string) {
-	o, places := e.objects[uid], e.places[uid]
+func (e *Enforcer) update(id string) {
+	o, places := e.objects[id], e.places[id]
 	var pod policies.Pod
 	switch {
 	case len(places) > 0:
-		ids := slices.Sorted(maps.Keys(places))
+		sandboxes := slices.Sorted(maps.Keys(places))
 		if o != nil {
 			pod = o.Pod
 			pod.Gone = pod.Gone || o.deleted
 		} else {
-			pod = fromPlace(places[ids[0]])
+			pod = fromPlace(places[sandboxes[0]])
 		}
 		pod.Here = true
-		for _, id := range ids {
-			pod.Addresses = append(pod.Addresses, places[id].IPs...)
+		for _, sandbox := range sandboxes {
+			pod.Addresses = append(pod.Addresses, places[sandbox].IPs...)
 		}
 	case o != nil && o.node != "" && o.node != e.cfg.Node && !o.Gone:
 		pod = o.Pod
 		pod.Addresses = o.ips
 	default:
-		e.plan.DeletePod(uid)
+		e.plan.DeletePod(id)
 		return
 	}
 	slices.SortFunc(pod.Addresses, netip.Addr.Compare)
@@ -266,7 +271,8 @@ func (e *Enforcer) update(uid string) {
 
 // fromPlace is a pod that the watch has not delivered yet, such as a static pod without its mirror.
 func fromPlace(p network.Place) policies.Pod {
-	pod := policies.Pod{UID: p.UID, Namespace: p.Namespace, Name: p.Name, Labels: map[string]string{}}
+	pod := policies.Pod{UID: identity(p.UID, p.Namespace, p.Name), Namespace: p.Namespace, Name: p.Name,
+		Labels: map[string]string{}}
 	for k, v := range p.Labels {
 		if !strings.HasPrefix(k, "io.kubernetes.pod.") { // added by the node agent
 			pod.Labels[k] = v

@@ -119,9 +119,9 @@ func (e *Enforcer) forgetOthers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.synced[ofPods], e.synced[ofNamespaces] = false, false
-	for uid := range e.objects {
-		delete(e.objects, uid)
-		e.update(uid)
+	for id := range e.objects {
+		delete(e.objects, id)
+		e.update(id)
 	}
 	for name := range e.namespaces {
 		e.plan.DeleteNamespace(name)
@@ -162,48 +162,48 @@ func (e *Enforcer) watchPods(ctx context.Context, api API) {
 		e.objects[o.UID] = o
 		e.update(o.UID)
 	}
-	remove := func(uid string) {
-		switch o := e.objects[uid]; {
+	remove := func(id string) {
+		switch o := e.objects[id]; {
 		case o == nil:
 			return
-		case len(e.places[uid]) > 0:
+		case len(e.places[id]) > 0:
 			gone := *o
 			gone.deleted = true
-			e.objects[uid] = &gone
+			e.objects[id] = &gone
 		default:
-			delete(e.objects, uid)
+			delete(e.objects, id)
 		}
-		e.update(uid)
+		e.update(id)
 	}
 	run(ctx, e, api, api.CoreV1().Pods(metav1.NamespaceAll), ofPods, &corev1.Pod{}, sink[*corev1.Pod]{
-		update: set, remove: func(pod *corev1.Pod) { remove(runtimeUID(pod)) },
+		update: set, remove: func(pod *corev1.Pod) { remove(identityOf(pod)) },
 		replace: func(all []*corev1.Pod) {
 			here := map[string]bool{}
 			for _, pod := range all {
-				here[runtimeUID(pod)] = true
+				here[identityOf(pod)] = true
 				set(pod)
 			}
-			for uid := range e.objects {
-				if !here[uid] {
-					remove(uid)
+			for id := range e.objects {
+				if !here[id] {
+					remove(id)
 				}
 			}
 		},
 	})
 }
 
-// runtimeUID is the UID of a pod in the pod network: a static pod has a mirror with
-// another one in the API.
-func runtimeUID(pod *corev1.Pod) string {
-	if uid := pod.Annotations[corev1.MirrorPodAnnotationKey]; uid != "" {
-		return uid
+// identityOf is the identity of a pod in the pod network: a static pod has a mirror with another UID in the API.
+func identityOf(pod *corev1.Pod) string {
+	uid := string(pod.UID)
+	if mirrored := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirrored != "" {
+		uid = mirrored
 	}
-	return string(pod.UID)
+	return identity(uid, pod.Namespace, pod.Name)
 }
 
 // objectOf keeps the part of a pod that policies need.
 func objectOf(pod *corev1.Pod) *object {
-	o := &object{Pod: policies.Pod{UID: runtimeUID(pod), Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
+	o := &object{Pod: policies.Pod{UID: identityOf(pod), Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels,
 		HostNetwork: pod.Spec.HostNetwork,
 		Gone:        pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed},
 		node: pod.Spec.NodeName}
