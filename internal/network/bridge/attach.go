@@ -206,7 +206,8 @@ func (n *Network) detachIf(ctx context.Context, sandboxID string, wanted func(*a
 	return explain(n.drop(at))
 }
 
-// drop undoes everything; the record is removed last, so that a failure can be retried.
+// drop undoes everything; the record is removed last, so that a failure can be retried. A full disk is no failure: pods
+// must end for it to get room, and without the record the next process sees that the namespace is gone.
 func (n *Network) drop(at *attachment) error {
 	n.mu.Lock()
 	at.leaving = true // a new installation of the rules omits it
@@ -227,17 +228,17 @@ func (n *Network) drop(at *attachment) error {
 	n.forgetNeighbours(at.IPs)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.journal.append(entry{Detach: at.Sandbox}); err != nil {
-		return err
-	}
+	err := n.journal.append(entry{Detach: at.Sandbox})
 	n.forget(at)
-	if n.journal.lines > 4*(len(n.attached)+2*reservedPods) {
-		fresh, err := rewriteJournal(n.journal.name, n.entries())
-		if err != nil {
-			return err
+	if err == nil && n.journal.lines > 4*(len(n.attached)+2*reservedPods) {
+		var fresh *journal
+		if fresh, err = rewriteJournal(n.journal.name, n.entries()); err == nil {
+			_ = n.journal.close()
+			n.journal = fresh
 		}
-		_ = n.journal.close()
-		n.journal = fresh
+	}
+	if err != nil {
+		klog.Background().V(2).Info("The end of a pod is not in the journal of the pod network", "pod", at.Pod, "err", err)
 	}
 	return nil
 }

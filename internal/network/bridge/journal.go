@@ -1,11 +1,11 @@
 package bridge
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -73,8 +73,9 @@ type pastEntry struct {
 // memory of some addresses.
 type journal struct {
 	name  string
-	file  *os.File
+	file  io.WriteCloser
 	lines int
+	torn  bool // the last line is incomplete: the disk was full
 }
 
 func journalName(dir string) string { return filepath.Join(dir, "attachments.jsonl") }
@@ -88,17 +89,15 @@ func readJournal(name string, apply func(entry)) error {
 	if err != nil {
 		return fmt.Errorf("read network state: %w", err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(body))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for line := range bytes.Lines(body) {
 		var e entry
-		// Only the last line can be incomplete. A line that does not parse is ignored, and Sweep
-		// removes its attachment as unknown.
-		if json.Unmarshal(lines.Bytes(), &e) == nil {
+		// The last line of a process can be incomplete, and each one that a full disk did not take. A line that does
+		// not parse is ignored: its attachment failed, or Sweep removes it as unknown.
+		if json.Unmarshal(line, &e) == nil {
 			apply(e)
 		}
 	}
-	return lines.Err()
+	return nil
 }
 
 // rewriteJournal replaces the file with the entries and opens it for appending.
@@ -125,9 +124,16 @@ func (j *journal) append(e entry) error {
 	if err != nil {
 		return err
 	}
-	if _, err := j.file.Write(append(line, '\n')); err != nil {
+	line = append(line, '\n')
+	if j.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	n, err := j.file.Write(line)
+	if err != nil {
+		j.torn = j.torn || n > 0
 		return fmt.Errorf("record network state: %w", err)
 	}
+	j.torn = false
 	j.lines++
 	return nil
 }
