@@ -25,6 +25,7 @@ type balancer struct {
 	client kubernetes.Interface // with the rights of the service-controller
 	pool   *addresspool.State   // nil: there is none; used by the loop only
 	wake   chan struct{}
+	later  later // wakes, when writes have failed
 
 	mu   sync.Mutex
 	own  []netip.Addr // addresses that the node has or had since the start
@@ -38,6 +39,7 @@ type write struct {
 
 func newBalancer(client kubernetes.Interface, p *addresspool.Pool) *balancer {
 	b := &balancer{client: client, wake: make(chan struct{}, 1), todo: map[types.NamespacedName]write{}}
+	b.later = later{wait: writeAgain, do: func() { poke(b.wake) }}
 	if p != nil {
 		b.pool = addresspool.New(*p)
 	}
@@ -108,7 +110,7 @@ func (p *Proxy) announce(ctx context.Context, node []netip.Addr) {
 	why := ""
 	if err := p.announcer.Update(others, p.cfg.Links, node); err != nil {
 		why = err.Error()
-		time.AfterFunc(announceAgain, p.NodeChanged)
+		p.announceAgain.start()
 		if why != p.unannounced {
 			klog.FromContext(ctx).Error(err, "Cannot announce addresses of load balancers; trying again")
 		}
@@ -125,7 +127,10 @@ func (p *Proxy) recordEvents(list []addresspool.Event) {
 	}
 }
 
-// run writes until ctx is done. A write that fails is repeated after a second.
+// writeAgain is the wait before failed writes are repeated.
+const writeAgain = time.Second
+
+// run writes until ctx is done. Writes that fail are repeated together.
 func (b *balancer) run(ctx context.Context) {
 	for {
 		select {
@@ -154,7 +159,7 @@ func (b *balancer) again(name types.NamespacedName, w write) {
 	if _, newer := b.todo[name]; !newer {
 		b.todo[name] = w
 	}
-	time.AfterFunc(time.Second, func() { poke(b.wake) })
+	b.later.start()
 }
 
 func (b *balancer) write(ctx context.Context, name types.NamespacedName, w write) error {

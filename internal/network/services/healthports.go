@@ -27,6 +27,7 @@ type healthPorts struct {
 	healthy func() bool
 	failed  func(types.NamespacedName, string) // called once for each reason
 	wake    chan struct{}                      // a port that was in use must be tried again
+	again   later                              // wakes
 
 	servers map[types.NamespacedName]*healthServer
 }
@@ -47,7 +48,9 @@ type healthServer struct {
 }
 
 func newHealthPorts(node string, healthy func() bool, failed func(types.NamespacedName, string)) *healthPorts {
-	return &healthPorts{node: node, healthy: healthy, failed: failed, wake: make(chan struct{}, 1),
+	wake := make(chan struct{}, 1)
+	return &healthPorts{node: node, healthy: healthy, failed: failed, wake: wake,
+		again:   later{wait: healthAgain, do: func() { poke(wake) }},
 		servers: map[types.NamespacedName]*healthServer{}}
 }
 
@@ -118,7 +121,7 @@ func (h *healthPorts) listen(ctx context.Context, addresses []netip.Addr) {
 			go func() { _ = s.http.Serve(limit(l)) }() // until the listener or the server is closed
 		}
 		if failure != "" {
-			time.AfterFunc(healthAgain, func() { poke(h.wake) })
+			h.again.start()
 			if s.reported != failure {
 				klog.FromContext(ctx).Info("Cannot serve the health check of a Service; trying again", "service",
 					s.name, "port", s.port, "err", failure)

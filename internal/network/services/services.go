@@ -101,8 +101,9 @@ type Proxy struct {
 	health  *health
 	checks  *healthPorts
 
-	announcer   announce.Announcer
-	unannounced string // why some addresses are not announced
+	announcer     announce.Announcer
+	announceAgain later
+	unannounced   string // why some addresses are not announced
 
 	mu      sync.RWMutex
 	planes  []*plane
@@ -128,6 +129,7 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{cfg: cfg, node: make(chan struct{}, 1), changed: make(chan struct{}), metrics: newMetrics(),
 		reported: map[types.NamespacedName][]string{}, flows: newForgetters(),
 		balance: newBalancer(cfg.Status, cfg.Pool), health: newHealth()}
+	p.announceAgain = later{wait: announceAgain, do: p.NodeChanged}
 	p.reopen = newReopener(p.announceChange)
 	p.feed = newFeed(cfg.Node, p.health)
 	p.checks = newHealthPorts(cfg.Node, p.health.healthy, p.healthFailed)
