@@ -33,6 +33,10 @@ import (
 // again is the interval at which an unbound claim is checked without a change (S0.30).
 const again = 15 * time.Second
 
+// mostWrites is more than one object ever needs. If another component changes what is written, the one worker must go
+// on with other objects.
+const mostWrites = 20
+
 // Watches are what the controller reads.
 type Watches struct {
 	Claims, Pods     *source.Watch // run by the caller
@@ -170,7 +174,10 @@ func (c *Controller) retryPending() {
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	kind, rest, _ := strings.Cut(key, "/")
 	namespace, name, _ := strings.Cut(rest, "/")
-	for {
+	for writes := 0; ; writes++ {
+		if writes == mostWrites {
+			return 0, fmt.Errorf("bind %s: another component, such as a webhook, changes what is written", key)
+		}
 		var step volume.Step
 		var about metav1.Object
 		if kind == "claim" {

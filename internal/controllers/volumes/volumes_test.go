@@ -3,6 +3,7 @@ package volumes
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/source"
+	"carob/internal/core/volume"
 )
 
 // readers keeps the reader that the controller registers.
@@ -170,6 +172,35 @@ func TestBinding(t *testing.T) { // S1.E, S1.F
 		api.Remove(controllertest.All[*corev1.PersistentVolumeClaim](api)[0])
 		time.Sleep(time.Second)
 		controllertest.Equal(t, "state without the claim", state(api), "=v(Released)")
+	})
+}
+
+// A webhook removes an annotation that binds a claim, each time it is written: other claims are bound, and the claim is
+// tried again with growing waits.
+func TestWritesThatAreReverted(t *testing.T) {
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New()
+		api.Before = func(_ string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			if gvr.Resource == "persistentvolumeclaims" && o.GetName() == "a" {
+				annotations := maps.Clone(o.GetAnnotations())
+				delete(annotations, volume.BindCompleted)
+				o.SetAnnotations(annotations)
+			}
+			return nil
+		}
+		start(t, api)
+		api.Put(offering("v", ""))
+		api.Put(wanting("a", ""))
+		time.Sleep(time.Second)
+		api.Put(offering("w", ""))
+		api.Put(wanting("b", ""))
+		time.Sleep(time.Minute)
+		if now := state(api); !slices.Contains(now, "b=w(Bound,Bound)") {
+			t.Errorf("state %q", now)
+		}
+		api.Before = nil
+		time.Sleep(2 * time.Minute)
+		controllertest.Equal(t, "state", state(api), "a=v(Bound,Bound)", "b=w(Bound,Bound)")
 	})
 }
 
