@@ -193,7 +193,7 @@ func (s *Server) wakeExtensions(ctx context.Context) error {
 	// One that cannot be read must not keep the others from being served.
 	err := s.reader.List(partiallist.With(ctx), apiregistration.GroupResource, "", func(o runtime.Object) bool {
 		if a, ok := o.(*apiregistrationv1.APIService); ok {
-			s.ext.aggregation.Changed(a.Name, a)
+			s.ext.aggregation.Written(a, true)
 		}
 		return true
 	})

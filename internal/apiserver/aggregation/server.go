@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -58,6 +59,9 @@ type Server struct {
 	aggregated aggregated.ResourceManager
 	wake       chan struct{} // has a value if there is something to check
 
+	order  sync.Mutex        // held during a change
+	newest map[string]uint64 // the versions of the last changes, by name; also of deleted APIServices
+
 	mu      sync.RWMutex
 	remotes map[schema.GroupVersion]*remote
 	groups  map[string]*discovery.APIGroupHandler
@@ -67,8 +71,8 @@ type Server struct {
 
 // New returns a server without APIServices.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), remotes: map[schema.GroupVersion]*remote{},
-		groups: map[string]*discovery.APIGroupHandler{}}
+	s := &Server{cfg: cfg, wake: make(chan struct{}, 1), newest: map[string]uint64{},
+		remotes: map[schema.GroupVersion]*remote{}, groups: map[string]*discovery.APIGroupHandler{}}
 	if cfg.Aggregated != nil {
 		s.aggregated = cfg.Aggregated.WithSource(aggregated.AggregatorSource)
 	}
@@ -81,7 +85,25 @@ const (
 	maxFailurePeriod             = 30 * time.Second
 )
 
-// Changed updates an APIService; stored is nil if it was deleted.
+// Written updates an APIService that was stored or deleted. Requests at the same time may call it in another order than
+// they changed the object: what is older than the last change is ignored, or a server would get requests, and its group
+// would be listed, that no APIService names any more.
+func (s *Server) Written(o *apiregistrationv1.APIService, exists bool) {
+	s.order.Lock()
+	defer s.order.Unlock()
+	version, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
+	if last := s.newest[o.Name]; err == nil && (version < last || version == last && exists && last > 0) {
+		return
+	}
+	s.newest[o.Name] = version
+	if exists {
+		s.Changed(o.Name, o)
+	} else {
+		s.Changed(o.Name, nil)
+	}
+}
+
+// Changed updates an APIService; o is nil if it was deleted.
 func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
 	switch {
 	case o == nil:

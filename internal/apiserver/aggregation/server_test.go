@@ -179,6 +179,45 @@ func TestGroupsFollowAPIServices(t *testing.T) {
 	}
 }
 
+// Requests at the same time report their changes in any order: the newest counts, also if it is a deletion.
+func TestChangesInAnyOrder(t *testing.T) {
+	at := func(version string, priority int32) *apiregistrationv1.APIService {
+		o := apiService("v1", "g", priority, 1)
+		o.ResourceVersion = version
+		return o
+	}
+	for _, test := range []struct {
+		name  string
+		do    func(s *Server)
+		calls []string
+	}{
+		{"in order", func(s *Server) { s.Written(at("9", 1), true); s.Written(at("10", 2), true) },
+			[]string{"+g:v1 1", "+g:v1 2"}},
+		{"an update is late", func(s *Server) { s.Written(at("10", 2), true); s.Written(at("9", 1), true) },
+			[]string{"+g:v1 2"}},
+		{"twice", func(s *Server) { s.Written(at("10", 2), true); s.Written(at("10", 2), true) }, []string{"+g:v1 2"}},
+		{"deleted", func(s *Server) { s.Written(at("9", 1), true); s.Written(at("10", 1), false) },
+			[]string{"+g:v1 1", "-g"}},
+		{"deleted, as it was", func(s *Server) { s.Written(at("9", 1), true); s.Written(at("9", 1), false) },
+			[]string{"+g:v1 1", "-g"}},
+		{"an update is reported after the deletion", func(s *Server) {
+			s.Written(at("8", 1), true)
+			s.Written(at("10", 1), false)
+			s.Written(at("9", 2), true)
+		}, []string{"+g:v1 1", "-g"}},
+		{"a deletion is reported after the next creation", func(s *Server) {
+			s.Written(at("9", 1), true)
+			s.Written(at("11", 2), true)
+			s.Written(at("10", 1), false)
+		}, []string{"+g:v1 1", "+g:v1 2"}},
+	} {
+		s, g := newServer()
+		if test.do(s); !slices.Equal(g.take(), test.calls) {
+			t.Errorf("%s: want the calls %q", test.name, test.calls)
+		}
+	}
+}
+
 // The callback Taken is called when other servers start and stop serving a group.
 func TestTakenGroups(t *testing.T) {
 	s, _ := newServer()

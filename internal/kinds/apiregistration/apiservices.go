@@ -23,8 +23,9 @@ import (
 var GroupResource = schema.GroupResource{Group: apiregistrationv1.GroupName, Resource: "apiservices"}
 
 // Kind describes the kind APIService. written is called after each change, before the client gets
-// the response, with the stored object, or nil if it was deleted.
-func Kind(written func(name string, s *apiregistrationv1.APIService)) *registry.Resource {
+// the response, with the object and whether it exists; requests at the same time may call it in another order than they
+// changed the object.
+func Kind(written func(s *apiregistrationv1.APIService, exists bool)) *registry.Resource {
 	r := registry.Of[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](registry.Resource{
 		Kind: apiregistrationv1.SchemeGroupVersion.WithKind("APIService"), Plural: GroupResource.Resource,
 		Cluster: true, Status: true, NoGeneration: true,
@@ -68,14 +69,9 @@ func Kind(written func(name string, s *apiregistrationv1.APIService)) *registry.
 	return r
 }
 
-func notify(written func(string, *apiregistrationv1.APIService), o runtime.Object, exists bool) {
-	s, ok := o.(*apiregistrationv1.APIService)
-	switch {
-	case !ok:
-	case exists:
-		written(s.Name, s)
-	default:
-		written(s.Name, nil)
+func notify(written func(*apiregistrationv1.APIService, bool), o runtime.Object, exists bool) {
+	if s, ok := o.(*apiregistrationv1.APIService); ok {
+		written(s, exists)
 	}
 }
 
