@@ -47,7 +47,7 @@ func (m *mirrors) send(s *site, to *httproute.Mirror, out *http.Request, x *exch
 	default:
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(out.Context()), mirrorTime)
+	ctx, cancel := context.WithTimeout(proxy.WithoutEarly(context.WithoutCancel(out.Context())), mirrorTime)
 	clone := out.Clone(ctx)
 	clone.Body, clone.GetBody, clone.Trailer = http.NoBody, nil, nil
 	if content != nil {
