@@ -3,7 +3,6 @@ package apiserver
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -159,15 +158,16 @@ func (s *Server) readSummary() func(ctx context.Context, node string) (*usage.Su
 		if err != nil {
 			return nil, fmt.Errorf("make a client for node agents: %w", err)
 		}
-		text, err := c.Get().AbsPath("/api/v1/nodes", node, "proxy/stats/summary").DoRaw(ctx)
+		answer, err := c.Get().AbsPath("/api/v1/nodes", node, "proxy/stats/summary").Stream(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("query the agent of node %s: %w", node, err)
 		}
-		var sum usage.Summary
-		if err := json.Unmarshal(text, &sum); err != nil {
+		defer answer.Close()
+		sum, err := usage.ReadSummary(answer)
+		if err != nil {
 			return nil, fmt.Errorf("read what the agent of node %s measured: %w", node, err)
 		}
-		return &sum, nil
+		return sum, nil
 	}
 }
 

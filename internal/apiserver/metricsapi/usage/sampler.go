@@ -2,6 +2,9 @@ package usage
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -23,6 +26,26 @@ type Summary struct {
 			Measured
 		} `json:"containers"`
 	} `json:"pods"`
+}
+
+// longestSummary is more than an agent has to say about thousands of pods, in bytes. An agent is not trusted with the
+// memory of the API server.
+const longestSummary = 64 << 20
+
+// ReadSummary reads the answer of an agent; a longer one than longestSummary is an error.
+func ReadSummary(answer io.Reader) (*Summary, error) {
+	text, err := io.ReadAll(io.LimitReader(answer, longestSummary+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > longestSummary {
+		return nil, fmt.Errorf("the answer is longer than %d bytes", longestSummary)
+	}
+	var sum Summary
+	if err := json.Unmarshal(text, &sum); err != nil {
+		return nil, err
+	}
+	return &sum, nil
 }
 
 // Measured are the values of a node or a container.

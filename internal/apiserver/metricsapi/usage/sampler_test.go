@@ -3,6 +3,7 @@ package usage
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -172,4 +173,29 @@ func TestSamplerReadsOnce(t *testing.T) {
 			t.Error("a node that is gone is remembered")
 		}
 	})
+}
+
+// endless is an answer that never ends.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	e.read += len(p)
+	return len(p), nil
+}
+
+func TestReadSummary(t *testing.T) {
+	sum, err := ReadSummary(strings.NewReader(`{"node":{},"pods":[{"podRef":{"name":"p"}}]}`))
+	if err != nil || len(sum.Pods) != 1 || sum.Pods[0].PodRef.Name != "p" {
+		t.Errorf("%+v, %v", sum, err)
+	}
+	if _, err := ReadSummary(strings.NewReader(`{"node":`)); err == nil {
+		t.Error("half an answer is one")
+	}
+	hostile := &endless{}
+	if _, err := ReadSummary(hostile); err == nil || hostile.read > 2*longestSummary {
+		t.Errorf("%d bytes of an endless answer were read: %v", hostile.read, err)
+	}
 }
