@@ -54,12 +54,13 @@ func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, e
 		pod, ok := o.(*corev1.Pod)
 		switch {
 		case !ok:
-		case finished(pod):
-			c.AddAfter("finished", period)
 		case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
 			c.AddAfter("pod/"+pod.Namespace+"/"+pod.Name, grace)
 		case pod.Spec.NodeName != "" && !c.has(pod.Spec.NodeName):
 			c.AddAfter("node/"+pod.Spec.NodeName, quarantine)
+		}
+		if ok && finished(pod) {
+			c.AddAfter("finished", period)
 		}
 		if ok && pod.DeletionTimestamp != nil && c.outOfService(pod.Spec.NodeName) {
 			c.Add("pod/" + pod.Namespace + "/" + pod.Name)

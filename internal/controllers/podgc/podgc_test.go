@@ -86,3 +86,30 @@ func TestOutOfService(t *testing.T) { // L7.166 b
 		controllertest.Equal(t, "left", left, "b Running", "c Running")
 	})
 }
+
+// A node is gone and the process begins anew: its pods are removed after a while, finished ones, too.
+func TestNodeWasGoneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		finished := pod("finished", "gone", false)
+		finished.Status.Phase = corev1.PodSucceeded
+		kept := pod("kept", "here", false)
+		kept.Status.Phase = corev1.PodFailed
+		api := controllertest.New(node("here", "True"), finished, pod("running", "lost", false), kept)
+		nodes, pods := source.Nodes(api), source.Pods(api)
+		c, err := New(api, nodes, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, c, nodes, pods)
+		time.Sleep(quarantine - time.Second)
+		if n := len(controllertest.All[*corev1.Pod](api)); n != 3 {
+			t.Errorf("%d pods before the node's time is over", n)
+		}
+		time.Sleep(time.Minute)
+		var left []string
+		for _, p := range controllertest.All[*corev1.Pod](api) {
+			left = append(left, p.Name)
+		}
+		controllertest.Equal(t, "pods", left, "kept")
+	})
+}
