@@ -90,6 +90,10 @@ type quotaAccess struct {
 	written map[string]*corev1.ResourceQuota // by namespace/name, until the cache has it
 }
 
+// mostWritten limits how many written quotas are kept: those of namespaces that are gone are never asked for again. A
+// quota that is dropped too early is read from the cache: if that is late, the next write conflicts and is repeated.
+const mostWritten = 1000
+
 var _ resourcequota.QuotaAccessor = (*quotaAccess)(nil)
 
 // GetQuotas implements resourcequota.QuotaAccessor.
@@ -120,6 +124,16 @@ func (a *quotaAccess) newest(q *corev1.ResourceQuota) *corev1.ResourceQuota {
 	return w
 }
 
+// keep records a quota as it was written.
+func (a *quotaAccess) keep(q *corev1.ResourceQuota) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.written) >= mostWritten {
+		clear(a.written)
+	}
+	a.written[q.Namespace+"/"+q.Name] = q
+}
+
 // UpdateQuotaStatus implements resourcequota.QuotaAccessor.
 func (a *quotaAccess) UpdateQuotaStatus(q *corev1.ResourceQuota) error {
 	status := quotaResource
@@ -136,9 +150,7 @@ func (a *quotaAccess) UpdateQuotaStatus(q *corev1.ResourceQuota) error {
 		return err
 	}
 	if stored, ok := obj.(*corev1.ResourceQuota); ok {
-		a.mu.Lock()
-		a.written[q.Namespace+"/"+q.Name] = stored
-		a.mu.Unlock()
+		a.keep(stored)
 	}
 	return nil
 }
