@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -34,13 +35,13 @@ type Controller struct {
 	pods   cache.Indexer
 
 	mu     sync.Mutex
-	marked map[string]time.Time // pods that will be evicted, and the start of their tolerationSeconds
+	marked map[string]marked // pods that will be evicted
 }
 
 // New returns a controller; pods is indexed by source.ByNode.
 func New(client kubernetes.Interface, events record.EventRecorder, nodes, pods *source.Watch) (*Controller, error) {
 	c := &Controller{client: client, events: events, nodes: nodes.Objects(), pods: pods.Objects(),
-		marked: map[string]time.Time{}}
+		marked: map[string]marked{}}
 	c.Reconciler = reconciler.New("noexec_taint_pod", 8, c.reconcile)
 	err := nodes.OnChange(func(before, after metav1.Object) {
 		b, _ := before.(*corev1.Node)
@@ -107,16 +108,22 @@ func (c *Controller) isMarked(key string) bool {
 	return ok
 }
 
-// mark records that the pod will be evicted, and returns since when its tolerationSeconds run.
-func (c *Controller) mark(key string, now time.Time) time.Time {
+// marked is a pod, and the start of its tolerationSeconds.
+type marked struct {
+	uid   types.UID
+	since time.Time
+}
+
+// mark marks a pod, and returns since when it is marked; another pod of the same name is marked anew.
+func (c *Controller) mark(pod *corev1.Pod, now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since, ok := c.marked[key]
-	if !ok {
-		since = now
-		c.marked[key] = now
+	m := c.marked[key(pod)]
+	if m.uid != pod.UID {
+		m = marked{pod.UID, now}
+		c.marked[key(pod)] = m
 	}
-	return since
+	return m.since
 }
 
 func (c *Controller) unmark(key string) bool {
@@ -143,9 +150,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	now := time.Now()
 	since := now
 	if evicts(node) {
-		since = c.mark(key, now)
+		since = c.mark(pod, now)
 	}
-	at, evict := nodehealth.EvictAt(node.Spec.Taints, pod.Spec.Tolerations, since)
+	at, evict := nodehealth.EvictAt(node.Spec.Taints, pod, since)
 	if !evict {
 		if c.unmark(key) && !evicts(node) {
 			c.events.Eventf(pod, corev1.EventTypeNormal, "TaintManagerEviction", "Cancelling deletion of Pod %s", key)

@@ -170,6 +170,38 @@ func TestTolerationSecondsAreNotRestarted(t *testing.T) {
 	}, node(), pod("minute", 60))
 }
 
+// L7.163: a pod that comes to a node with an old taint stays for its own tolerationSeconds, also if it replaces one of
+// the same name between two looks. Otherwise its controller would replace it without end.
+func TestPodsOnAnOldTaint(t *testing.T) {
+	inWorld(t, func(w *world) {
+		old, added := noExecute(), metav1.NewTime(time.Now().Add(-time.Hour))
+		old.TimeAdded = &added
+		w.setTaints(old)
+		p := pod("late", 60)
+		p.CreationTimestamp = metav1.Now()
+		if _, err := w.CoreV1().Pods("ns").Create(w.Context(), p, metav1.CreateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(59 * time.Second)
+		if !w.exists("late") {
+			t.Fatal("evicted before its tolerationSeconds were over")
+		}
+		next := p.DeepCopy()
+		next.UID, next.CreationTimestamp = "another", metav1.Now()
+		if _, err := w.CoreV1().Pods("ns").Update(w.Context(), next, metav1.UpdateOptions{}); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(59 * time.Second)
+		if !w.exists("late") {
+			t.Fatal("the time of another pod of the name counts")
+		}
+		time.Sleep(time.Second)
+		if w.exists("late") {
+			t.Error("not evicted when its tolerationSeconds were over")
+		}
+	}, node())
+}
+
 // A taint that is removed in time cancels the eviction, and the next one starts anew.
 func TestTaintRemovedInTime(t *testing.T) {
 	inWorld(t, func(w *world) {

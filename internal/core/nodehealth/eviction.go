@@ -12,9 +12,11 @@ import (
 
 // EvictAt returns when a pod must be evicted from a node with these taints (L7.163); false means
 // never. A taint without a matching toleration takes effect at once; otherwise the shortest
-// tolerationSeconds of the matching tolerations applies. seen is when a taint without a time of its
-// own was first observed.
-func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.Time) (at time.Time, evict bool) {
+// tolerationSeconds of the matching tolerations applies, from the time of the taint on, or from that of the pod's
+// arrival on the node if it came later. seen is when both were first observed, which is the start for a taint without
+// a time of its own.
+func EvictAt(taints []corev1.Taint, pod *corev1.Pod, seen time.Time) (at time.Time, evict bool) {
+	tolerations, arrived := pod.Spec.Tolerations, arrival(pod)
 	for i := range taints {
 		if taints[i].Effect != corev1.TaintEffectNoExecute {
 			continue
@@ -22,6 +24,9 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 		since := seen
 		if taints[i].TimeAdded != nil {
 			since = taints[i].TimeAdded.Time
+			if arrived.After(since) && seen.After(since) {
+				since = earlier(arrived, seen)
+			}
 		}
 		tolerated := false
 		var bound *int64 // seconds; nil means for ever
@@ -46,6 +51,25 @@ func EvictAt(taints []corev1.Taint, tolerations []corev1.Toleration, seen time.T
 		}
 	}
 	return at, evict
+}
+
+// arrival is when the pod was assigned to its node.
+func arrival(pod *corev1.Pod) time.Time {
+	at := pod.CreationTimestamp.Time
+	for i := range pod.Status.Conditions {
+		c := &pod.Status.Conditions[i]
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at) {
+			at = c.LastTransitionTime.Time
+		}
+	}
+	return at
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // longest is the most seconds that a duration holds: more would be a time in the past.

@@ -150,13 +150,44 @@ func TestEvictAt(t *testing.T) { // L7.163
 		"first of two": {[]corev1.Taint{gone, taint("x", corev1.TaintEffectNoExecute)},
 			[]corev1.Toleration{tolerate("x", nil)}, "-1m0s"},
 	} {
-		at, evict := EvictAt(test.taints, test.tolerations, start())
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: test.tolerations}}
+		at, evict := EvictAt(test.taints, pod, start())
 		got := "never"
 		if evict {
 			got = fmt.Sprint(at.Sub(start()))
 		}
 		if got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
+
+// L7.163: a pod that comes to a node with an old taint stays for its tolerationSeconds. Otherwise its controller
+// replaces it at once, without end. A time in the future, which a client can write, does not make it stay longer.
+func TestEvictAtOfALatePod(t *testing.T) {
+	added := metav1.NewTime(start().Add(-time.Hour))
+	old := []corev1.Taint{{Key: "old", Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}}
+	for name, test := range map[string]struct {
+		created, scheduled time.Duration
+		tolerates          bool
+		want               time.Duration
+	}{
+		"before the taint":      {-2 * time.Hour, -90 * time.Minute, true, -time.Hour + 30*time.Second},
+		"after the taint":       {-time.Minute, -time.Minute, true, -30 * time.Second},
+		"scheduled late":        {-2 * time.Hour, -time.Second, true, 29 * time.Second},
+		"a wrong time":          {-2 * time.Hour, time.Hour, true, 30 * time.Second},
+		"does not tolerate it":  {-time.Minute, -time.Minute, false, -time.Minute},
+		"created in the future": {time.Hour, time.Hour, true, 30 * time.Second},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(start().Add(test.created))},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled,
+				Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(start().Add(test.scheduled))}}}}
+		if test.tolerates {
+			pod.Spec.Tolerations = []corev1.Toleration{{Key: "old", Operator: corev1.TolerationOpExists,
+				Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(30))}}
+		}
+		if at, evict := EvictAt(old, pod, start()); !evict || at.Sub(start()) != test.want {
+			t.Errorf("%s: evicted after %v, want %v", name, at.Sub(start()), test.want)
 		}
 	}
 }

@@ -208,7 +208,7 @@ func (l *lifecycle) pod(p *corev1.Pod) error {
 	if p.DeletionTimestamp != nil {
 		return nil
 	}
-	at, evict := nodehealth.EvictAt(n.Spec.Taints, p.Spec.Tolerations, now)
+	at, evict := nodehealth.EvictAt(n.Spec.Taints, p, now)
 	if !evict {
 		return nil
 	}
