@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -39,15 +40,17 @@ func (p *Proxy) note(gone []types.UID) {
 	}
 }
 
+// released returns the pods that have left and are not routed any more. Those that still are, because their connections
+// are not marked yet, or the kernel has refused a table, are reported by a later change.
 func (p *Proxy) released() []types.UID {
 	p.leftMu.Lock()
-	var left []types.UID
-	for pod := range p.left {
-		if !p.reopen.pending(pod) { // otherwise the next change reports it
-			left = append(left, pod)
-			delete(p.left, pod)
-		}
-	}
+	left := slices.Collect(maps.Keys(p.left))
 	p.leftMu.Unlock()
-	return slices.DeleteFunc(left, p.Routed)
+	left = slices.DeleteFunc(left, p.Routed)
+	p.leftMu.Lock()
+	defer p.leftMu.Unlock()
+	for _, pod := range left {
+		delete(p.left, pod)
+	}
+	return left
 }
