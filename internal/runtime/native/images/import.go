@@ -59,7 +59,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 	}
 	defer stream.Close()
 	progress.report("reading archive")
-	index, err := archive.ImportIndex(ctx, s.content, stream, archive.WithImportCompression())
+	index, err := archive.ImportIndex(ctx, s.content.Store, stream, archive.WithImportCompression())
 	if err != nil {
 		return nil, err
 	}

@@ -144,13 +144,30 @@ func (s *Store) sane() images.HandlerFunc {
 		case images.IsLayerType(d.MediaType):
 			return nil, s.space.bytes(d.Size)
 		case d.Size > maxDocument:
-			return nil, fmt.Errorf("%s of type %q has %s, more than the %s that are allowed", d.Digest, d.MediaType,
-				size(d.Size), size(maxDocument))
+			return nil, tooLarge(d, d.Size)
 		case documents.Add(1) > maxDocuments:
 			return nil, fmt.Errorf("the image has more than %d manifests", maxDocuments)
 		}
 		return nil, nil
 	}
+}
+
+func tooLarge(d imagespec.Descriptor, n int64) error {
+	return fmt.Errorf("%s of type %q has %s, more than the %s that are allowed", d.Digest, d.MediaType, size(n),
+		size(maxDocument))
+}
+
+// boundedContent opens no document that is too large to be held in memory. The size that a descriptor names says
+// nothing about content that is already there: an archive brings its own, and a document may be another image's layer.
+type boundedContent struct{ content.Store }
+
+// ReaderAt implements content.Provider.
+func (b boundedContent) ReaderAt(ctx context.Context, d imagespec.Descriptor) (content.ReaderAt, error) {
+	r, err := b.Store.ReaderAt(ctx, d)
+	if err == nil && !images.IsLayerType(d.MediaType) && r.Size() > maxDocument {
+		return nil, errors.Join(tooLarge(d, r.Size()), r.Close())
+	}
+	return r, err
 }
 
 // boundLayers rejects a manifest with more layers than the kernel can stack.

@@ -79,7 +79,7 @@ func (s *Store) Tag(ctx context.Context, ref, name string) (string, error) {
 	if err != nil {
 		return "", status.Errorf(codes.Internal, "failed to name image %q: %v", ref, err)
 	}
-	if _, err := s.publish(ctx, im.Target, s.isPinned(r), full); err != nil {
+	if _, err := s.publish(ctx, im.Target, s.pinned(r), full); err != nil {
 		return "", status.Errorf(codes.Internal, "failed to name image %q: %v", ref, err)
 	}
 	return full, nil
@@ -127,12 +127,6 @@ func (s *Store) untag(ctx context.Context, name string) (bool, error) {
 		s.unindex(n)
 	}
 	return true, nil
-}
-
-func (s *Store) isPinned(r *record) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.pinned(r)
 }
 
 // RemoveImage implements the CRI call: the image is removed with all its names. Its layers stay as

@@ -33,7 +33,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/metadata"
@@ -89,7 +88,7 @@ type Config struct {
 type Store struct {
 	cfg       Config
 	db        *metadata.DB
-	content   content.Store
+	content   boundedContent
 	images    images.Store
 	leases    leases.Manager
 	layers    snapshots.Snapshotter // the overlay directories themselves
@@ -202,7 +201,7 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	if err := s.db.Init(ctx); err != nil {
 		return errkind.Errorf(errkind.Corrupt, "read image database: %w", err)
 	}
-	s.content, s.images = s.db.ContentStore(), metadata.NewImageStore(s.db)
+	s.content, s.images = boundedContent{s.db.ContentStore()}, metadata.NewImageStore(s.db)
 	s.leases, s.snapshots = metadata.NewLeaseManager(s.db), s.db.Snapshotter(snapshotterName)
 	if err := s.removeTorn(ctx); err != nil {
 		return err

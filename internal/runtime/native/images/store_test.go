@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/opencontainers/go-digest"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -495,6 +497,8 @@ func TestImportsThatFailLeaveNothing(t *testing.T) {
 		{"no archive", []byte("hello, this is not a tar file at all"), "failed to import"},
 		{"cut off", good[:len(good)/2+100], "failed to import"},
 		{"other architecture", dockerArchive(t, foreign, "app"), "no image for linux"},
+		{"huge manifest", paddedArchive(2*maxDocument, 0), "more than the 4.0 MiB"},
+		{"huge configuration", paddedArchive(0, 2*maxDocument), "more than the 4.0 MiB"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := openStore(t, Config{})
@@ -505,6 +509,29 @@ func TestImportsThatFailLeaveNothing(t *testing.T) {
 			expectEmpty(t, s)
 		})
 	}
+}
+
+// paddedArchive is a small image whose manifest or configuration contains so much text, in a manifest that does not
+// admit it.
+func paddedArchive(manifest, config int) []byte {
+	layer := archiveOf(file("one", "1"))
+	c := imagespec.Image{Author: strings.Repeat("c", config),
+		RootFS: imagespec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer)}}}
+	c.OS, c.Architecture, _ = strings.Cut(hostPlatform(), "/")
+	entries := []entry{file("oci-layout", `{"imageLayoutVersion":"1.0.0"}`)}
+	blob := func(mediaType string, body []byte) imagespec.Descriptor {
+		d := digest.FromBytes(body)
+		entries = append(entries, file("blobs/sha256/"+d.Encoded(), string(body)))
+		return imagespec.Descriptor{MediaType: mediaType, Digest: d, Size: min(int64(len(body)), 1000)}
+	}
+	m := imagespec.Manifest{MediaType: imagespec.MediaTypeImageManifest,
+		Annotations: map[string]string{"pad": strings.Repeat("m", manifest)}}
+	m.SchemaVersion = 2
+	m.Config = blob(imagespec.MediaTypeImageConfig, marshal(c))
+	m.Layers = []imagespec.Descriptor{blob(imagespec.MediaTypeImageLayer, layer)}
+	index := imagespec.Index{Manifests: []imagespec.Descriptor{blob(imagespec.MediaTypeImageManifest, marshal(m))}}
+	index.SchemaVersion = 2
+	return archiveOf(append(entries, file("index.json", string(marshal(index))))...)
 }
 
 // A process killed during an import or pull leaves a lease; the next one removes it.
@@ -619,6 +646,32 @@ func TestConcurrentUse(t *testing.T) {
 		}
 	}
 	expectEmpty(t, s)
+}
+
+// Names that are given while the index of images changes wait for nobody for ever.
+func TestTagDuringChanges(t *testing.T) {
+	s := openStore(t, Config{})
+	name := mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))[0]
+	stop, done := make(chan bool), make(chan bool)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				s.mu.Lock()
+				s.mu.Unlock() //nolint:staticcheck // a short change
+			}
+		}
+	}()
+	for range 200 {
+		if _, err := s.Tag(t.Context(), name, "again:1"); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	<-done
 }
 
 // Chains that do not fit into the option page of mount(2) can still be mounted.
