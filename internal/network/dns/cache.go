@@ -50,14 +50,14 @@ func newCache(cfg *core.Cache, now func() time.Time, m *metrics) *answerCache {
 	return &answerCache{cfg: cfg, now: now, m: m, entries: map[string]*entry{}}
 }
 
-// keyOf appends the key of a question: two clients share an answer only if their questions are equal.
-func keyOf(dst []byte, lower []byte, typ, class uint16, do, cd bool) []byte {
+// keyOf appends the key of a question: two clients share an answer only if their questions are equal. A server that is
+// not asked for recursion (rd) may know nothing of a name that it would find.
+func keyOf(dst []byte, lower []byte, typ, class uint16, rd, do, cd bool) []byte {
 	flags := byte(0)
-	if do {
-		flags |= 1
-	}
-	if cd {
-		flags |= 2
+	for i, on := range []bool{do, cd, rd} {
+		if on {
+			flags |= 1 << i
+		}
 	}
 	dst = append(dst, lower...)
 	return append(dst, byte(typ>>8), byte(typ), byte(class>>8), byte(class), flags)

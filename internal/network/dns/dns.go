@@ -205,7 +205,8 @@ func (s *Server) followers(ctx context.Context, k *clusterService) []*follower {
 				s.programmed(slice)
 			}
 			for _, o := range []metav1.Object{before, after} {
-				if o != nil && o.GetName() == sliceName && o.GetNamespace() == serviceNamespace {
+				if o != nil && o.GetNamespace() == serviceNamespace &&
+					(o.GetName() == sliceName || o.GetName() == secondSliceName) {
 					k.poke()
 				}
 			}

@@ -221,6 +221,9 @@ func (f *forwarder) one(ctx context.Context, u core.Upstream, m *dns.Msg) (*dns.
 			answer = whole
 		}
 	}
+	if err == nil && len(answer.Question) == 0 { // of an error, which some servers answer without it
+		answer.Question = m.Question
+	}
 	f.m.forwarded(u, answer, time.Since(started))
 	return answer, err
 }

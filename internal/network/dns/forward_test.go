@@ -97,6 +97,54 @@ func TestNegative(t *testing.T) {
 	}
 }
 
+// A query without recursion, to which other servers answer what they have at the moment, takes no name from others.
+func TestQueriesWithoutRecursion(t *testing.T) {
+	s, u, _ := made(t, fmt.Sprintf(forwarding, ""))
+	u.set(func(_ core.Upstream, m *dns.Msg) (*dns.Msg, error) {
+		if m.RecursionDesired {
+			return address(m, "192.0.2.1", 30), nil
+		}
+		r := new(dns.Msg).SetReply(m) // a referral
+		r.Ns = []dns.RR{&dns.NS{Ns: "a.root-servers.net.",
+			Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeNS, Class: dns.ClassINET, Ttl: 3600}}}
+		return r, nil
+	})
+	without := func(m *dns.Msg) { m.RecursionDesired = false }
+	for range 2 {
+		if m := query(t, s, "example.com.", dns.TypeA, without); len(m.Answer) != 0 || len(m.Ns) != 1 {
+			t.Errorf("without recursion: %v", m)
+		}
+		want(t, "with recursion", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")
+	}
+	if u.count() != 2 {
+		t.Errorf("asked %v", u.queries)
+	}
+}
+
+// Some servers answer an error without the question. It is cached as other errors are, even if its records look like a
+// question to whoever expects one.
+func TestErrorWithoutQuestion(t *testing.T) {
+	const logged = ".:53 {\n log\n forward . 192.0.2.53\n cache 30\n}"
+	s, u, _ := made(t, logged)
+	for name, ns := range map[string][]dns.RR{"no-records.": nil, "a-record.": {&dns.RFC3597{Rdata: "000000000100",
+		Hdr: dns.RR_Header{Name: ".", Rrtype: 65280, Class: dns.ClassINET, Ttl: 30}}}} {
+		u.set(func(_ core.Upstream, m *dns.Msg) (*dns.Msg, error) {
+			r := new(dns.Msg).SetRcode(m, dns.RcodeNameError)
+			r.Question, r.Ns = nil, ns
+			return r, nil
+		})
+		before := u.count()
+		for range 2 {
+			if m := query(t, s, name, dns.TypeA); m.Rcode != dns.RcodeNameError || len(m.Ns) != len(ns) {
+				t.Errorf("%s: %v", name, m)
+			}
+		}
+		if n := u.count() - before; n != 1 {
+			t.Errorf("%s: asked %d times", name, n)
+		}
+	}
+}
+
 // A server that does not answer is left out until it does; a slow one does not delay other queries.
 func TestFailover(t *testing.T) {
 	s, u, _ := made(t, ".:53 {\nforward . 192.0.2.1 192.0.2.2 {\npolicy sequential\nhealth_check 10ms\n}\n}")

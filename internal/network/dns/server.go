@@ -303,7 +303,7 @@ func (s *Server) atOnce(q *core.Query, on *serverBlocks, one *serverBlock, b *co
 		return nil, 0
 	}
 	var buf [280]byte
-	key := keyOf(buf[:0], q.Lower(), uint16(q.Type), q.Class, q.DO, q.Checking)
+	key := keyOf(buf[:0], q.Lower(), uint16(q.Type), q.Class, q.Recursion, q.DO, q.Checking)
 	h, ok := c.get(key)
 	s.m.looked(&h, ok)
 	if !ok || h.stale {

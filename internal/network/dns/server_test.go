@@ -415,6 +415,23 @@ func TestSecondFamily(t *testing.T) {
 	}
 }
 
+// Each of the two slices is made again when it is removed.
+func TestRemovedSlices(t *testing.T) {
+	s, _, _ := made(t, fmt.Sprintf(forwarding, ""))
+	k := &clusterService{wake: make(chan struct{}, 1)}
+	s.cfg.Client = fake.NewClientset()
+	slices := s.followers(t.Context(), k)[watched-1]
+	for _, name := range []string{sliceName, secondSliceName} {
+		slices.changed(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: name}},
+			nil)
+		select {
+		case <-k.wake:
+		default:
+			t.Errorf("nobody notices that %s is gone", name)
+		}
+	}
+}
+
 // Another process has port 53 on all addresses: a free port is taken, and the slice names it.
 func TestPortIsTaken(t *testing.T) {
 	if os.Geteuid() != 0 {
