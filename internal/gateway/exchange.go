@@ -357,16 +357,19 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	if limit := x.met.Rule.ConnectTimeout; limit > 0 {
 		ctx = context.WithValue(ctx, connectKey{}, limit)
 	}
-	var idle *time.Timer
+	var idle *silence
 	if limit := x.met.Rule.ReadTimeout; limit > 0 {
 		cancellable, cancel := context.WithCancelCause(ctx)
-		idle = time.AfterFunc(limit, func() { cancel(errReadTimeout) })
+		idle = newSilence(limit, func() { cancel(errReadTimeout) })
 		before := done
-		ctx, done = cancellable, func() { idle.Stop(); cancel(nil); before() }
+		ctx, done = cancellable, func() { idle.end(); cancel(nil); before() }
 	}
 	req := out
 	if ctx != out.Context() {
 		req = out.WithContext(ctx)
+	}
+	if idle != nil && x.body != nil {
+		idle.send(req) // which is a copy
 	}
 	req, span := x.rec.attempt(req, t.Address)
 	if req.URL.Host != t.host {
@@ -392,7 +395,11 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	}
 	span.Answered(res.StatusCode)
 	a := &attempted{done: done, target: t, span: span}
-	a.Response = proxy.Response{ReadCloser: res.Body, End: a.end, Idle: idle, Limit: x.met.Rule.ReadTimeout}
+	a.Response = proxy.Response{ReadCloser: res.Body, End: a.end}
+	if idle != nil {
+		a.Heard = idle.heard
+		idle.begun()
+	}
 	if rw, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {
 		res.Body = &proxy.Upgraded{Response: &a.Response, Writer: rw}
 	} else {

@@ -77,7 +77,7 @@ type Rule struct {
 	Backends []Backend
 	// Timeout is for the whole request, BackendTimeout for each attempt at a backend; 0: none.
 	Timeout, BackendTimeout time.Duration
-	// ConnectTimeout and ReadTimeout are those of an Ingress: for a connection, and for the header of an answer.
+	// ConnectTimeout and ReadTimeout are those of an Ingress: for a connection, and for each part of a response.
 	ConnectTimeout, ReadTimeout time.Duration
 	// MaxBody is the largest request body in bytes; 0: no limit.
 	MaxBody int64

@@ -11,15 +11,14 @@ import (
 type Response struct {
 	io.ReadCloser
 	End   func()
-	Idle  *time.Timer // nil: the backend may be silent
-	Limit time.Duration
+	Heard func() // after each read; nil: nothing
 }
 
 // Read implements io.Reader.
 func (r *Response) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
-	if r.Idle != nil {
-		r.Idle.Reset(r.Limit)
+	if r.Heard != nil {
+		r.Heard()
 	}
 	return n, err
 }
