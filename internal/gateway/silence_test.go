@@ -88,7 +88,7 @@ func TestReadTimeoutOfUploads(t *testing.T) {
 				out := in.Clone(t.Context())
 				out.Body, out.GetBody = x.body.Attempt(), x.body.Again
 				to := &Target{host: "backend", traffic: newTraffic(),
-					transports: map[mode]transport{{}: inMemory{c.serve}}}
+					transports: map[mode]*keptTransport{{}: {transport: inMemory{c.serve}}}}
 				begun := time.Now()
 				res, err := x.attempt(out, to, mode{})
 				if err == nil {

@@ -73,7 +73,7 @@ func slowPool(t *testing.T, by *served, backend http.HandlerFunc) (front *pipes,
 	dial := func(context.Context, string, string) (net.Conn, error) { return behind.dial(), nil }
 	tr := &plain{full: &http.Transport{DialContext: dial}, short: http1.New(http1.Config{Dial: dial,
 		MostIdle: idlePerEndpoint, IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader})}
-	target.transports = map[mode]transport{{}: tr}
+	target.transports = map[mode]*keptTransport{{}: {transport: tr}}
 	s := &site{port: 80, certs: certs.New(), pools: newPools().With(ref, p)}
 	s.table, _ = httproute.Compile([]httproute.Listener{{Routes: []httproute.Route{{Rules: []httproute.Rule{{
 		Matches:  []httproute.Match{{Path: httproute.PathMatch{Kind: httproute.Prefix, Value: "/"}}},

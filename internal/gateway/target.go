@@ -40,8 +40,19 @@ type Target struct {
 	of       []*pool // InferencePools that have it, or had it; guarded by traffic.mu
 
 	mu         sync.Mutex
-	transports map[mode]transport
+	transports map[mode]*keptTransport
+	used       uint64 // how often transports were asked for
 }
+
+// keptTransport is a transport, and when it was used last.
+type keptTransport struct {
+	transport
+	used uint64
+}
+
+// mostModes is how many modes of a target have connections. There are more when certificates change: each one is
+// another mode, whose predecessor is not used any more.
+const mostModes = 8
 
 // transport has the connections of one mode.
 type transport interface {
@@ -127,8 +138,10 @@ func dial(ctx context.Context, network, addr string) (net.Conn, error) {
 func (t *Target) transport(m mode) (transport, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.used++
 	if tr := t.transports[m]; tr != nil {
-		return tr, nil
+		tr.used = t.used
+		return tr.transport, nil
 	}
 	tr := &http.Transport{DialContext: dial, WriteBufferSize: writeBuffer,
 		MaxIdleConnsPerHost: idlePerEndpoint, IdleConnTimeout: idleTimeout,
@@ -148,16 +161,33 @@ func (t *Target) transport(m mode) (transport, error) {
 	default:
 		tr.Protocols.SetHTTP1(true)
 	}
-	if t.transports == nil {
-		t.transports = map[mode]transport{}
-	}
-	full := proxy.Early{Transport: tr}
-	t.transports[m] = full
+	var out transport = proxy.Early{Transport: tr}
 	if !m.secure && !m.upgrade && m.protocol != httproute.H2C {
-		t.transports[m] = &plain{full: full, short: http1.New(http1.Config{Dial: dial, MostIdle: idlePerEndpoint,
+		out = &plain{full: out, short: http1.New(http1.Config{Dial: dial, MostIdle: idlePerEndpoint,
 			IdleTime: idleTimeout, HeaderBytes: maxAnswerHeader, Early: proxy.EarlyOf})}
 	}
-	return t.transports[m], nil
+	t.keep(m, out)
+	return out, nil
+}
+
+// keep keeps a transport instead of the one that was not used for the longest time. Requests that use that one go on.
+// The lock is held.
+func (t *Target) keep(m mode, tr transport) {
+	if t.transports == nil {
+		t.transports = map[mode]*keptTransport{}
+	}
+	if len(t.transports) >= mostModes {
+		var oldest mode
+		var last *keptTransport
+		for m, tr := range t.transports { // any order: uses are counted
+			if last == nil || tr.used < last.used {
+				oldest, last = m, tr
+			}
+		}
+		delete(t.transports, oldest)
+		go last.CloseIdleConnections() // it may wait for a transport's lock
+	}
+	t.transports[m] = &keptTransport{tr, t.used}
 }
 
 // Facts are the properties of a request that a picker may use.

@@ -1,13 +1,19 @@
 package gateway
 
 import (
+	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/httproute"
 )
 
 // Whatever endpoints come and go, in pools that share some: each pool has the ones that it was given, those that stay
@@ -62,4 +68,70 @@ func TestEndpointsComeAndGo(t *testing.T) {
 			t.Fatalf("%d targets, want %d", len(tr.targets), len(in))
 		}
 	}
+}
+
+// Certificates that are renewed for as long as an endpoint exists leave nothing behind, a mode that is in use stays,
+// and a request in flight is finished with the transport that it has.
+func TestRenewedModes(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			_, _ = io.WriteString(w, "first ")
+			_ = http.NewResponseController(w).Flush()
+			close(begun)
+			<-release
+			_, _ = io.WriteString(w, "last")
+		}
+	}))
+	defer backend.Close()
+	addr := strings.TrimPrefix(backend.URL, "http://")
+	target := &Target{Endpoint: gatewayplan.Endpoint{Address: netip.MustParseAddrPort(addr)}, host: addr,
+		traffic: newTraffic()}
+	get := func(m mode, path string) *http.Response {
+		t.Helper()
+		tr, err := target.transport(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, backend.URL+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := tr.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	used := mode{}
+	slow := get(mode{upgrade: true}, "/slow") // a mode that is not used later
+	<-begun
+	first, err := target.transport(used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		m := mode{secure: true, tls: httproute.BackendTLS{Name: fmt.Sprint(i)}}
+		if _, err := target.transport(m); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := target.transport(used); err != nil || again != first {
+			t.Fatalf("after %d others, the mode in use has other connections: %v", i, err)
+		}
+	}
+	if n := len(target.transports); n > mostModes {
+		t.Errorf("%d transports are kept", n)
+	}
+	if target.transports[mode{upgrade: true}] != nil {
+		t.Error("a mode that is not used is kept")
+	}
+	close(release)
+	text, err := io.ReadAll(slow.Body)
+	_ = slow.Body.Close()
+	if err != nil || string(text) != "first last" {
+		t.Errorf("the request in flight: %q %v", text, err)
+	}
+	res := get(used, "/")
+	_ = res.Body.Close()
+	target.closeIdle()
 }
