@@ -141,11 +141,8 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 		err = pods.Delete(ctx, victim.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
 	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if apierrors.IsConflict(err) {
-		// Another pod has its name, or the write conflicted with others, or a webhook refused it.
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		// It is gone, another pod has its name, the write conflicted with others, or a webhook refused it.
 		live, failed := pods.Get(ctx, victim.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(failed) || failed == nil && (live.UID != victim.UID || live.DeletionTimestamp != nil) {
 			return nil

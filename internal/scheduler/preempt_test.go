@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,10 +13,12 @@ import (
 )
 
 // A victim that could not be marked or deleted because of a conflict, such as with many other writes or of a webhook,
-// is deleted by the next attempt: the pod does not wait for ever for a pod that nothing deletes.
+// is deleted by the next attempt: the pod does not wait for ever for a pod that nothing deletes. A webhook may also
+// refuse as if the victim did not exist.
 func TestVictimConflicts(t *testing.T) { // L2.52
-	for _, verb := range []string{"patch", "delete"} {
-		t.Run(verb, func(t *testing.T) {
+	for _, name := range []string{"patch", "delete", "patch, not found", "delete, not found"} {
+		verb, _, notFound := strings.Cut(name, ", ")
+		t.Run(name, func(t *testing.T) {
 			low := withPriority(pod("low", "2"), 1)
 			low.Spec.NodeName = "n1"
 			inWorld(t, []runtime.Object{node("n1", "2"), low}, func(w *world) {
@@ -32,6 +35,9 @@ func TestVictimConflicts(t *testing.T) { // L2.52
 						return false, nil, nil
 					}
 					refused = true
+					if notFound {
+						return true, nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+					}
 					return true, nil, apierrors.NewConflict(corev1.Resource("pods"), name, errors.New("try again"))
 				})
 				w.create(withPriority(pod("high", "2"), 1000))

@@ -147,8 +147,14 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 	delete(s.assumed, pod.UID)
 	s.undoDevices(ctx, it)
 	s.requeue(s.cluster.RemovePod(pod.UID))
-	if apierrors.IsNotFound(err) {
-		s.queue.Remove(pod.UID)
+	if newer := it.newer; newer != nil { // it may be ending by now
+		it.newer = nil
+		s.podSeen(newer)
+	}
+	if apierrors.IsNotFound(err) && it.errors == 0 {
+		// It was deleted, as the watch shows soon: nothing is reported. A webhook may refuse the binding with this
+		// error, too: then the pod is tried again.
+		s.queue.Fail(it, time.Now())
 		return
 	}
 	if _, ok := errors.AsType[*volumeError](err); !ok {

@@ -183,7 +183,7 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 			s.victimLeaves(uid)
 		}
 	case s.assumed[uid] != nil:
-		// Its binding is in flight; a deletion ends in podGone.
+		s.assumed[uid].newer = p // its binding is in flight, and may fail
 	case s.profileOf(pod) == nil:
 		s.queue.Remove(uid)
 		s.requeue(s.cluster.RemoveNomination(uid))
