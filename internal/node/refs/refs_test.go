@@ -177,6 +177,45 @@ func TestImmutable(t *testing.T) {
 	})
 }
 
+// An immutable object that was deleted and made again is read again by the next pod, also soon after the last one: this
+// is how its content is changed.
+func TestImmutableObjectIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := func(version, value string) *corev1.ConfigMap {
+			cm := configMap("cm", version, value)
+			cm.UID, cm.Immutable = types.UID(version), new(true)
+			return cm
+		}
+		client := fake.NewClientset(made("1", "old"))
+		s := New(client)
+		defer stop(t, s)
+		maps := client.CoreV1().ConfigMaps("ns")
+		read := func(pod, want string) {
+			t.Helper()
+			s.Hold(podWith(pod, "cm"), func(types.UID) {})
+			if cm, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || cm.Data["k"] != want {
+				t.Errorf("pod %s reads %v, %v, not %s", pod, cm, err, want)
+			}
+			synctest.Wait()
+		}
+		read("u1", "old")
+		s.Release("u1")
+		if err := maps.Delete(t.Context(), "cm", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := maps.Create(t.Context(), made("2", "new"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(linger / 2)
+		read("u2", "new")
+		time.Sleep(linger) // the first one is forgotten meanwhile
+		read("u3", "new")
+		if n := count(client, "list"); n != 2 {
+			t.Errorf("listed %d times", n)
+		}
+	})
+}
+
 // Services of the namespace and the API's own; not before they were read (L3.134).
 func TestServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
