@@ -67,7 +67,7 @@ type podVolumes struct {
 	set          map[string]spec.Volume // what is set up so far
 	tokens       map[string]token
 	certificates map[string]*certificate
-	renew        time.Time // the first of tokens and certificates is due; zero: none. Guarded by Manager.mu
+	renew        time.Time // tokens, certificates, or a failed refresh are due; zero: nothing. Guarded by Manager.mu
 }
 
 var _ spec.Disk = (*Manager)(nil)
@@ -169,7 +169,7 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		if len(failed) == 0 {
 			ready := p.set
 			p.ready.Store(&ready)
-			m.published(p)
+			m.published(p, false)
 			return nil
 		}
 		if ctx.Err() != nil {

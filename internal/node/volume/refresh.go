@@ -97,6 +97,7 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) bool {
 	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
 	var failed []*SetUpError
+	again := false
 	for i := range p.pod.Spec.Volumes {
 		v := &p.pod.Spec.Volumes[i]
 		if !isWritten(v) {
@@ -108,19 +109,24 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) bool {
 		}
 		if err != nil {
 			failed = append(failed, &SetUpError{Volume: v.Name, Err: err})
+			again = again || !isMissing(err) // of what is missing, the coming is announced
 		}
 	}
 	if len(failed) > 0 && ctx.Err() == nil {
 		err := m.report(p.pod, failed)
 		m.cfg.Logger.V(2).Info("Refreshing volumes failed", "pod", p.pod.Name, "namespace", p.pod.Namespace, "err", err)
 	}
-	m.published(p)
+	m.published(p, again)
 	return true
 }
 
-// published plans the next renewal of the pod's tokens and certificates. The caller holds p.mu.
-func (m *Manager) published(p *podVolumes) {
+// published plans the next renewal of the pod's tokens and certificates, or soon, if the content must be rendered again
+// after a failure that nothing announces the end of. The caller holds p.mu.
+func (m *Manager) published(p *podVolumes, again bool) {
 	var renew time.Time
+	if again {
+		renew = time.Now().Add(tokenRetry)
+	}
 	for _, t := range p.tokens {
 		if renew.IsZero() || t.renew.Before(renew) {
 			renew = t.renew
