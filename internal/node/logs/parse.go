@@ -6,11 +6,40 @@
 package logs
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 )
+
+// longestLine is how much of a line of a log file is read, in bytes. Runtimes split what containers write into lines of
+// 16 KiB; only a file that somebody else has put there has longer ones, and would take all memory.
+const longestLine = 1 << 20
+
+// lengthen appends the next part of a line, but not above longestLine.
+func lengthen(line, part []byte) []byte {
+	return append(line, part[:min(len(part), max(0, longestLine-len(line)))]...)
+}
+
+// lineReader reads the lines of a log file.
+type lineReader struct{ r *bufio.Reader }
+
+func newLines(r io.Reader) lineReader { return lineReader{bufio.NewReaderSize(r, 64<<10)} }
+
+// next is the next line with its end, or the beginning of one that is too long. What follows the last end of line comes
+// with io.EOF.
+func (l lineReader) next() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := l.r.ReadSlice('\n')
+		line = lengthen(line, part)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err //nolint:wrapcheck // as bufio.Reader
+		}
+	}
+}
 
 // Stream is where a container wrote.
 type Stream string

@@ -155,9 +155,9 @@ func (r *reader) whole(ctx context.Context, path string, skip int64) error {
 		return ignoreAbsent(err) // rotated away meanwhile
 	}
 	defer f.Close()
-	br := bufio.NewReaderSize(f, 64<<10)
+	lines := newLines(f)
 	for {
-		line, err := br.ReadBytes('\n')
+		line, err := lines.next()
 		if len(line) > 0 && skip <= 0 {
 			if err := r.out.line(line); err != nil {
 				return err
@@ -299,7 +299,7 @@ func (r *reader) drain(ctx context.Context, rest []byte) ([]byte, error) {
 			}
 			line := data[:i+1]
 			if len(rest) > 0 {
-				line = append(rest, line...)
+				line = lengthen(rest, line)
 				rest = nil
 			}
 			if err := r.out.line(line); err != nil {
@@ -307,7 +307,7 @@ func (r *reader) drain(ctx context.Context, rest []byte) ([]byte, error) {
 			}
 			data = data[i+1:]
 		}
-		rest = append(rest, data...)
+		rest = lengthen(rest, data)
 		switch {
 		case err == io.EOF:
 			again, err := r.rewind()
@@ -503,10 +503,10 @@ func Tail(path string, lines int, size int64) (string, error) {
 		return "", err
 	}
 	p := newPrinter(Options{}, &out, &out)
-	br := bufio.NewReaderSize(io.NewSectionReader(f, offset, info.Size()-offset), 64<<10)
+	all := newLines(io.NewSectionReader(f, offset, info.Size()-offset))
 	for err == nil {
 		var line []byte
-		if line, err = br.ReadBytes('\n'); len(line) > 0 {
+		if line, err = all.next(); len(line) > 0 {
 			if err := p.line(line); err != nil {
 				return "", err
 			}
