@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"carob/internal/core/podstatus"
 )
 
 // maxNote is the maximum length of an event message; longer ones end in " ..." (L2.42). maxMessage is that of a
@@ -62,17 +64,8 @@ func (s *Scheduler) patchStatus(ctx context.Context, pod *corev1.Pod, patch []by
 
 // hasCondition reports whether the pod already has the condition with this status, reason, and message.
 func hasCondition(pod *corev1.Pod, c corev1.PodCondition) bool {
-	old := conditionOf(pod, c.Type)
+	old := podstatus.Condition(pod.Status.Conditions, c.Type)
 	return old != nil && old.Status == c.Status && old.Reason == c.Reason && old.Message == c.Message
-}
-
-func conditionOf(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == t {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // statusPatch is a strategic merge patch that sets a condition, unless it is nil, and the nominated
@@ -82,7 +75,7 @@ func statusPatch(pod *corev1.Pod, c *corev1.PodCondition, n nomination, now time
 	status := map[string]any{}
 	if c != nil {
 		c.LastTransitionTime = metav1.NewTime(now)
-		if old := conditionOf(pod, c.Type); old != nil && old.Status == c.Status {
+		if old := podstatus.Condition(pod.Status.Conditions, c.Type); old != nil && old.Status == c.Status {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
 		c.ObservedGeneration = pod.Generation

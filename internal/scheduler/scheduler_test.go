@@ -25,6 +25,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"carob/internal/base/journal"
+	"carob/internal/core/podstatus"
 	"carob/internal/scheduler/config"
 )
 
@@ -192,7 +193,7 @@ func (w *world) events(reason string) []eventsv1.Event {
 
 func (w *world) condition(name string, t corev1.PodConditionType) corev1.PodCondition {
 	w.Helper()
-	if c := conditionOf(w.pod(name), t); c != nil {
+	if c := podstatus.Condition(w.pod(name).Status.Conditions, t); c != nil {
 		return *c
 	}
 	return corev1.PodCondition{}

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 var ctx = context.Background()
@@ -38,7 +40,7 @@ func (a *agent) add(o *object) {
 	own.hold = o.held
 	own.runs = own.pod
 	own.published, own.last = own.pod.Status, own.pod.Status
-	if o.refused != nil && own.pod.DeletionTimestamp == nil && !ended(own.pod.Status.Phase) && !own.gone {
+	if o.refused != nil && own.pod.DeletionTimestamp == nil && !podstatus.Terminal(own.pod.Status.Phase) && !own.gone {
 		own.rejected = o.refused
 		o.requestDeletion(w.loop.now, time.Second)
 	}
@@ -127,7 +129,7 @@ func (a *agent) notify(o *object) {
 func sameOthers(a, b *corev1.Pod) bool {
 	others := func(p *corev1.Pod) (n int) {
 		for i := range p.Status.Conditions {
-			if !ownCondition(p.Status.Conditions[i].Type) {
+			if !podstatus.OwnCondition(p.Status.Conditions[i].Type) {
 				n++
 			}
 		}
@@ -137,8 +139,8 @@ func sameOthers(a, b *corev1.Pod) bool {
 		return false
 	}
 	for i := range b.Status.Conditions {
-		if c := &b.Status.Conditions[i]; !ownCondition(c.Type) {
-			if old := condition(&a.Status, c.Type); old == nil || *old != *c {
+		if c := &b.Status.Conditions[i]; !podstatus.OwnCondition(c.Type) {
+			if old := podstatus.Condition(a.Status.Conditions, c.Type); old == nil || *old != *c {
 				return false
 			}
 		}

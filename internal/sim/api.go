@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 // store makes p the newest version of a pod and notifies the agent.
@@ -54,7 +56,7 @@ func (w *world) delete(o *object, grace int64) {
 			return
 		}
 		p := o.pod.DeepCopy()
-		if ended(p.Status.Phase) {
+		if podstatus.Terminal(p.Status.Phase) {
 			grace = 0
 		}
 		if g := p.DeletionGracePeriodSeconds; g != nil && grace >= *g {
@@ -144,12 +146,12 @@ func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
 	p.Status = *st
 	p.Status.Conditions = nil
 	for _, c := range o.pod.Status.Conditions {
-		if !ownCondition(c.Type) && (c.Type != corev1.DisruptionTarget || !ours(st)) {
+		if !podstatus.OwnCondition(c.Type) && (c.Type != corev1.DisruptionTarget || !ours(st)) {
 			p.Status.Conditions = append(p.Status.Conditions, c)
 		}
 	}
 	for _, c := range st.Conditions {
-		if ownCondition(c.Type) || c.Type == corev1.DisruptionTarget && ours(st) {
+		if podstatus.OwnCondition(c.Type) || c.Type == corev1.DisruptionTarget && ours(st) {
 			p.Status.Conditions = append(p.Status.Conditions, c)
 		}
 	}
@@ -161,30 +163,10 @@ func (w *world) storeStatus(o *object, st *corev1.PodStatus) {
 	w.store(o, p)
 }
 
-// ownCondition reports whether the agent writes conditions of this type (L1.73).
-func ownCondition(t corev1.PodConditionType) bool {
-	switch t {
-	case corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady,
-		corev1.PodReady,
-		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
-		return true
-	}
-	return false
-}
-
 // ours reports whether the agent itself wrote the DisruptionTarget.
 func ours(st *corev1.PodStatus) bool {
-	c := condition(st, corev1.DisruptionTarget)
+	c := podstatus.Condition(st.Conditions, corev1.DisruptionTarget)
 	return c != nil && c.Reason == corev1.PodReasonTerminationByKubelet
-}
-
-func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range st.Conditions {
-		if st.Conditions[i].Type == t {
-			return &st.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // setCondition is another writer of conditions: the gate of a load balancer, or the controller that
@@ -195,7 +177,7 @@ func (w *world) setCondition(o *object, c corev1.PodCondition) {
 			return
 		}
 		p := o.pod.DeepCopy()
-		if old := condition(&p.Status, c.Type); old != nil {
+		if old := podstatus.Condition(p.Status.Conditions, c.Type); old != nil {
 			*old = c
 		} else {
 			p.Status.Conditions = append(p.Status.Conditions, c)

@@ -9,6 +9,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // checkBegin checks an action when it is begun.
@@ -270,7 +271,7 @@ func sameRequirements(a, b corev1.ResourceRequirements) bool {
 
 // checkDeleted checks the state of the pod when the agent deletes the object (L7.41).
 func (w *world) checkDeleted(o *object) {
-	if !ended(o.pod.Status.Phase) || w.volumes[o.pod.UID].Present {
+	if !podstatus.Terminal(o.pod.Status.Phase) || w.volumes[o.pod.UID].Present {
 		w.broken(deletedIsEnded, o.pod.Name, "is deleted in phase %s, volumes %v", o.pod.Status.Phase,
 			w.volumes[o.pod.UID])
 	}

@@ -8,6 +8,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // longest is the longest time for which a container that should run may not run: the longest
@@ -20,7 +21,7 @@ func (w *world) checkRecovered() {
 	for _, o := range w.pods {
 		own := w.agent.find(o)
 		w.checkOver(o, own)
-		if !o.exists || own == nil && ended(o.pod.Status.Phase) {
+		if !o.exists || own == nil && podstatus.Terminal(o.pod.Status.Phase) {
 			continue
 		}
 		if own == nil {
@@ -36,7 +37,7 @@ func (w *world) checkRecovered() {
 		for _, c := range containers(o.pod) {
 			w.checkRuns(o, own, c)
 		}
-		if c := condition(&own.published, corev1.AllContainersRestarting); c != nil &&
+		if c := podstatus.Condition(own.published.Conditions, corev1.AllContainersRestarting); c != nil &&
 			c.Status == corev1.ConditionTrue && w.wall().Sub(c.LastTransitionTime.Time) > longest {
 			w.broken(resetEnds, o.pod.Name, "all containers restart since %v", c.LastTransitionTime)
 		}
@@ -52,11 +53,11 @@ func (w *world) checkOver(o *object, own *owner) {
 		w.broken(deletedEnds, o.pod.Name, "was deleted at +%v and is still there, phase %s", o.requested.Sub(epoch),
 			o.pod.Status.Phase)
 	}
-	if own != nil && (own.stopped || own.rejected != nil) && !ended(own.published.Phase) {
+	if own != nil && (own.stopped || own.rejected != nil) && !podstatus.Terminal(own.published.Phase) {
 		w.broken(stoppedEnds, o.pod.Name, "stopped at +%v, is still %s", o.requested.Sub(epoch), own.published.Phase)
 	}
 	if d := o.pod.Spec.ActiveDeadlineSeconds; own != nil && d != nil && o.exists && own.published.StartTime != nil &&
-		!ended(own.published.Phase) && w.skew == 0 && w.slept == 0 {
+		!podstatus.Terminal(own.published.Phase) && w.skew == 0 && w.slept == 0 {
 		if over := w.wall().Sub(own.published.StartTime.Add(time.Duration(*d) * time.Second)); over > longest {
 			w.broken(deadlineKept, o.pod.Name, "is %s %v after its deadline", own.published.Phase, over)
 		}
@@ -90,8 +91,8 @@ func (w *world) checkInForce(o *object, own *owner) {
 	if o.static {
 		return
 	}
-	pending, progress := condition(&own.published, corev1.PodResizePending),
-		condition(&own.published, corev1.PodResizeInProgress)
+	pending, progress := podstatus.Condition(own.published.Conditions, corev1.PodResizePending),
+		podstatus.Condition(own.published.Conditions, corev1.PodResizeInProgress)
 	if progress != nil && w.wall().Sub(progress.LastTransitionTime.Time) > longest {
 		w.broken(resizeEnds, o.pod.Name, "in progress since %v: %s", progress.LastTransitionTime, progress.Message)
 	}

@@ -12,12 +12,12 @@ import (
 // checkStatus compares a new status of Step with the one before.
 func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	st, old, name := &out.Status, &own.last, own.pod.Name
-	if ended(old.Phase) && st.Phase != old.Phase {
+	if podstatus.Terminal(old.Phase) && st.Phase != old.Phase {
 		w.broken(phaseLatched, name, "%s after %s", st.Phase, old.Phase)
 	}
-	if ended(st.Phase) {
+	if podstatus.Terminal(st.Phase) {
 		w.checkEnded(own, st)
-		if !ended(old.Phase) {
+		if !podstatus.Terminal(old.Phase) {
 			w.checkEnds(own, in, st)
 		}
 	}
@@ -30,8 +30,8 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		resize := c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
-		if o := condition(old, c.Type); o != nil && ownCondition(c.Type) && !resize && o.Status == c.Status &&
-			!o.LastTransitionTime.Equal(&c.LastTransitionTime) {
+		if o := podstatus.Condition(old.Conditions, c.Type); o != nil && podstatus.OwnCondition(c.Type) &&
+			!resize && o.Status == c.Status && !o.LastTransitionTime.Equal(&c.LastTransitionTime) {
 			w.broken(conditionTime, name, "%s=%s from %v to %v", c.Type, c.Status, o.LastTransitionTime,
 				c.LastTransitionTime)
 		}
@@ -47,10 +47,10 @@ func (w *world) checkStatus(own *owner, in podlife.Input, out *podlife.Output) {
 	}
 	for i := range in.Pod.Status.Conditions {
 		theirs := &in.Pod.Status.Conditions[i]
-		if ownCondition(theirs.Type) || theirs.Type == corev1.DisruptionTarget && ours(st) {
+		if podstatus.OwnCondition(theirs.Type) || theirs.Type == corev1.DisruptionTarget && ours(st) {
 			continue
 		}
-		if c := condition(st, theirs.Type); c == nil || *c != *theirs {
+		if c := podstatus.Condition(st.Conditions, theirs.Type); c == nil || *c != *theirs {
 			w.broken(othersKept, name, "%s=%s becomes %v", theirs.Type, theirs.Status, c)
 		}
 	}
@@ -84,12 +84,12 @@ func (w *world) checkAllowed(own *owner, old, st *corev1.PodStatus) {
 func (w *world) checkEnded(own *owner, st *corev1.PodStatus) {
 	name := own.pod.Name
 	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
-		if c := condition(st, t); c != nil && c.Status == corev1.ConditionTrue {
+		if c := podstatus.Condition(st.Conditions, t); c != nil && c.Status == corev1.ConditionTrue {
 			w.broken(endedNotReady, name, "%s is True while %s", t, st.Phase)
 		}
 	}
 	for _, t := range []corev1.PodConditionType{corev1.PodResizePending, corev1.PodResizeInProgress} {
-		if condition(st, t) != nil {
+		if podstatus.Condition(st.Conditions, t) != nil {
 			w.broken(resizeOver, name, "%s while %s", t, st.Phase)
 		}
 	}
@@ -150,7 +150,7 @@ func (w *world) checkReady(own *owner, in podlife.Input, st *corev1.PodStatus) {
 			w.broken(readyRuns, name, "%s is ready and does not run", c.Name)
 		}
 	}
-	if c := condition(st, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
+	if c := podstatus.Condition(st.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
 		return
 	}
 	for i := range st.ContainerStatuses {
@@ -159,7 +159,7 @@ func (w *world) checkReady(own *owner, in podlife.Input, st *corev1.PodStatus) {
 		}
 	}
 	for _, g := range in.Pod.Spec.ReadinessGates {
-		if c := condition(&in.Pod.Status, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
+		if !podstatus.ConditionTrue(in.Pod.Status.Conditions, g.ConditionType) {
 			w.broken(readyMeans, name, "the gate %s is closed", g.ConditionType)
 		}
 	}
@@ -186,7 +186,7 @@ func (w *world) checkStored(o *object, st *corev1.PodStatus) {
 		return
 	}
 	name := o.pod.Name
-	if ended(o.stored.Phase) && st.Phase != o.stored.Phase {
+	if podstatus.Terminal(o.stored.Phase) && st.Phase != o.stored.Phase {
 		w.broken(phaseLatched, name, "%s stored after %s", st.Phase, o.stored.Phase)
 	}
 	w.checkCounts(name, &o.stored, st)

@@ -8,6 +8,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // truth is the actual state of one container of a pod.
@@ -166,7 +167,7 @@ func (w *world) checkKilledInTime(o *object) {
 		if o.exists && o.pod.DeletionTimestamp != nil && !o.finalizer && !o.static {
 			w.broken(deletedEnds, o.pod.Name, "was deleted at +%v with %v", o.requested.Sub(epoch), o.grace)
 		}
-		if own := w.agent.find(o); own != nil && own.stopped && !ended(own.published.Phase) {
+		if own := w.agent.find(o); own != nil && own.stopped && !podstatus.Terminal(own.published.Phase) {
 			w.broken(stoppedEnds, o.pod.Name, "stopped at +%v, is %s", o.requested.Sub(epoch), own.published.Phase)
 		}
 	})

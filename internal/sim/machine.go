@@ -16,6 +16,7 @@ import (
 
 	"carob/internal/core/placement"
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 	runtimesim "carob/internal/runtime/sim"
 )
 
@@ -114,7 +115,7 @@ func (m *Machine) Stored(p *corev1.Pod, gone bool) {
 	}
 	o := w.pods[i]
 	o.pod, o.number, o.exists = p, w.versions, !gone
-	if ended(p.Status.Phase) && !ended(o.stored.Phase) {
+	if podstatus.Terminal(p.Status.Phase) && !podstatus.Terminal(o.stored.Phase) {
 		o.collected, o.stored = true, p.Status // by another writer
 	}
 	w.agent.notify(o)
@@ -149,7 +150,9 @@ func (m *Machine) forget() {
 }
 
 // needsRoom reports whether the admission of the node applies to a pod (L3.10).
-func needsRoom(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && !ended(p.Status.Phase) }
+func needsRoom(p *corev1.Pod) bool {
+	return p.DeletionTimestamp == nil && !podstatus.Terminal(p.Status.Phase)
+}
 
 // place runs the admission of a pod, like node/pods: it returns what the pod has to wait for, or
 // why it is rejected; neither if it has its resources.
@@ -161,7 +164,7 @@ func (m *Machine) place(own *owner) (*podlife.Hold, *podlife.Rejection) {
 	for _, other := range m.w.agent.owners {
 		waitsBehind := other.hold != nil && own.hold != nil && other.turn > own.turn
 		switch {
-		case other == own || other.rejected != nil || ended(other.last.Phase) || waitsBehind:
+		case other == own || other.rejected != nil || podstatus.Terminal(other.last.Phase) || waitsBehind:
 		case other.gone:
 			leaving = append(leaving, other.runs)
 		default:

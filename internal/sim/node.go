@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 	"carob/internal/core/resources"
 )
 
@@ -55,7 +56,7 @@ func (w *world) stop(o *object) {
 	own.stop = s
 	// The first reason to end the pod stays. A pod without a stage waits for the runtime's first answer.
 	own.stopped = order(own.stage) == 0 && own.rejected == nil && own.pod.DeletionTimestamp == nil &&
-		!ended(own.pod.Status.Phase) && !ended(own.published.Phase)
+		!podstatus.Terminal(own.pod.Status.Phase) && !podstatus.Terminal(own.published.Phase)
 	w.logf("%s stop %s grace=%v", o.pod.Name, s.Reason, grace)
 	o.requestDeletion(w.loop.now, min(grace, ownGrace))
 	w.checkKilledInTime(o)
@@ -105,7 +106,7 @@ func (w *world) admitResize(own *owner, pod *corev1.Pod) *podlife.Failure {
 		return &podlife.Failure{Reason: "OutOfcpu", Message: "Node didn't have enough capacity: cpu", Permanent: true}
 	}
 	for _, other := range w.agent.owners {
-		if other != own && !ended(other.published.Phase) {
+		if other != own && !podstatus.Terminal(other.published.Phase) {
 			want += cpu(other.runs)
 		}
 	}

@@ -145,9 +145,9 @@ func (own *owner) step() {
 			own.object.requestDeletion(w.loop.now, tgps(own.pod))
 		}
 	}
-	room := ended(out.Status.Phase) && !ended(own.published.Phase) ||
-		condition(&own.published, corev1.PodResizeInProgress) != nil &&
-			condition(&out.Status, corev1.PodResizeInProgress) == nil
+	room := podstatus.Terminal(out.Status.Phase) && !podstatus.Terminal(own.published.Phase) ||
+		podstatus.Condition(own.published.Conditions, corev1.PodResizeInProgress) != nil &&
+			podstatus.Condition(out.Status.Conditions, corev1.PodResizeInProgress) == nil
 	own.last = out.Status
 	own.publish(&out.Status)
 	if room {
@@ -227,7 +227,8 @@ func (own *owner) inCluster() {
 		own.hold = nil // it no longer has to wait for resources
 	}
 	// The node lifecycle controller marked it (L7.161): the agent publishes the actual status again.
-	theirs, mine := condition(&own.pod.Status, corev1.PodReady), condition(&own.published, corev1.PodReady)
+	theirs := podstatus.Condition(own.pod.Status.Conditions, corev1.PodReady)
+	mine := podstatus.Condition(own.published.Conditions, corev1.PodReady)
 	if !own.gone && own.wanted == nil && theirs != nil && mine != nil && theirs.Status != mine.Status {
 		wanted := own.published
 		own.wanted = &wanted

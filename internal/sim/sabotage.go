@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // turn is Step, or a broken version of it.
@@ -114,7 +115,7 @@ func (b *breach) is(l podlife.Life) bool { return b.out.Life == l }
 
 func (b *breach) condition(t corev1.PodConditionType, change func(*corev1.PodCondition)) {
 	b.out.Status.Conditions = slices.Clone(b.out.Status.Conditions)
-	if c := condition(&b.out.Status, t); c != nil {
+	if c := podstatus.Condition(b.out.Status.Conditions, t); c != nil {
 		change(c)
 	}
 }
@@ -267,7 +268,7 @@ var saboteurs = map[string]func(*breach){
 		}
 	},
 	phaseLatched.Name: func(b *breach) {
-		if ended(b.own.last.Phase) {
+		if podstatus.Terminal(b.own.last.Phase) {
 			b.out.Status.Phase = corev1.PodRunning
 		}
 	},
@@ -378,7 +379,7 @@ var saboteurs = map[string]func(*breach){
 			corev1.PodCondition{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue})
 	},
 	resetEnds.Name: func(b *breach) {
-		if condition(&b.out.Status, corev1.AllContainersRestarting) != nil {
+		if podstatus.Condition(b.out.Status.Conditions, corev1.AllContainersRestarting) != nil {
 			drop[podlife.RemoveContainer](b, nil)
 		}
 	},

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // drainTimeout is the longest wait of a deleted pod for the data plane.
@@ -14,8 +15,8 @@ const drainTimeout = 2 * time.Second
 // route is the data plane of the Services that select a pod. It is notified a moment later that the pod became ready or
 // unready, or is being deleted; sometimes much later, sometimes twice, and sometimes never of the deletion.
 func (w *world) route(o *object) {
-	want := o.served && o.exists && o.pod.DeletionTimestamp == nil && !ended(o.pod.Status.Phase)
-	if ready := condition(&o.pod.Status, corev1.PodReady); ready == nil || ready.Status != corev1.ConditionTrue {
+	want := o.served && o.exists && o.pod.DeletionTimestamp == nil && !podstatus.Terminal(o.pod.Status.Phase)
+	if !podstatus.ConditionTrue(o.pod.Status.Conditions, corev1.PodReady) {
 		want = false
 	}
 	if want == o.routes {
@@ -46,7 +47,7 @@ func (w *world) route(o *object) {
 // connections to the pod, unless the wait is over.
 func (w *world) checkTraffic(own *owner, container string, life podlife.Life) {
 	if !own.object.routed || life != podlife.Terminating || own.pod.DeletionTimestamp == nil || own.gone ||
-		own.stop != nil || own.rejected != nil || ended(own.last.Phase) {
+		own.stop != nil || own.rejected != nil || podstatus.Terminal(own.last.Phase) {
 		return
 	}
 	if at := own.object.container(container).stopping; !at.IsZero() && at.Before(own.ending) {

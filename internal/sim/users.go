@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 // plan schedules the actions of users and other controllers, and accidents, for a pod.
@@ -111,7 +113,7 @@ func (w *world) hasten(o *object) {
 // collect is pod garbage collection: it sets the phase of a pod to Failed and deletes it (L7.166).
 func (w *world) collect(o *object) {
 	w.write(func() {
-		if !o.exists || o.static || ended(o.pod.Status.Phase) {
+		if !o.exists || o.static || podstatus.Terminal(o.pod.Status.Phase) {
 			return
 		}
 		p := o.pod.DeepCopy()

@@ -237,5 +237,3 @@ func (w *world) behaviour(c *cri.ContainerConfig) runtimesim.Behaviour {
 
 // lastWords is a termination message of the maximum length (L3.150).
 var lastWords = strings.Repeat("alas ", 4096/5)
-
-func ended(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

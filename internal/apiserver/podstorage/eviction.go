@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 
 	"carob/internal/apiserver/admission"
-	"carob/internal/kinds/pods"
+	"carob/internal/core/podstatus"
 	"carob/internal/kinds/scheme"
 )
 
@@ -188,7 +188,7 @@ func (r *evictionREST) evict(ctx context.Context, name string, options *metav1.D
 	if budget == nil {
 		return true, r.remove(ctx, p, options)
 	}
-	if !pods.ConditionTrue(p, corev1.PodReady) && unhealthyMayGo(budget) {
+	if !podstatus.ConditionTrue(p.Status.Conditions, corev1.PodReady) && unhealthyMayGo(budget) {
 		requireVersion(options, p)
 		err := r.remove(ctx, p, options)
 		if apierrors.IsConflict(err) {

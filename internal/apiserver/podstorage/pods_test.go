@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"carob/internal/kinds/pods"
+	"carob/internal/core/podstatus"
 )
 
 func podWith(change func(*corev1.Pod)) *corev1.Pod {
@@ -39,7 +39,8 @@ func TestBind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Spec.NodeName != "n2" || p.Status.NominatedNodeName != "" || p.Labels["app"] != "won" ||
-		p.Annotations["a"] != "b" || p.Generation != 4 || !pods.ConditionTrue(p, corev1.PodScheduled) {
+		p.Annotations["a"] != "b" || p.Generation != 4 ||
+		!podstatus.ConditionTrue(p.Status.Conditions, corev1.PodScheduled) {
 		t.Errorf("bound pod: %+v", p)
 	}
 	now := metav1.Now()

@@ -20,6 +20,7 @@ import (
 	"carob/internal/apiserver/admission"
 	"carob/internal/apiserver/inprocess"
 	"carob/internal/apiserver/storage"
+	"carob/internal/core/podstatus"
 	"carob/internal/kinds"
 	"carob/internal/kinds/pods"
 	"carob/internal/kinds/scheme"
@@ -208,7 +209,8 @@ func TestEvictionMarksAndDeletes(t *testing.T) {
 	if err != nil || p.DeletionTimestamp == nil || p.Generation != 2 {
 		t.Fatalf("evicted pod: %v, %+v", err, p)
 	}
-	if c := pods.Condition(&p.Status, corev1.DisruptionTarget); c == nil || c.Status != corev1.ConditionTrue ||
+	if c := podstatus.Condition(p.Status.Conditions, corev1.DisruptionTarget); c == nil ||
+		c.Status != corev1.ConditionTrue ||
 		c.Reason != "EvictionByEvictionAPI" || c.Message != "Eviction API: evicting" {
 		t.Fatalf("condition %+v", c)
 	}

@@ -24,7 +24,7 @@ import (
 
 	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/source"
-	"carob/internal/core/workload/cronjob"
+	"carob/internal/core/workload"
 )
 
 func newCronJob(change func(*batchv1.CronJobSpec)) *batchv1.CronJob {
@@ -276,7 +276,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 		}
 		running := 0
 		for _, j := range controllertest.All[*batchv1.Job](api) {
-			if cronjob.FinishedAs(j) != "" {
+			if workload.FinishedAs(j) != "" {
 				continue
 			}
 			running++
@@ -298,7 +298,7 @@ func trouble(t *testing.T, random *rand.Rand) {
 		default:
 		}
 		for _, j := range controllertest.All[*batchv1.Job](api) {
-			if cronjob.FinishedAs(j) == "" {
+			if workload.FinishedAs(j) == "" {
 				finish(api, j.Name)
 			}
 		}

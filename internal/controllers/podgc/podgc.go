@@ -24,6 +24,7 @@ import (
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/nodehealth"
+	"carob/internal/core/workload"
 )
 
 // The limits of L7.166.
@@ -59,7 +60,7 @@ func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, e
 		case pod.Spec.NodeName != "" && !c.has(pod.Spec.NodeName):
 			c.AddAfter("node/"+pod.Spec.NodeName, quarantine)
 		}
-		if ok && finished(pod) {
+		if ok && workload.Terminal(pod) {
 			c.AddAfter("finished", period)
 		}
 		if ok && pod.DeletionTimestamp != nil && c.outOfService(pod.Spec.NodeName) {
@@ -84,10 +85,6 @@ func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, e
 		return nil, fmt.Errorf("podgc: watch nodes: %w", err)
 	}
 	return c, nil
-}
-
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 func (c *Controller) has(node string) bool {
@@ -128,7 +125,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 func (c *Controller) removeFinished(ctx context.Context) error {
 	var pods []*corev1.Pod
 	for _, obj := range c.pods.List() {
-		if pod, ok := obj.(*corev1.Pod); ok && finished(pod) && pod.DeletionTimestamp == nil {
+		if pod, ok := obj.(*corev1.Pod); ok && workload.Terminal(pod) && pod.DeletionTimestamp == nil {
 			pods = append(pods, pod)
 		}
 	}
@@ -181,7 +178,7 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
 	metrics.PodsRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	pods := c.client.CoreV1().Pods(pod.Namespace)
 	var err error
-	if !finished(pod) {
+	if !workload.Terminal(pod) {
 		err = c.fail(ctx, pod, condition)
 	}
 	if err == nil {

@@ -171,7 +171,7 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, selector l
 // again is when to act again, unless something changes; zero for never.
 func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicaset.Input) (complete bool,
 	again time.Time, err error) {
-	if int(replicaset.Wanted(in.Set)) < len(in.Active) {
+	if int(workload.Replicas(in.Set)) < len(in.Active) {
 		in.Related = c.related(in.Set)
 	}
 	plan := replicaset.Decide(*in)
@@ -186,7 +186,7 @@ func (c *Controller) act(ctx context.Context, owner children.Owner, in *replicas
 	_, err = c.keeper.CreatePods(ctx, owner, plan.Create, func(int) (*corev1.Pod, error) {
 		return workload.NewPod(owner.Owner, &in.Set.Spec.Template)
 	})
-	complete = err == nil && plan.Create > 0 && len(in.Active)+plan.Create == int(replicaset.Wanted(in.Set))
+	complete = err == nil && plan.Create > 0 && len(in.Active)+plan.Create == int(workload.Replicas(in.Set))
 	return complete, plan.Again, err
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 // mostEvents limits the number of warnings that are added.
@@ -112,7 +114,8 @@ func (l *Lines) scheduled(p *corev1.Pod, b *Beside) bool {
 		l.warn("is not scheduled until its scheduling gates are removed: %s", strings.Join(names, ", "))
 		return false
 	}
-	if c := condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+	if c := podstatus.Condition(p.Status.Conditions, corev1.PodScheduled); c != nil &&
+		c.Status == corev1.ConditionFalse {
 		l.warn("is not scheduled: %s%s", because(c.Reason, brief(c.Message)), unfit(p, c.Message, b.Room))
 		return false
 	}
@@ -128,15 +131,6 @@ func (l *Lines) scheduled(p *corev1.Pod, b *Beside) bool {
 	}
 	l.warn("is not scheduled: the scheduler has not processed it yet")
 	return false
-}
-
-func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range p.Status.Conditions {
-		if p.Status.Conditions[i].Type == kind {
-			return &p.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // containers explains what each container waits for.
@@ -238,14 +232,14 @@ func exited(t *corev1.ContainerStateTerminated, now time.Time) string {
 // gates lists the readiness gates that are not True.
 func (l *Lines) gates(p *corev1.Pod) {
 	for _, g := range p.Spec.ReadinessGates {
-		if c := condition(p, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
+		if !podstatus.ConditionTrue(p.Status.Conditions, g.ConditionType) {
 			l.warn("is not ready: its readiness gate %s is not True", g.ConditionType)
 		}
 	}
 }
 
 func (l *Lines) running(p *corev1.Pod, now time.Time) {
-	c := condition(p, corev1.PodReady)
+	c := podstatus.Condition(p.Status.Conditions, corev1.PodReady)
 	if c == nil || c.Status != corev1.ConditionTrue {
 		text := "its status does not say why"
 		if c != nil {

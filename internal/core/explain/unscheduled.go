@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"carob/internal/core/podstatus"
 	"carob/internal/core/resources"
 )
 
@@ -22,7 +23,7 @@ type Room struct {
 // NeedsRoom reports whether the message of a pod's condition PodScheduled is about its nodes, and whether it is about
 // what the other pods take of them.
 func NeedsRoom(p *corev1.Pod) (nodes, pods bool) {
-	c := condition(p, corev1.PodScheduled)
+	c := podstatus.Condition(p.Status.Conditions, corev1.PodScheduled)
 	if p.Spec.NodeName != "" || c == nil || c.Status != corev1.ConditionFalse {
 		return false, false
 	}
@@ -75,7 +76,8 @@ func unfit(p *corev1.Pod, message string, room Room) string {
 func (r Room) preempted(node string) (out []string) {
 	for i := range r.Pods {
 		p := &r.Pods[i]
-		if c := condition(p, corev1.DisruptionTarget); node != "" && p.Spec.NodeName == node &&
+		c := podstatus.Condition(p.Status.Conditions, corev1.DisruptionTarget)
+		if node != "" && p.Spec.NodeName == node &&
 			p.DeletionTimestamp != nil && c != nil && c.Reason == corev1.PodReasonPreemptionByScheduler {
 			out = append(out, p.Namespace+"/"+p.Name)
 		}

@@ -6,6 +6,7 @@
 package netplan
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -199,4 +200,13 @@ func SetTrigger(annotations map[string]string, trigger time.Time) map[string]str
 	}
 	annotations[corev1.EndpointsLastChangeTriggerTime] = trigger.UTC().Format(time.RFC3339Nano)
 	return annotations
+}
+
+// PortKey is a text that is equal for equal ports, and sorts them by name, protocol, and number.
+func PortKey(p *corev1.EndpointPort) string {
+	app := "-"
+	if p.AppProtocol != nil {
+		app = fmt.Sprintf("%q", *p.AppProtocol)
+	}
+	return fmt.Sprintf("%q,%q,%05d,%s", p.Name, p.Protocol, p.Port, app)
 }

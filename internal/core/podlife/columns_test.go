@@ -75,7 +75,7 @@ func columns(p *corev1.Pod) string {
 			}
 		}
 	}
-	if p.DeletionTimestamp != nil && !terminal(st.Phase) {
+	if p.DeletionTimestamp != nil && !podstatus.Terminal(st.Phase) {
 		text = "Terminating"
 	}
 	total := len(p.Spec.Containers)

@@ -3,6 +3,8 @@ package podlife
 import (
 	"fmt"
 	"time"
+
+	"carob/internal/core/podstatus"
 )
 
 // settleTime is how long the containers continue to run after the data plane has stopped routing to the pod and the
@@ -43,7 +45,7 @@ func (m *machine) awaitDrain() (waits bool) {
 	if end.Routed && !m.in.Routed && end.Settles.Before(until) {
 		until = end.Settles
 	}
-	if !end.Routed || m.in.Gone || end.NoHooks || end.Stopped || terminal(end.Phase) ||
+	if !end.Routed || m.in.Gone || end.NoHooks || end.Stopped || podstatus.Terminal(end.Phase) ||
 		m.pod.DeletionTimestamp == nil || !m.now.Before(until) || !m.anyRuns() {
 		end.Drained = true
 		return false

@@ -97,7 +97,7 @@ func stepAny(t *rapid.T, s State, in Input) (State, Output) {
 	if lifeOrder(out.Life) < lifeOrder(s.Life) {
 		t.Fatalf("life is %s after %s", out.Life, s.Life)
 	}
-	if p := s.Last.Phase; terminal(p) && out.Status.Phase != p {
+	if p := s.Last.Phase; podstatus.Terminal(p) && out.Status.Phase != p {
 		t.Fatalf("phase %s after %s", out.Status.Phase, p)
 	}
 	for i := range out.Status.Conditions {

@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
+
+	"carob/internal/core/podstatus"
 )
 
 // TestProperties applies random events in random order. world.step checks the invariants of every
@@ -164,7 +166,7 @@ func (h *history) check(t *rapid.T, w *world) {
 			h.counts[c.Name] = c.RestartCount
 		}
 	}
-	if terminal(h.phase) && st.Phase != h.phase {
+	if podstatus.Terminal(h.phase) && st.Phase != h.phase {
 		t.Fatalf("phase %s after %s", st.Phase, h.phase)
 	}
 	h.phase = st.Phase

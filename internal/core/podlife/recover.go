@@ -1,6 +1,10 @@
 package podlife
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podstatus"
+)
 
 // Recover rebuilds a State from what survives a restart of the agent: the pod's last status and the
 // runtime. It may repeat an action, never lose one: preStop may run again (L7.74), back-off memory
@@ -17,7 +21,7 @@ func Recover(pod *corev1.Pod, o Observed) State {
 		}
 	}
 	s.Resize = recoverResize(pod, &s)
-	if terminal(pod.Status.Phase) {
+	if podstatus.Terminal(pod.Status.Phase) {
 		// The pod ended before; its sandboxes were stopped then (L7.3).
 		for i := range o.Sandboxes {
 			if !o.Sandboxes[i].Ready {

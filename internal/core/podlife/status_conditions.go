@@ -34,7 +34,7 @@ func (m *machine) setConditions(st *corev1.PodStatus) {
 	if m.hasRestartAllRule() {
 		c := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse}
 		switch {
-		case terminal(st.Phase):
+		case podstatus.Terminal(st.Phase):
 			c.Reason = phaseReason(st.Phase)
 		case m.s.RestartAll.Active:
 			c.Status, c.Reason, c.Message = corev1.ConditionTrue, "RestartAllContainersStarted",
@@ -62,7 +62,7 @@ func (m *machine) stamped(c corev1.PodCondition) corev1.PodCondition {
 // disruption returns the DisruptionTarget of other writers, or the agent's own once the pod has
 // ended (L4.59).
 func (m *machine) disruption(st *corev1.PodStatus) *corev1.PodCondition {
-	if ours := m.s.End.Disrupt; ours != nil && terminal(st.Phase) {
+	if ours := m.s.End.Disrupt; ours != nil && podstatus.Terminal(st.Phase) {
 		c := m.stamped(*ours)
 		return &c
 	}
@@ -75,7 +75,7 @@ func (m *machine) sandboxReady() corev1.PodCondition {
 	if m.sandbox == nil {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, "PodSandboxNotReady", m.sandboxProblem
 		if old := podstatus.Condition(m.s.Last.Conditions, c.Type); old != nil && old.Status == c.Status &&
-			terminal(m.s.Last.Phase) {
+			podstatus.Terminal(m.s.Last.Phase) {
 			c.Message = old.Message // cleaning up the pod does not change the message
 		}
 	}
@@ -116,7 +116,7 @@ func (m *machine) initialized(st *corev1.PodStatus) corev1.PodCondition {
 // containersReady is the ContainersReady condition (L4.53, L4.58).
 func (m *machine) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 	c := corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}
-	if terminal(st.Phase) {
+	if podstatus.Terminal(st.Phase) {
 		c.Status, c.Reason = corev1.ConditionFalse, phaseReason(st.Phase)
 		return c
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/podstatus"
 )
 
 // setPhase decides the phase (L4.3–L4.7) and holds a terminal one back while a
@@ -11,11 +13,11 @@ import (
 func (m *machine) setPhase(st *corev1.PodStatus) {
 	old := &m.s.Last
 	api := &m.pod.Status
-	if terminal(old.Phase) { // never left (L4.4, L4.7)
+	if podstatus.Terminal(old.Phase) { // never left (L4.4, L4.7)
 		st.Phase, st.Reason, st.Message = old.Phase, old.Reason, old.Message
 		return
 	}
-	if terminal(api.Phase) {
+	if podstatus.Terminal(api.Phase) {
 		st.Phase, st.Reason, st.Message = api.Phase, api.Reason, api.Message
 		return
 	}
@@ -27,11 +29,11 @@ func (m *machine) setPhase(st *corev1.PodStatus) {
 		case end.Phase != "":
 			st.Phase, st.Reason, st.Message = end.Phase, end.Reason, end.Message
 			return
-		case !terminal(phase) && m.s.Life == Terminated && !m.isStatic():
+		case !podstatus.Terminal(phase) && m.s.Life == Terminated && !m.isStatic():
 			phase = corev1.PodFailed // L4.66
 		}
 	}
-	if terminal(phase) && !ended {
+	if podstatus.Terminal(phase) && !ended {
 		phase = old.Phase
 		if phase == "" {
 			phase = corev1.PodPending

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/core/podlife/allocation"
+	"carob/internal/core/resources"
 )
 
 // setContainerResources fills the actual resources of a container (L4.32, L3.127).
@@ -21,7 +22,7 @@ func (m *machine) setContainerResources(c *podContainer, s, old *corev1.Containe
 	} else {
 		s.Resources = want.DeepCopy()
 	}
-	if old != nil && allocation.SameList(old.AllocatedResources, granted.Requests) {
+	if old != nil && resources.SameList(old.AllocatedResources, granted.Requests) {
 		s.AllocatedResources = old.AllocatedResources
 	} else {
 		s.AllocatedResources = granted.Requests.DeepCopy()

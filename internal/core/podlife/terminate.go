@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"carob/internal/core/podstatus"
 	"carob/internal/core/resources"
 )
 
@@ -13,7 +14,7 @@ import (
 func (m *machine) lookForEnd() {
 	phase := m.pod.Status.Phase
 	switch {
-	case terminal(phase):
+	case podstatus.Terminal(phase):
 		m.end(termination{Cause: "the pod's phase is " + string(phase), Phase: phase, Reason: m.pod.Status.Reason,
 			Message:  m.pod.Status.Message,
 			Rejected: wasRejected(&m.pod.Status)})
@@ -203,5 +204,3 @@ func (m *machine) isMirror() bool {
 
 // isStatic reports whether the pod comes from a file or URL (L7.115).
 func (m *machine) isStatic() bool { return resources.IsStatic(m.pod) }
-
-func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -352,7 +352,7 @@ func (w *world) images() {
 func (w *world) delete(grace string) {
 	p := w.in.Pod.DeepCopy()
 	g := *p.Spec.TerminationGracePeriodSeconds
-	if terminal(p.Status.Phase) {
+	if podstatus.Terminal(p.Status.Phase) {
 		g = 0 // L1.90
 	}
 	if grace != "" {

@@ -11,7 +11,7 @@ import (
 func CheckChange(before, after *corev1.Pod) []Breach {
 	r := &report{}
 	old, st := &before.Status, &after.Status
-	if terminal(old.Phase) && st.Phase != old.Phase {
+	if Terminal(old.Phase) && st.Phase != old.Phase {
 		r.broken(PhaseLatched, "%s after %s", st.Phase, old.Phase)
 	}
 	if old.QOSClass != "" && st.QOSClass != old.QOSClass {

@@ -286,7 +286,7 @@ func (r *report) conditions(pod *corev1.Pod, all []container) {
 		!r.uninitialized(all) {
 		r.broken(Initialized, "it is False: %s", c.Message)
 	}
-	ready := !terminal(st.Phase)
+	ready := !Terminal(st.Phase)
 	for i := range all {
 		if c := &all[i]; c.class == regular || c.class == sidecar {
 			ready = ready && c.status != nil && c.status.Ready
@@ -336,7 +336,7 @@ func (r *report) phase(pod *corev1.Pod, all []container) {
 		switch s := c.status; {
 		case s.State.Running != nil:
 			runs++
-			if terminal(st.Phase) {
+			if Terminal(st.Phase) {
 				r.broken(TerminalEnd, "%s runs while the pod is %s", c.spec.Name, st.Phase)
 			}
 		case s.State.Terminated != nil || s.LastTerminationState.Terminated != nil:
@@ -349,7 +349,7 @@ func (r *report) phase(pod *corev1.Pod, all []container) {
 			r.broken(Succeeded, "%s: %+v", c.spec.Name, c.status.State)
 		}
 	}
-	if terminal(st.Phase) && (Condition(st.Conditions, corev1.PodResizePending) != nil ||
+	if Terminal(st.Phase) && (Condition(st.Conditions, corev1.PodResizePending) != nil ||
 		Condition(st.Conditions, corev1.PodResizeInProgress) != nil) {
 		r.broken(TerminalEnd, "a resize while %s", st.Phase)
 	}

@@ -1,12 +1,12 @@
 package podstatus
 
 import (
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/resources"
 )
 
 // Equal reports whether two statuses are equal. It is fast for a status and its successor:
@@ -24,7 +24,7 @@ func untouched(a, b *corev1.PodStatus) bool {
 		a.StartTime == b.StartTime &&
 		a.HostIP == b.HostIP && slices.Equal(a.HostIPs, b.HostIPs) && a.PodIP == b.PodIP &&
 		slices.Equal(a.PodIPs, b.PodIPs) &&
-		a.Resources == b.Resources && sameList(a.AllocatedResources, b.AllocatedResources) &&
+		a.Resources == b.Resources && resources.SameList(a.AllocatedResources, b.AllocatedResources) &&
 		a.ExtendedResourceClaimStatus == b.ExtendedResourceClaimStatus &&
 		slices.Equal(a.ResourceClaimStatuses, b.ResourceClaimStatuses) &&
 		len(a.NodeAllocatableResourceClaimStatuses)+len(b.NodeAllocatableResourceClaimStatuses)+len(a.VolumeHealth)+
@@ -40,12 +40,8 @@ func untouchedContainer(a, b corev1.ContainerStatus) bool {
 		a.Ready == b.Ready && a.Started == b.Started &&
 		a.RestartCount == b.RestartCount && a.Image == b.Image && a.ImageID == b.ImageID &&
 		a.ContainerID == b.ContainerID &&
-		a.Resources == b.Resources && sameList(a.AllocatedResources, b.AllocatedResources) &&
+		a.Resources == b.Resources && resources.SameList(a.AllocatedResources, b.AllocatedResources) &&
 		slices.Equal(a.VolumeMounts, b.VolumeMounts) &&
 		a.User == b.User && a.StopSignal == b.StopSignal &&
 		len(a.AllocatedResourcesStatus)+len(b.AllocatedResourcesStatus) == 0
-}
-
-func sameList(a, b corev1.ResourceList) bool {
-	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }

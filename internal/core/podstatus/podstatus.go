@@ -128,4 +128,5 @@ func find(list []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
 	return nil
 }
 
-func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+// Terminal reports whether a phase is final: a pod never leaves it (L4.4).
+func Terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Amount is a quantity of every resource that a pod can use, as integers, so that the scheduler's
@@ -105,4 +106,9 @@ func IsScalar(name corev1.ResourceName) bool {
 	return IsHugePages(name) || IsExtended(name) ||
 		strings.HasPrefix(string(name), corev1.ResourceAttachableVolumesPrefix) ||
 		strings.Contains(string(name), corev1.ResourceDefaultNamespacePrefix)
+}
+
+// SameList reports whether two lists have the same amounts, in any notation.
+func SameList(a, b corev1.ResourceList) bool {
+	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
 }

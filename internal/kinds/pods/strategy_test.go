@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/utils/ptr"
+
+	"carob/internal/core/podstatus"
 )
 
 func pod(change func(*corev1.Pod)) *corev1.Pod {
@@ -41,7 +43,7 @@ func TestPrepareForCreate(t *testing.T) {
 	if p.Status.Phase != corev1.PodPending || p.Status.PodIP != "" || p.Status.QOSClass != corev1.PodQOSBurstable {
 		t.Errorf("status %+v, want a fresh Pending one of class Burstable", p.Status)
 	}
-	c := Condition(&p.Status, corev1.PodScheduled)
+	c := podstatus.Condition(p.Status.Conditions, corev1.PodScheduled)
 	if c == nil || c.Status != corev1.ConditionFalse || c.Reason != "SchedulingGated" ||
 		c.Message != "Scheduling is blocked due to non-empty scheduling gates" {
 		t.Errorf("PodScheduled of a gated pod: %+v", c)

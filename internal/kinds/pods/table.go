@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"carob/internal/core/podstatus"
 	"carob/internal/core/resources"
 )
 
@@ -112,27 +113,11 @@ func gates(p *corev1.Pod) string {
 	}
 	met := 0
 	for _, g := range p.Spec.ReadinessGates {
-		if ConditionTrue(p, g.ConditionType) {
+		if podstatus.ConditionTrue(p.Status.Conditions, g.ConditionType) {
 			met++
 		}
 	}
 	return fmt.Sprintf("%d/%d", met, len(p.Spec.ReadinessGates))
-}
-
-// ConditionTrue reports whether a pod has the condition t with the status True.
-func ConditionTrue(p *corev1.Pod, t corev1.PodConditionType) bool {
-	c := Condition(&p.Status, t)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-// Condition returns the condition t of a status, nil if it has none.
-func Condition(s *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
-	for i := range s.Conditions {
-		if s.Conditions[i].Type == t {
-			return &s.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // summary is the content of the cells READY, STATUS, and RESTARTS.
@@ -147,11 +132,12 @@ func summarize(p *corev1.Pod, now time.Time) summary {
 	if p.Status.Reason != "" {
 		w.status = p.Status.Reason
 	}
-	if c := Condition(&p.Status, corev1.PodScheduled); c != nil && c.Reason == corev1.PodReasonSchedulingGated {
+	if c := podstatus.Condition(p.Status.Conditions, corev1.PodScheduled); c != nil &&
+		c.Reason == corev1.PodReasonSchedulingGated {
 		w.status = corev1.PodReasonSchedulingGated
 	}
 	initializing := w.initContainers()
-	if !initializing || ConditionTrue(p, corev1.PodInitialized) {
+	if !initializing || podstatus.ConditionTrue(p.Status.Conditions, corev1.PodInitialized) {
 		w.containers()
 	}
 	if p.DeletionTimestamp != nil {
@@ -251,7 +237,7 @@ func (w *walk) containers() {
 		return
 	}
 	switch {
-	case running && ConditionTrue(w.pod, corev1.PodReady):
+	case running && podstatus.ConditionTrue(w.pod.Status.Conditions, corev1.PodReady):
 		w.status = "Running"
 	case errorReason != "":
 		w.status = errorReason

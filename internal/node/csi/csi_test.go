@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"carob/internal/base/securepath"
 	"carob/internal/core/volume"
 	"carob/internal/node/plugins"
 	"carob/test/csidriver"
@@ -139,7 +140,7 @@ func TestSetUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	target := filepath.Join(w.root, "pods/u1/volumes/kubernetes.io~csi/pv/mount")
-	if ready.Path != target || ready.ReadOnly || ready.GivesGroup || !isMounted(target) {
+	if ready.Path != target || ready.ReadOnly || ready.GivesGroup || !securepath.IsMounted(target) {
 		t.Fatalf("%+v", ready)
 	}
 	data, h, err := readRecord(filepath.Dir(target))
@@ -640,8 +641,8 @@ func TestRepublish(t *testing.T) {
 	tg := w.targets[targetKey{"u1", "pv"}]
 	u := tg.use
 	w.Manager.mu.Unlock()
-	if err := w.lookOnce(t.Context(), u, tg); err == nil || !isMounted(ready.Path) {
-		t.Fatalf("%v, mounted: %t", err, isMounted(ready.Path))
+	if err := w.lookOnce(t.Context(), u, tg); err == nil || !securepath.IsMounted(ready.Path) {
+		t.Fatalf("%v, mounted: %t", err, securepath.IsMounted(ready.Path))
 	}
 	w.driver.Fault(nil)
 	if err := w.lookOnce(t.Context(), u, tg); err != nil {
@@ -650,8 +651,8 @@ func TestRepublish(t *testing.T) {
 	if err := w.Release(t.Context(), "u1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.lookOnce(t.Context(), u, tg); err != nil || isMounted(ready.Path) { // a late look
-		t.Fatalf("%v, mounted: %t", err, isMounted(ready.Path))
+	if err := w.lookOnce(t.Context(), u, tg); err != nil || securepath.IsMounted(ready.Path) { // a late look
+		t.Fatalf("%v, mounted: %t", err, securepath.IsMounted(ready.Path))
 	}
 	w.nothingLeft()
 }

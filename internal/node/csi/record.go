@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/base/atomicfile"
+	"carob/internal/base/securepath"
 	"carob/internal/core/volume"
 )
 
@@ -242,21 +243,10 @@ func (m *Manager) user(t *target) *staged {
 	return s
 }
 
-// isMounted reports whether something is mounted on a path.
-func isMounted(path string) bool {
-	var own, above unix.Statx_t
-	mask := unix.STATX_MNT_ID
-	if unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, mask, &own) != nil ||
-		unix.Statx(unix.AT_FDCWD, filepath.Dir(path), unix.AT_SYMLINK_NOFOLLOW, mask, &above) != nil {
-		return false
-	}
-	return own.Mnt_id != above.Mnt_id
-}
-
 // drop removes an empty directory, or a file, that a driver has left. A mount point or a directory that is not empty
 // stays, and is an error: it may contain data.
 func drop(path string) error {
-	if isMounted(path) {
+	if securepath.IsMounted(path) {
 		return fmt.Errorf("%s is still mounted", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

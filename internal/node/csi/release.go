@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/base/backoff"
+	"carob/internal/base/securepath"
 )
 
 // Release unpublishes all volumes of a pod whose containers have ended, and has those unstaged that no other pod uses.
@@ -66,7 +67,7 @@ func (m *Manager) Release(ctx context.Context, pod types.UID) error {
 // forceClean unmounts and removes the directory of an unknown volume (S4.99).
 func forceClean(dir string) error {
 	mount := filepath.Join(dir, targetDirName)
-	if isMounted(mount) {
+	if securepath.IsMounted(mount) {
 		if err := unix.Unmount(mount, unix.UMOUNT_NOFOLLOW); err != nil {
 			return &os.PathError{Op: "unmount", Path: mount, Err: err}
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/core/podlife"
+	"carob/internal/core/podstatus"
 )
 
 // Manager keeps one owner for each pod that lives on the node.
@@ -505,7 +506,7 @@ func (m *Manager) holders(of *entry) (staying, leaving []*corev1.Pod) {
 // holds reports whether the pod holds resources of the node. A pod that waits for others to end
 // does already: no other pod may take them.
 func (e *entry) holds() bool {
-	return e.rejected == nil && e.owner != nil && !terminal(e.view().Status.Phase)
+	return e.rejected == nil && e.owner != nil && !podstatus.Terminal(e.view().Status.Phase)
 }
 
 // runs is the pod with the resources that it may use.
@@ -568,9 +569,5 @@ func (m *Manager) rest(o *owner) bool {
 
 // needsAdmission reports whether admission applies to the pod (L3.10).
 func needsAdmission(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && !terminal(pod.Status.Phase)
-}
-
-func terminal(phase corev1.PodPhase) bool {
-	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+	return pod.DeletionTimestamp == nil && !podstatus.Terminal(pod.Status.Phase)
 }

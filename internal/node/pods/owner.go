@@ -280,7 +280,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	for _, e := range out.Events {
 		o.cfg.Event(o.pod, e)
 	}
-	room := terminal(out.Status.Phase) && !terminal(o.published.view().Status.Phase)
+	room := podstatus.Terminal(out.Status.Phase) && !podstatus.Terminal(o.published.view().Status.Phase)
 	if resizes := resizing(&out.Status); resizes != o.resizes {
 		room = room || o.resizes
 		o.resizes = resizes

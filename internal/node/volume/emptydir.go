@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"carob/internal/base/removetree"
+	"carob/internal/base/securepath"
 	"carob/internal/core/resources"
 	"carob/internal/node/spec"
 )
@@ -39,7 +40,7 @@ func (m *Manager) emptyDir(pod *corev1.Pod, name string, src *corev1.EmptyDirVol
 		if err != nil {
 			return v, err
 		}
-		if isMounted(final) {
+		if securepath.IsMounted(final) {
 			return v, nil
 		}
 		if err := mountInMemory("hugetlbfs", final, options); err != nil {
@@ -78,7 +79,7 @@ func mountInMemory(kind, dir, options string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	if isMounted(dir) {
+	if securepath.IsMounted(dir) {
 		return nil
 	}
 	if err := unix.Mount(kind, dir, kind, 0, options); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"carob/internal/base/securepath"
 	"carob/internal/base/testwait"
 )
 
@@ -147,7 +148,7 @@ func TestDamagedDisk(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
-	if isMounted(dir) {
+	if securepath.IsMounted(dir) {
 		change("umount", dir)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/securepath"
 	corevolume "carob/internal/core/volume"
 	"carob/internal/node/csi"
 	"carob/internal/node/spec"
@@ -328,7 +329,7 @@ func bind(path, dir string, list []string) error {
 	if err != nil {
 		return err
 	}
-	if !isMounted(dir) {
+	if !securepath.IsMounted(dir) {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			return err
 		}

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/securepath"
 )
 
 // The arguments of mount(8) and mkfs(8) come from volumes, whose owners are administrators; nevertheless none of them
@@ -27,7 +29,7 @@ var (
 
 // mountOnce mounts a file system on a directory, by the machine's mount program, unless something is mounted there.
 func mountOnce(ctx context.Context, dir, kind, source string, list []string) error {
-	if isMounted(dir) {
+	if securepath.IsMounted(dir) {
 		return nil
 	}
 	args, err := mountArgs(dir, kind, source, list)
@@ -63,7 +65,7 @@ func mountArgs(dir, kind, source string, list []string) ([]string, error) {
 // formatted; another one is checked first, and repaired where that loses nothing, as upstream does. Neither is done to
 // a device that is to be mounted read-only.
 func mountDisk(ctx context.Context, dir, kind, device string, list []string) error {
-	if isMounted(dir) {
+	if securepath.IsMounted(dir) {
 		return nil
 	}
 	if !fileSystemName.MatchString(kind) {

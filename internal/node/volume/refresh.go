@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/base/securepath"
 )
 
 // Run keeps volume contents and tokens current until ctx ends. It sleeps until an
@@ -263,7 +265,7 @@ func (m *Manager) mountVolatile() error {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	if st.Type == unix.TMPFS_MAGIC && isMounted(dir) {
+	if st.Type == unix.TMPFS_MAGIC && securepath.IsMounted(dir) {
 		return nil
 	}
 	const flags = unix.MS_NODEV | unix.MS_NOSUID
@@ -288,7 +290,7 @@ func (m *Manager) unmountVolatile() {
 		}
 		return
 	}
-	if isMounted(dir) {
+	if securepath.IsMounted(dir) {
 		if err := unix.Unmount(dir, unix.UMOUNT_NOFOLLOW); err != nil {
 			m.cfg.Logger.Error(err, "Unmounting the memory for secrets failed", "path", dir)
 			return

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"carob/internal/base/removetree"
+	"carob/internal/base/securepath"
 	"carob/internal/node/remotedisk"
 	"carob/internal/node/spec"
 )
@@ -94,7 +95,7 @@ func (m *Manager) mountRemote(ctx context.Context, p *podVolumes, v *corev1.Volu
 	if r.nfs != nil {
 		return mountOnce(ctx, dir, "nfs", r.nfs.Server+":"+r.nfs.Path, list)
 	}
-	if isMounted(dir) {
+	if securepath.IsMounted(dir) {
 		return nil
 	}
 	device, err := m.attachRemote(ctx, p, v, r)

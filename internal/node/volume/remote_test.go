@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/securepath"
 	"carob/internal/node/remotedisk"
 )
 
@@ -127,7 +128,7 @@ func TestISCSIVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		v := w.Volumes(uid)["v"]
-		if v.Persistent != "kubernetes.io/iscsi" || v.Claim != "c" || !isMounted(v.HostPath) {
+		if v.Persistent != "kubernetes.io/iscsi" || v.Claim != "c" || !securepath.IsMounted(v.HostPath) {
 			t.Errorf("%s: %+v", uid, v)
 		}
 	}
@@ -201,7 +202,7 @@ func TestISCSIDisk(t *testing.T) {
 	if err := w.Prepare(t.Context(), inline); err != nil {
 		t.Fatal(err)
 	}
-	if !isMounted(w.Volumes("p3")["v"].HostPath) {
+	if !securepath.IsMounted(w.Volumes("p3")["v"].HostPath) {
 		t.Error("the volume of the pod is not mounted")
 	}
 	if err := w.Remove(t.Context(), "p3"); err != nil || x.calls("--logout") != 3 {

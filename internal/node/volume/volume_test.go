@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/securepath"
 	"carob/internal/node/spec"
 )
 
@@ -723,7 +724,7 @@ func TestRun(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if isMounted(w.volatileDir()) {
+		if securepath.IsMounted(w.volatileDir()) {
 			t.Error("the memory for secrets stays mounted without a pod")
 		}
 	})

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"carob/internal/core/workload"
-	"carob/internal/core/workload/cronjob"
 	"carob/internal/core/workload/daemonset"
 	"carob/internal/sim/fakeapi"
 )
@@ -130,7 +129,7 @@ func (w *world) checkScheduled(known *batchv1.CronJob, j fakeapi.Object, answere
 		return
 	}
 	for _, other := range fakeapi.All[*batchv1.Job](w.API) {
-		if other.UID != j.GetUID() && metav1.IsControlledBy(other, known) && cronjob.FinishedAs(other) == "" &&
+		if other.UID != j.GetUID() && metav1.IsControlledBy(other, known) && workload.FinishedAs(other) == "" &&
 			other.DeletionTimestamp == nil && !w.invariants.extra[other.UID] {
 			fakeapi.Break(Scheduled, "%s is made beside %s", j.GetName(), other.Name)
 		}

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/core/workload"
 	"carob/internal/core/workload/cronjob"
 	"carob/internal/sim/fakeapi"
 )
@@ -178,7 +179,7 @@ func scheduled(j fakeapi.Object) (time.Time, error) {
 // run lets Jobs start and end.
 func (w *world) run() {
 	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
-		if cronjob.FinishedAs(j) != "" || w.One(3) {
+		if workload.FinishedAs(j) != "" || w.One(3) {
 			continue
 		}
 		w.Change(j.UID, func(o fakeapi.Object) {
@@ -248,7 +249,7 @@ func (w *world) checkEnd() {
 	}
 	of := map[batchv1.JobConditionType]int32{}
 	for _, j := range fakeapi.All[*batchv1.Job](w.API) {
-		of[cronjob.FinishedAs(j)]++
+		of[workload.FinishedAs(j)]++
 	}
 	switch {
 	case of[""] > 0 || len(cj.Status.Active) > 0:
@@ -299,7 +300,7 @@ func (w *world) created(read *batchv1.CronJob, j fakeapi.Object) {
 	}
 	others := slices.DeleteFunc(fakeapi.All[*batchv1.Job](w.API), func(o *batchv1.Job) bool {
 		unseen := w.unanswered[o.UID] && w.c.jobs.Get(o.UID) == nil // the controller cannot have read it yet
-		return o.UID == j.GetUID() || cronjob.FinishedAs(o) != "" || unseen
+		return o.UID == j.GetUID() || workload.FinishedAs(o) != "" || unseen
 	})
 	if len(others) > 0 {
 		fakeapi.Break(Alone, "%s runs when %s is made", others[0].Name, j.GetName())

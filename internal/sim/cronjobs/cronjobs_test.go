@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 
+	"carob/internal/core/workload"
 	"carob/internal/core/workload/cronjob"
 	"carob/internal/sim/fakeapi"
 	"carob/internal/sim/simtest"
@@ -32,7 +33,7 @@ func TestChecksFindSabotage(t *testing.T) {
 		Once: {In: func(in *cronjob.Input) { // a finished Job does not report its completion time before it is deleted
 			in.Jobs = slices.Clone(in.Jobs)
 			for i, j := range in.Jobs {
-				if cronjob.FinishedAs(j) != "" {
+				if workload.FinishedAs(j) != "" {
 					in.Jobs[i] = j.DeepCopy()
 					in.Jobs[i].Annotations = nil
 				}

@@ -7,7 +7,6 @@ package endpoints
 import (
 	"bytes"
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -126,22 +125,16 @@ func ports(s *corev1.Service, p *corev1.Pod) []corev1.EndpointPort {
 				AppProtocol: port.AppProtocol})
 		}
 	}
-	slices.SortFunc(out, func(a, b corev1.EndpointPort) int { return cmp.Compare(portKey(&a), portKey(&b)) })
+	slices.SortFunc(out, func(a, b corev1.EndpointPort) int {
+		return cmp.Compare(netplan.PortKey(&a), netplan.PortKey(&b))
+	})
 	return out
-}
-
-func portKey(p *corev1.EndpointPort) string {
-	app := "-"
-	if p.AppProtocol != nil {
-		app = fmt.Sprintf("%q", *p.AppProtocol)
-	}
-	return fmt.Sprintf("%q,%q,%05d,%s", p.Name, p.Protocol, p.Port, app)
 }
 
 func portsKey(sorted []corev1.EndpointPort) string {
 	all := make([]string, len(sorted))
 	for i := range sorted {
-		all[i] = portKey(&sorted[i])
+		all[i] = netplan.PortKey(&sorted[i])
 	}
 	return strings.Join(all, ";")
 }

@@ -7,7 +7,6 @@ package mirror
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -187,7 +186,7 @@ func repack(in []corev1.EndpointSubset) []corev1.EndpointSubset {
 			list = []corev1.EndpointPort{{Port: -1}}
 		}
 		for _, p := range list {
-			key := portKey(&p)
+			key := netplan.PortKey(&p)
 			ports[key] = p
 			if byPort[key] == nil {
 				byPort[key] = map[target]*state{}
@@ -262,18 +261,10 @@ func compare(a, b corev1.EndpointAddress) int {
 	return cmp.Or(cmp.Compare(a.IP, b.IP), cmp.Compare(uid(a), uid(b)))
 }
 
-func portKey(p *corev1.EndpointPort) string {
-	app := "-"
-	if p.AppProtocol != nil {
-		app = fmt.Sprintf("%q", *p.AppProtocol)
-	}
-	return fmt.Sprintf("%q,%q,%05d,%s", p.Name, p.Protocol, p.Port, app)
-}
-
 func portsKey(ports []corev1.EndpointPort) string {
 	all := make([]string, len(ports))
 	for i := range ports {
-		all[i] = portKey(&ports[i])
+		all[i] = netplan.PortKey(&ports[i])
 	}
 	slices.Sort(all)
 	return strings.Join(all, ";")

@@ -1,10 +1,9 @@
 package allocation
 
 import (
-	"maps"
-
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+
+	"carob/internal/core/resources"
 )
 
 // The kernel has no lower values: a container that requests nothing shows these. If the runtime
@@ -75,12 +74,8 @@ func differs(allocated, actual corev1.ResourceList, name corev1.ResourceName, le
 
 // Same reports whether two requirements have equal amounts.
 func Same(a, b *corev1.ResourceRequirements) bool {
-	return SameList(a.Requests, b.Requests) && SameList(a.Limits, b.Limits) && len(a.Claims) == len(b.Claims)
-}
-
-// SameList reports whether two lists have the same amounts, in any notation.
-func SameList(a, b corev1.ResourceList) bool {
-	return maps.EqualFunc(a, b, func(x, y resource.Quantity) bool { return x.Cmp(y) == 0 })
+	return resources.SameList(a.Requests, b.Requests) && resources.SameList(a.Limits, b.Limits) &&
+		len(a.Claims) == len(b.Claims)
 }
 
 // setOrDelete copies one entry of from to a list; it deletes the entry if from has none.

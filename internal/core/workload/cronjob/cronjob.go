@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
 )
 
 // Schedule returns when the CronJob is due next, after a time; zero for never.
@@ -134,22 +135,12 @@ func (p *plan) event(kind, reason, format string, args ...any) {
 	p.out.Events = append(p.out.Events, Event{kind, reason, fmt.Sprintf(format, args...)})
 }
 
-// FinishedAs returns Complete or Failed, or nothing while a Job is not over.
-func FinishedAs(j *batchv1.Job) batchv1.JobConditionType {
-	for _, c := range j.Status.Conditions {
-		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
-			return c.Type
-		}
-	}
-	return ""
-}
-
 // follow brings the list of active Jobs and the last success up to date (W6.24).
 func (p *plan) follow() {
 	jobs := map[types.UID]*batchv1.Job{}
 	for _, j := range p.in.Jobs {
 		jobs[j.UID] = j
-		if at := j.Status.CompletionTime; FinishedAs(j) == batchv1.JobComplete && at != nil &&
+		if at := j.Status.CompletionTime; workload.FinishedAs(j) == batchv1.JobComplete && at != nil &&
 			(p.status.LastSuccessfulTime == nil || at.After(p.status.LastSuccessfulTime.Time)) {
 			p.status.LastSuccessfulTime = at
 		}
@@ -162,9 +153,9 @@ func (p *plan) follow() {
 		case j == nil:
 			p.event(corev1.EventTypeNormal, "MissingJob", "Active job went missing: %v", ref.Name)
 			return true
-		case FinishedAs(j) != "":
+		case workload.FinishedAs(j) != "":
 			p.event(corev1.EventTypeNormal, "SawCompletedJob", "Saw completed job: %s, condition: %v", j.Name,
-				FinishedAs(j))
+				workload.FinishedAs(j))
 			return true
 		}
 		return false
@@ -173,7 +164,7 @@ func (p *plan) follow() {
 		p.status.Active = nil
 	}
 	for _, j := range p.in.Jobs {
-		if at, ok := p.ours(j); ok && FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
+		if at, ok := p.ours(j); ok && workload.FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
 			p.take(j, at)
 		}
 	}
@@ -225,7 +216,7 @@ func (p *plan) warn() {
 			spec.Schedule, "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/")
 	}
 	for _, j := range p.in.Jobs {
-		if FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
+		if workload.FinishedAs(j) == "" && !p.in.Deleted[j.UID] && !p.active(j.UID) {
 			p.event(corev1.EventTypeWarning, "UnexpectedJob",
 				"Saw a job that the controller did not create or forgot: %s", j.Name)
 		}
@@ -241,7 +232,7 @@ func (p *plan) old() []*batchv1.Job {
 		}
 		var jobs []*batchv1.Job
 		for _, j := range p.in.Jobs {
-			if FinishedAs(j) == kind && !p.in.Deleted[j.UID] {
+			if workload.FinishedAs(j) == kind && !p.in.Deleted[j.UID] {
 				jobs = append(jobs, j)
 			}
 		}
@@ -291,7 +282,7 @@ func (p *plan) schedule() {
 	}
 	from := earliest(p.cj)
 	if d := spec.StartingDeadlineSeconds; d != nil {
-		if limit := p.in.Now.Add(-seconds(*d)); limit.After(from) {
+		if limit := p.in.Now.Add(-workload.Seconds(*d)); limit.After(from) {
 			from = limit
 		}
 	}
@@ -307,18 +298,13 @@ func (p *plan) schedule() {
 	p.start(due, from)
 }
 
-// seconds is a deadline; one that is longer than a duration can be is as good as none.
-func seconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(math.MaxInt64/time.Second))) * time.Second
-}
-
 // start starts the Job of a time, unless a rule prevents it.
 func (p *plan) start(due, from time.Time) {
 	spec := &p.cj.Spec
 	name := Name(p.cj, due)
 	switch {
 	case spec.StartingDeadlineSeconds != nil &&
-		due.Add(seconds(*spec.StartingDeadlineSeconds)).Before(p.in.Now):
+		due.Add(workload.Seconds(*spec.StartingDeadlineSeconds)).Before(p.in.Now):
 		p.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s",
 			due.UTC().Format(time.RFC1123Z))
 		return

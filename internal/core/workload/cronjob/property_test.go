@@ -11,6 +11,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
+
+	"carob/internal/core/workload"
 )
 
 var schedules = []string{"* * * * *", "*/5 * * * *", "30 6-16/4 * * 1-5", "0 0 1 * *", "15 3 * * 0", "0 12 29 2 *",
@@ -64,7 +66,7 @@ func TestRandomHistories(t *testing.T) {
 		check := func() {
 			running, over := 0, map[batchv1.JobConditionType]int{}
 			for _, j := range w.jobs {
-				if kind := FinishedAs(j); kind == "" {
+				if kind := workload.FinishedAs(j); kind == "" {
 					running++
 				} else {
 					over[kind]++
@@ -109,7 +111,7 @@ func TestRandomHistories(t *testing.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 7200).Draw(t, "seconds")) * time.Second)
 			case what <= 3 && len(w.jobs) > 0:
 				j := w.jobs[rapid.IntRange(0, len(w.jobs)-1).Draw(t, "job")]
-				if FinishedAs(j) == "" {
+				if workload.FinishedAs(j) == "" {
 					w.finish(j, rapid.SampledFrom([]batchv1.JobConditionType{batchv1.JobComplete,
 						batchv1.JobFailed}).Draw(t, "as"))
 				}

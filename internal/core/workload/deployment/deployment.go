@@ -167,7 +167,7 @@ func (p *pass) end() Plan {
 			continue
 		}
 		step := Step{Update: s}
-		if from, to := replicas(origin), replicas(s); from != to {
+		if from, to := workload.Replicas(origin), workload.Replicas(s); from != to {
 			step.Event = scaled(s.Name, from, to)
 		}
 		updates = append(updates, step)
@@ -181,7 +181,7 @@ func (p *pass) end() Plan {
 	p.plan.Steps = append(updates, p.plan.Steps...)
 	if p.created {
 		step := Step{Create: p.now}
-		if n := replicas(p.now); n > 0 {
+		if n := workload.Replicas(p.now); n > 0 {
 			step.Event = scaled(p.now.Name, 0, n)
 		}
 		p.plan.Steps = append([]Step{step}, p.plan.Steps...)
@@ -195,7 +195,7 @@ func (p *pass) end() Plan {
 
 // growth returns -1 for a copy with fewer replicas than the original set, 1 for one with more.
 func (p *pass) growth(s *appsv1.ReplicaSet) int {
-	return cmp.Compare(replicas(s), replicas(p.origin[s.UID]))
+	return cmp.Compare(workload.Replicas(s), workload.Replicas(p.origin[s.UID]))
 }
 
 func (p *pass) warn(reason, message string) {
@@ -245,11 +245,12 @@ func (p *pass) edit(s *appsv1.ReplicaSet) *appsv1.ReplicaSet {
 // the size does not change (W2.36, W2.63). A set does not grow while it is losing pods: its next
 // status leads to another pass.
 func (p *pass) resize(s *appsv1.ReplicaSet, size int32, force bool) {
-	if size > replicas(s) && losing(s) {
+	if size > workload.Replicas(s) && losing(s) {
 		return
 	}
 	want, most := number(p.size()), number(p.size()+p.surge())
-	if replicas(s) == size && (!force || s.Annotations[DesiredReplicas] == want && s.Annotations[MaxReplicas] == most) {
+	if workload.Replicas(s) == size &&
+		(!force || s.Annotations[DesiredReplicas] == want && s.Annotations[MaxReplicas] == most) {
 		return
 	}
 	s = p.edit(s)
@@ -257,24 +258,18 @@ func (p *pass) resize(s *appsv1.ReplicaSet, size int32, force bool) {
 	s.Annotations[DesiredReplicas], s.Annotations[MaxReplicas] = want, most
 }
 
-// replicas returns the desired number of pods of a set.
-func replicas(s *appsv1.ReplicaSet) int32 {
-	if s.Spec.Replicas == nil {
-		return 1
-	}
-	return *s.Spec.Replicas
-}
-
 // losing reports whether the controller of a set may be deleting pods that the status of the set counts:
 // the set was made smaller, and its status is from before. If it grew now, nothing would
 // show any more that some of these pods are gone.
 func losing(s *appsv1.ReplicaSet) bool {
-	return s.Status.ObservedGeneration < s.Generation && s.Status.Replicas > replicas(s)
+	return s.Status.ObservedGeneration < s.Generation && s.Status.Replicas > workload.Replicas(s)
 }
 
 // available returns the number of available pods of a set: at most its replicas, because its status
 // may be from before it was scaled down.
-func available(s *appsv1.ReplicaSet) int32 { return min(s.Status.AvailableReplicas, replicas(s)) }
+func available(s *appsv1.ReplicaSet) int32 {
+	return min(s.Status.AvailableReplicas, workload.Replicas(s))
+}
 
 func sum(sets []*appsv1.ReplicaSet, of func(*appsv1.ReplicaSet) int32) int32 {
 	n := int64(0)
@@ -287,7 +282,7 @@ func sum(sets []*appsv1.ReplicaSet, of func(*appsv1.ReplicaSet) int32) int32 {
 func active(sets []*appsv1.ReplicaSet) []*appsv1.ReplicaSet {
 	var out []*appsv1.ReplicaSet
 	for _, s := range sets {
-		if replicas(s) > 0 {
+		if workload.Replicas(s) > 0 {
 			out = append(out, s)
 		}
 	}

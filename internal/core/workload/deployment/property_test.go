@@ -107,7 +107,7 @@ func (w *world) judged(t *rapid.T, writes int) []string {
 	t.Helper()
 	before, d := append([]*appsv1.ReplicaSet{}, w.sets...), w.d.DeepCopy()
 	surge, unavailable := Bounds(d)
-	total, ready := w.count(replicas), w.count(available)
+	total, ready := w.count(workload.Replicas), w.count(available)
 	running := false
 	for _, s := range w.sets {
 		running = running || !workload.SameTemplate(&s.Spec.Template, &d.Spec.Template) &&
@@ -122,7 +122,7 @@ func (w *world) judged(t *rapid.T, writes int) []string {
 	again := Decide(w.input())
 	_ = again // must not change its input: the next comparison would notice
 	recreates := d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType
-	if now, most := w.count(replicas), *d.Spec.Replicas+surge; now > total && now > most {
+	if now, most := w.count(workload.Replicas), *d.Spec.Replicas+surge; now > total && now > most {
 		t.Fatalf("%d replicas in all, %d are allowed: %q", now, most, out)
 	}
 	if now, least := w.count(available), *d.Spec.Replicas-unavailable; !recreates && !scaled && !d.Spec.Paused &&

@@ -297,7 +297,8 @@ func (p *pass) cleanUp() {
 		return 1
 	})
 	for i := range max(0, len(alive)-int(*limit)) {
-		if s := alive[i]; s.Status.Replicas == 0 && replicas(s) == 0 && s.Generation <= s.Status.ObservedGeneration &&
+		if s := alive[i]; s.Status.Replicas == 0 && workload.Replicas(s) == 0 &&
+			s.Generation <= s.Status.ObservedGeneration &&
 			p.origin[s.UID] == nil {
 			p.plan.Steps = append(p.plan.Steps, Step{Delete: s})
 		}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+
+	"carob/internal/core/workload"
 )
 
 const maxInt32 = math.MaxInt32
@@ -24,9 +26,9 @@ func (p *pass) roll() {
 // room is how large the new set may be: what the bound on all pods leaves (W2.41). Pods that a set
 // is to lose count until its status says that they are gone: their deletion may fail.
 func (p *pass) room() int32 {
-	now, size := replicas(p.now), p.size()
+	now, size := workload.Replicas(p.now), p.size()
 	free := size + p.surge() - sum(p.all(), func(s *appsv1.ReplicaSet) int32 {
-		return max(replicas(s), s.Status.Replicas)
+		return max(workload.Replicas(s), s.Status.Replicas)
 	})
 	if free <= 0 {
 		return now
@@ -36,41 +38,41 @@ func (p *pass) room() int32 {
 
 // resizeNew sets the size of the new set, and reports whether it has changed (W2.41).
 func (p *pass) resizeNew() bool {
-	now, size := replicas(p.now), p.size()
+	now, size := workload.Replicas(p.now), p.size()
 	switch {
 	case now > size:
 		p.resize(p.now, size, false)
 	case now < size:
 		p.resize(p.now, p.room(), false)
 	}
-	return replicas(p.now) != now
+	return workload.Replicas(p.now) != now
 }
 
 // shrinkOld scales old sets down, first by unavailable pods, then by others as long as enough are
 // available, and reports whether it did (W2.42 to W2.44).
 func (p *pass) shrinkOld() bool {
-	before := sum(p.old, replicas)
-	budget := sum(p.all(), replicas) - p.minAvailable() - (replicas(p.now) - available(p.now))
+	before := sum(p.old, workload.Replicas)
+	budget := sum(p.all(), workload.Replicas) - p.minAvailable() - (workload.Replicas(p.now) - available(p.now))
 	if before == 0 || budget <= 0 {
 		return false
 	}
 	shrink := func(s *appsv1.ReplicaSet, by int32) {
-		p.resize(s, replicas(s)-by, false)
+		p.resize(s, workload.Replicas(s)-by, false)
 		budget -= by
 	}
 	for _, s := range slices.Clone(p.old) {
-		if by := min(budget, replicas(s)-available(s)); by > 0 {
+		if by := min(budget, workload.Replicas(s)-available(s)); by > 0 {
 			shrink(s, by)
 		}
 	}
 	extra := sum(p.all(), available) - p.minAvailable()
 	for _, s := range slices.Clone(p.old) {
-		if by := min(extra, replicas(s)); by > 0 {
+		if by := min(extra, workload.Replicas(s)); by > 0 {
 			shrink(s, by)
 			extra -= by
 		}
 	}
-	return sum(p.old, replicas) != before
+	return sum(p.old, workload.Replicas) != before
 }
 
 // recreate makes a pass of a recreation (W2.50): no new pod while there is an old one.
@@ -143,7 +145,7 @@ func (p *pass) saturated() bool {
 		return false
 	}
 	n, ok := count(p.now, DesiredReplicas)
-	return ok && n == p.size() && replicas(p.now) == p.size() && p.now.Status.AvailableReplicas == p.size()
+	return ok && n == p.size() && workload.Replicas(p.now) == p.size() && p.now.Status.AvailableReplicas == p.size()
 }
 
 // scaleInProportion spreads a change of size over the sets (W2.62).
@@ -152,11 +154,11 @@ func (p *pass) scaleInProportion(sets []*appsv1.ReplicaSet) {
 	if p.size() > 0 {
 		allowed = p.size() + p.surge()
 	}
-	delta := allowed - sum(sets, replicas)
+	delta := allowed - sum(sets, workload.Replicas)
 	slices.SortFunc(sets, func(a, b *appsv1.ReplicaSet) int {
 		switch {
-		case replicas(a) != replicas(b):
-			return int(replicas(b)) - int(replicas(a))
+		case workload.Replicas(a) != workload.Replicas(b):
+			return int(workload.Replicas(b)) - int(workload.Replicas(a))
 		case delta > 0:
 			return byAge(b, a)
 		}
@@ -173,7 +175,7 @@ func (p *pass) scaleInProportion(sets []*appsv1.ReplicaSet) {
 				share = max(share, left)
 			}
 		}
-		sizes[i] = replicas(s) + share
+		sizes[i] = workload.Replicas(s) + share
 		left -= share
 	}
 	if delta != 0 {
@@ -187,7 +189,7 @@ func (p *pass) scaleInProportion(sets []*appsv1.ReplicaSet) {
 // share returns the change of a set in proportion to its size.
 func (p *pass) share(s *appsv1.ReplicaSet) int32 {
 	if p.size() == 0 {
-		return -replicas(s)
+		return -workload.Replicas(s)
 	}
 	before, ok := count(s, MaxReplicas)
 	if !ok || before == 0 {
@@ -195,6 +197,6 @@ func (p *pass) share(s *appsv1.ReplicaSet) int32 {
 			return 0
 		}
 	}
-	size := float64(replicas(s)) * float64(p.size()+p.surge()) / float64(before)
-	return int32(min(math.Round(size), maxInt32)) - replicas(s)
+	size := float64(workload.Replicas(s)) * float64(p.size()+p.surge()) / float64(before)
+	return int32(min(math.Round(size), maxInt32)) - workload.Replicas(s)
 }

@@ -83,7 +83,7 @@ func (p *pass) status() {
 	}
 	s.ReadyReplicas = sum(all, func(s *appsv1.ReplicaSet) int32 { return s.Status.ReadyReplicas })
 	s.AvailableReplicas = sum(all, func(s *appsv1.ReplicaSet) int32 { return s.Status.AvailableReplicas })
-	s.UnavailableReplicas = max(0, sum(all, replicas)-s.AvailableReplicas)
+	s.UnavailableReplicas = max(0, sum(all, workload.Replicas)-s.AvailableReplicas)
 	s.TerminatingReplicas = terminating(all)
 	if s.AvailableReplicas >= p.minAvailable() {
 		p.set(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable",

@@ -2,18 +2,13 @@ package job
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-)
 
-// seconds is a deadline; one that is longer than a duration can be is as good as none.
-func seconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(math.MaxInt64/time.Second))) * time.Second
-}
+	"carob/internal/core/workload"
+)
 
 // finish decides whether the Job ends, in the order of W5.80; the first reason applies.
 func (p *plan) finish() {
@@ -36,7 +31,7 @@ func (p *plan) finish() {
 		return
 	}
 	if spec.ActiveDeadlineSeconds != nil && !p.suspended() && p.status.StartTime != nil {
-		left := p.status.StartTime.Add(seconds(*spec.ActiveDeadlineSeconds)).Sub(p.in.Now)
+		left := p.status.StartTime.Add(workload.Seconds(*spec.ActiveDeadlineSeconds)).Sub(p.in.Now)
 		if left <= 0 {
 			fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
 			return

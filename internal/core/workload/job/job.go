@@ -80,17 +80,7 @@ type Deletion struct {
 type Event struct{ Type, Reason, Message string }
 
 // Finished reports whether the Job is over: it is Complete or Failed.
-func Finished(j *batchv1.Job) bool { return FinishedAs(j) != "" }
-
-// FinishedAs returns Complete or Failed, or nothing while the Job is not over.
-func FinishedAs(j *batchv1.Job) batchv1.JobConditionType {
-	for _, c := range j.Status.Conditions {
-		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
-			return c.Type
-		}
-	}
-	return ""
-}
+func Finished(j *batchv1.Job) bool { return workload.FinishedAs(j) != "" }
 
 // Foreign reports whether another controller manages the Job: then it is ignored (W5.25).
 func Foreign(j *batchv1.Job) bool {

@@ -165,7 +165,7 @@ func TestRandomHistories(t *testing.T) {
 		if !Finished(h.job) && h.job.DeletionTimestamp == nil {
 			t.Fatalf("it does not end: %s", summary(&h.job.Status, h.now))
 		}
-		if h.plain && h.job.Spec.CompletionMode == nil && FinishedAs(h.job) == batchv1.JobComplete &&
+		if h.plain && h.job.Spec.CompletionMode == nil && workload.FinishedAs(h.job) == batchv1.JobComplete &&
 			(int(h.job.Status.Succeeded) != len(h.good) || int(h.job.Status.Failed) != len(h.bad)) {
 			t.Fatalf("%d succeeded and %d failed; the status says %s", len(h.good), len(h.bad),
 				summary(&h.job.Status, h.now))

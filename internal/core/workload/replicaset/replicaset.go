@@ -50,9 +50,9 @@ func Decide(in Input) Plan {
 	}
 	burst := in.Burst
 	if burst == 0 {
-		burst = len(in.Active) + int(Wanted(in.Set))
+		burst = len(in.Active) + int(workload.Replicas(in.Set))
 	}
-	switch missing := int(Wanted(in.Set)) - len(in.Active); {
+	switch missing := int(workload.Replicas(in.Set)) - len(in.Active); {
 	case missing > 0:
 		if at := workload.AfterRefusals(in.Refused, in.Active, in.Now); !at.IsZero() {
 			return Plan{Again: at}
@@ -65,14 +65,6 @@ func Decide(in Input) Plan {
 		return Plan{Delete: ranked[:min(-missing, burst)]}
 	}
 	return Plan{}
-}
-
-// Wanted returns the desired number of pods of a set (W1.1).
-func Wanted(set *appsv1.ReplicaSet) int32 {
-	if set.Spec.Replicas == nil {
-		return 1
-	}
-	return *set.Spec.Replicas
 }
 
 // Status returns the status (W1.20 to W1.23), whether it differs from what is stored, and when to
@@ -128,9 +120,9 @@ func conditions(in Input, failure error) []appsv1.ReplicaSetCondition {
 	c := appsv1.ReplicaSetCondition{Type: appsv1.ReplicaSetReplicaFailure, Status: corev1.ConditionTrue,
 		LastTransitionTime: metav1.NewTime(in.Now), Message: failure.Error()}
 	switch n := len(in.Active); {
-	case n < int(Wanted(in.Set)):
+	case n < int(workload.Replicas(in.Set)):
 		c.Reason = "FailedCreate"
-	case n > int(Wanted(in.Set)):
+	case n > int(workload.Replicas(in.Set)):
 		c.Reason = "FailedDelete"
 	}
 	return append(out, c)
