@@ -36,8 +36,10 @@ type podContainer struct {
 	spec     *corev1.Container
 	class    class
 	record   *containerRecord
-	newest   *Container // newest instance, whatever its sandbox
-	previous *Container // the one before
+	newest   *Container              // newest instance, whatever its sandbox
+	previous *Container              // the one before
+	old      *corev1.ContainerStatus // its entry in the status published before
+	entry    *corev1.ContainerStatus // and in the one that this Step publishes
 }
 
 // exit describes the end of the last instance of a container.
@@ -83,54 +85,72 @@ func (m *machine) index() {
 		m.containers = append(m.containers, podContainer{spec: c, class: ephemeral})
 	}
 	m.volumes = imageVolumes(spec)
-	for _, list := range [...][]podContainer{m.containers, m.volumes} {
-		for i := range list {
-			m.s.record(list[i].spec.Name)
+	m.findRecords()
+	m.statuses(&m.s.Last, func(c *podContainer, s *corev1.ContainerStatus) {
+		if c.old == nil {
+			c.old = s
 		}
-	}
-	// The slice does not move from here on: pointers to its elements stay valid.
-	for _, list := range [...][]podContainer{m.containers, m.volumes} {
-		for i := range list {
-			for j := range m.s.Containers {
-				if m.s.Containers[j].Name == list[i].spec.Name {
-					list[i].record = &m.s.Containers[j]
-				}
-			}
+	})
+	for i := range m.in.Observed.Containers {
+		o := &m.in.Observed.Containers[i]
+		c := m.container(o.Name)
+		if c == nil || c.class == volume {
+			continue
+		}
+		c.previous, c.newest = c.newest, o
+		if o.Attempt >= c.record.Attempts {
+			// The image that was pulled was for this instance, even if its start was reported as failed.
+			c.record.Attempts, c.record.Pulled = o.Attempt+1, ""
 		}
 	}
 	for i := range m.containers {
 		c := &m.containers[i]
-		for j := range m.in.Observed.Containers {
-			if o := &m.in.Observed.Containers[j]; o.Name == c.spec.Name {
-				c.previous, c.newest = c.newest, o
-				if o.Attempt >= c.record.Attempts {
-					// The image that was pulled was for this instance, even if its start was reported as failed.
-					c.record.Attempts, c.record.Pulled = o.Attempt+1, ""
-				}
-			}
-		}
 		if m.supersededEnd(c) {
 			c.newest, c.previous = nil, nil
 		}
 		c.record.Lost = c.record.Lost && c.newest == nil
 		if c.newest == nil {
-			for _, l := range m.in.Observed.Logs {
-				if l.Container == c.spec.Name {
-					c.record.Attempts = max(c.record.Attempts, l.Attempt+1) // L3.88
+			m.countLost(c)
+		}
+	}
+	for _, l := range m.in.Observed.Logs {
+		if c := m.container(l.Container); c != nil && c.class != volume && c.newest == nil {
+			c.record.Attempts = max(c.record.Attempts, l.Attempt+1) // L3.88
+		}
+	}
+}
+
+// findRecords finds the record of every container and image volume.
+func (m *machine) findRecords() {
+	for pass := range 2 { // the first makes the missing ones, after which they do not move
+		at := 0
+		for _, list := range [...][]podContainer{m.containers, m.volumes} {
+			for i := range list {
+				at = m.s.recordAt(list[i].spec.Name, at)
+				if pass == 1 {
+					list[i].record = &m.s.Containers[at]
 				}
-			}
-			if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil {
-				c.record.Lost = c.record.Lost || old.State.Running != nil
-				used := 0
-				end := old.LastTerminationState.Terminated
-				if old.ContainerID != "" || assumed(old.State.Terminated) || assumed(end) ||
-					end != nil && end.ContainerID != "" && end.Reason != reasonRestartingAll {
-					used = 1 // the count of the instance that is lost
-				}
-				c.record.Attempts = max(c.record.Attempts, int(old.RestartCount)+used)
+				at++
 			}
 		}
 	}
+}
+
+// countLost counts the instances of a container of which the runtime has none, as far as the published status shows
+// them.
+func (m *machine) countLost(c *podContainer) {
+	old := c.old
+	if old == nil {
+		return
+	}
+	c.record.Lost = c.record.Lost || old.State.Running != nil
+	used := 0
+	end := old.LastTerminationState.Terminated
+	if old.ContainerID != "" || assumed(old.State.Terminated) || assumed(end) ||
+		end != nil && end.ContainerID != "" && end.Reason != reasonRestartingAll {
+		used = 1 // the count of the instance that is lost
+	}
+	c.record.Attempts = max(c.record.Attempts, int(old.RestartCount)+used)
 }
 
 // supersededEnd reports whether the only instances left of c, in a pod that has ended, are older
@@ -140,33 +160,8 @@ func (m *machine) supersededEnd(c *podContainer) bool {
 	if m.s.Life != Terminated || c.newest == nil || c.newest.State != ContainerExited {
 		return false
 	}
-	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+	old := c.old
 	return old != nil && old.State.Terminated != nil && c.newest.Attempt < int(old.RestartCount)
-}
-
-// container finds a container, or an image volume by its volumeName name.
-func (m *machine) container(name string) *podContainer {
-	for i := range m.containers {
-		if m.containers[i].spec.Name == name {
-			return &m.containers[i]
-		}
-	}
-	for i := range m.volumes {
-		if m.volumes[i].spec.Name == name {
-			return &m.volumes[i]
-		}
-	}
-	return nil
-}
-
-// instance finds a container by its ID.
-func (m *machine) instance(id string) *Container {
-	for i := range m.in.Observed.Containers {
-		if m.in.Observed.Containers[i].ID == id {
-			return &m.in.Observed.Containers[i]
-		}
-	}
-	return nil
 }
 
 // here returns the newest instance of c if it belongs to the sandbox in use.
@@ -186,7 +181,7 @@ func (m *machine) lastExit(c *podContainer) (exit, bool) {
 		}
 		return exit{c.newest.ID, c.newest.ExitCode, c.newest.Reason, c.newest.FinishedAt}, true
 	}
-	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+	old := c.old
 	if old == nil {
 		return exit{}, false
 	}

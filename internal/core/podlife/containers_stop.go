@@ -41,20 +41,10 @@ func (m *machine) stop(inst *Container, c *podContainer, k stopOrder) {
 	}
 	hook := c != nil && c.class != ephemeral && c.spec.Lifecycle != nil && c.spec.Lifecycle.PreStop != nil &&
 		inst.State == ContainerRunning && !k.noHook && k.grace > 0
-	m.s.Stops = append(m.s.Stops,
-		containerStop{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
+	m.addStop(containerStop{ContainerID: inst.ID, Cause: k.cause, Since: m.now, Deadline: deadline, Hook: !hook})
 	if c != nil {
 		m.normal(c, "Killing", k.message)
 	}
-}
-
-func (m *machine) stopOf(id string) *containerStop {
-	for i := range m.s.Stops {
-		if m.s.Stops[i].ContainerID == id {
-			return &m.s.Stops[i]
-		}
-	}
-	return nil
 }
 
 // alive reports whether an instance may still have a process.
@@ -77,6 +67,7 @@ func (m *machine) forgetStops() {
 		m.succeeded(opStop, s.ContainerID)
 		return true
 	})
+	m.find.stops = nil
 }
 
 // stopAll orders every container of the pod to stop. It returns true while one may run.

@@ -16,6 +16,9 @@ func (m *machine) collectGarbage() {
 		if mayHaveProcess(o) {
 			continue
 		}
+		if c := m.container(o.Name); c != nil && c.newest == o {
+			continue
+		}
 		newer := false
 		for j := i + 1; j < len(all) && !newer; j++ {
 			newer = all[j].Name == o.Name && (all[j].State == ContainerExited || o.State == ContainerCreated)

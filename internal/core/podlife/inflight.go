@@ -31,22 +31,13 @@ func (m *machine) try(a Action, cause, what, object string) *flight {
 func (m *machine) begin(a Action, cause string) {
 	f := a.flight()
 	f.Key = a.Key()
-	if slices.ContainsFunc(m.s.InFlight, func(other flight) bool { return other.Key == f.Key }) {
+	if m.flightAt(f.place()) != nil &&
+		slices.ContainsFunc(m.s.InFlight, func(other flight) bool { return other.Key == f.Key }) {
 		return
 	}
 	f.Since = m.now
-	m.s.InFlight = append(m.s.InFlight, f)
+	m.addFlight(f)
 	m.out.Begin = append(m.out.Begin, Begin{Action: a, Cause: cause})
-}
-
-// inFlight finds an action of this kind; object "" stands for any.
-func (m *machine) inFlight(o op, object string) *flight {
-	for i := range m.s.InFlight {
-		if f := &m.s.InFlight[i]; f.Op == o && (object == "" || f.Object == object) {
-			return f
-		}
-	}
-	return nil
 }
 
 // cancel aborts an action in flight; it requests the abort only once.

@@ -38,6 +38,7 @@ func (m *machine) land(k Key) (flight, bool) {
 		if m.s.InFlight[i].Key == k {
 			f := m.s.InFlight[i]
 			m.s.InFlight = slices.Delete(m.s.InFlight, i, i+1)
+			m.find.flights = nil
 			return f, true
 		}
 	}

@@ -60,8 +60,7 @@ func (m *machine) started(c *podContainer) bool {
 	case probes.Success:
 		return true
 	case probes.None:
-		old := oldStatus(&m.s.Last, c.class, c.spec.Name)
-		return m.carried(c) && old != nil && old.Started != nil && *old.Started
+		return m.carried(c) && c.old != nil && c.old.Started != nil && *c.old.Started
 	default:
 		return false
 	}
@@ -160,10 +159,8 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 	if p.Held || (t == Startup) == m.started(c) || c.record.PostStart.ContainerID == c.newest.ID {
 		return
 	}
-	for i := range m.s.InFlight {
-		if f := &m.s.InFlight[i]; f.Op == opProbe && f.Object == c.spec.Name && f.Detail == string(t) {
-			return
-		}
+	if m.flightAt(place{opProbe, c.spec.Name, string(t)}) != nil {
+		return
 	}
 	if m.now.Before(p.Next) {
 		m.wake(p.Next)

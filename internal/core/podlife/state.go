@@ -156,14 +156,19 @@ type termination struct {
 }
 
 // record returns the record of a container, and creates it if missing.
-func (s *State) record(name string) *containerRecord {
-	for i := range s.Containers {
-		if s.Containers[i].Name == name {
-			return &s.Containers[i]
+func (s *State) record(name string) *containerRecord { return &s.Containers[s.recordAt(name, 0)] }
+
+// recordAt returns the position of the record of a container, and creates it if missing. It looks first at the given
+// position: the order of records is that of the containers, as far as these were not added later.
+func (s *State) recordAt(name string, first int) int {
+	n := len(s.Containers)
+	for i := range n {
+		if at := (first + i) % n; s.Containers[at].Name == name {
+			return at
 		}
 	}
 	s.Containers = append(s.Containers, containerRecord{Name: name})
-	return &s.Containers[len(s.Containers)-1]
+	return n
 }
 
 // clone returns a State whose slices can be changed without touching s.

@@ -71,6 +71,9 @@ func (m *machine) rejectedStatus() corev1.PodStatus {
 		switch c := &m.s.Last.Conditions[i]; {
 		case !held || !podstatus.OwnCondition(c.Type):
 		case c.Type == corev1.PodReady: // the readiness gates are conditions of other writers
+			for i := range m.containers {
+				m.containers[i].entry = m.containers[i].old
+			}
 			list = append(list, m.stamped(m.podReady(m.containersReady(&m.s.Last))))
 		default:
 			list = append(list, *c)
@@ -141,24 +144,6 @@ func second(t time.Time) metav1.Time {
 		return metav1.Time{}
 	}
 	return metav1.NewTime(t.Truncate(time.Second))
-}
-
-// oldStatus finds a container in a published status.
-func oldStatus(st *corev1.PodStatus, k class, name string) *corev1.ContainerStatus {
-	list := st.ContainerStatuses
-	switch k {
-	case initial, sidecar:
-		list = st.InitContainerStatuses
-	case ephemeral:
-		list = st.EphemeralContainerStatuses
-	case regular, volume:
-	}
-	for i := range list {
-		if list[i].Name == name {
-			return &list[i]
-		}
-	}
-	return nil
 }
 
 // qosClass returns the class that the API server stored, or the one of the spec (L1.40).

@@ -100,7 +100,7 @@ func (m *machine) initialized(st *corev1.PodStatus) corev1.PodCondition {
 	var incomplete []string
 	for i := range m.containers {
 		o := &m.containers[i]
-		s := oldStatus(st, o.class, o.spec.Name)
+		s := o.entry
 		switch {
 		case o.class == initial && !s.Ready, o.class == sidecar && (s.Started == nil || !*s.Started):
 			incomplete = append(incomplete, o.spec.Name)
@@ -126,7 +126,7 @@ func (m *machine) containersReady(st *corev1.PodStatus) corev1.PodCondition {
 		if o.class != regular && o.class != sidecar {
 			continue
 		}
-		if s := oldStatus(st, o.class, o.spec.Name); !s.Ready {
+		if s := o.entry; s == nil || !s.Ready {
 			unready = append(unready, o.spec.Name)
 		}
 	}

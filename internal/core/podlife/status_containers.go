@@ -32,6 +32,7 @@ func (m *machine) setContainers(st *corev1.PodStatus) {
 	byName := func(a, b corev1.ContainerStatus) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(st.ContainerStatuses, byName)
 	slices.SortFunc(st.EphemeralContainerStatuses, byName)
+	m.statuses(st, func(c *podContainer, s *corev1.ContainerStatus) { c.entry = s })
 	m.defaultLostStatuses(st)
 	m.cutMessages(st)
 }
@@ -39,7 +40,7 @@ func (m *machine) setContainers(st *corev1.PodStatus) {
 // containerStatus computes one entry: the default, what is inherited, what the runtime reports,
 // and what the container waits for (L4.25–L4.35).
 func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.ContainerStatus {
-	old := oldStatus(&m.s.Last, c.class, c.spec.Name)
+	old := c.old
 	s := corev1.ContainerStatus{Name: c.spec.Name, Image: c.spec.Image}
 	if old != nil {
 		if old.State.Terminated != nil {
@@ -249,7 +250,7 @@ func (m *machine) waitingStatus(c *podContainer, s *corev1.ContainerStatus) {
 	} else if w.Reason == "" {
 		return
 	}
-	if old := oldStatus(&m.s.Last, c.class, c.spec.Name); old != nil && old.State.Waiting != nil &&
+	if old := c.old; old != nil && old.State.Waiting != nil &&
 		old.State.Waiting.Reason == w.Reason && old.State.Waiting.Message == w.Message {
 		s.State.Waiting = old.State.Waiting
 		return

@@ -22,7 +22,7 @@ func (m *machine) setPhase(st *corev1.PodStatus) {
 		return
 	}
 	ended := m.ended()
-	phase := m.phaseOf(st, ended)
+	phase := m.phaseOf(ended)
 	if ended {
 		end := &m.s.End
 		switch {
@@ -68,12 +68,12 @@ func (m *machine) ended() bool {
 
 // phaseOf returns the phase that follows from the container statuses (L4.15–L4.18). ended is the
 // terminal flag of the specification.
-func (m *machine) phaseOf(st *corev1.PodStatus, ended bool) corev1.PodPhase {
+func (m *machine) phaseOf(ended bool) corev1.PodPhase {
 	var pendingInit, failedInit, pendingSidecar int
 	var unknown, running, waiting, stopped, succeeded, final int
 	for i := range m.containers {
 		c := &m.containers[i]
-		s := oldStatus(st, c.class, c.spec.Name)
+		s := c.entry
 		switch c.class {
 		case initial:
 			end := shownEnd(s)

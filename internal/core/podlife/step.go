@@ -50,6 +50,8 @@ type machine struct {
 	out        Output
 	containers []podContainer // init containers in spec order, then regular, then ephemeral ones
 
+	find lookups
+
 	volumes               []podContainer // image volumes
 	volumeImagesRequested bool           // their images were requested in this Step
 
