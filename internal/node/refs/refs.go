@@ -73,6 +73,7 @@ type watched struct {
 	changed map[types.UID]func(types.UID)
 
 	mayBeOutdated bool    // tried is closed: a reader may have seen an older state
+	ended         bool    // the object is immutable, and not watched any more
 	objects       objects // empty: none exists
 }
 
@@ -226,6 +227,10 @@ func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
 	s.pods[pod.UID] = keys
 	for _, k := range keys {
 		o := s.held[k]
+		if o != nil && o.ended && len(o.changed) == 0 {
+			o.stop() // another object may have the name by now
+			o = nil
+		}
 		if o == nil {
 			o = s.watch(k)
 		}
@@ -323,16 +328,15 @@ func (s *Store) store(o *watched, now objects) (final bool) {
 			notify = append(notify, func() { changed(uid) })
 		}
 	}
+	for _, obj := range now {
+		o.ended = o.ended || immutable(obj)
+	}
+	final = o.ended
 	s.mu.Unlock()
 	for _, f := range notify {
 		f()
 	}
-	for _, obj := range now {
-		if immutable(obj) {
-			return true
-		}
-	}
-	return false
+	return final
 }
 
 // concerns reports whether a pod that holds the objects must be informed of a change.
