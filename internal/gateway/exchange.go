@@ -357,10 +357,10 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	if limit := x.met.Rule.ConnectTimeout; limit > 0 {
 		ctx = context.WithValue(ctx, connectKey{}, limit)
 	}
-	var idle *silence
+	var idle *idleLimit
 	if limit := x.met.Rule.ReadTimeout; limit > 0 {
 		cancellable, cancel := context.WithCancelCause(ctx)
-		idle = newSilence(limit, func() { cancel(errReadTimeout) })
+		idle = newIdleLimit(limit, func() { cancel(errReadTimeout) })
 		before := done
 		ctx, done = cancellable, func() { idle.end(); cancel(nil); before() }
 	}
@@ -397,7 +397,7 @@ func (x *exchange) attempt(out *http.Request, t *Target, m mode) (*http.Response
 	a := &attempted{done: done, target: t, span: span}
 	a.Response = proxy.Response{ReadCloser: res.Body, End: a.end}
 	if idle != nil {
-		a.Heard = idle.heard
+		a.AfterRead = idle.restart
 		idle.begun()
 	}
 	if rw, ok := res.Body.(io.ReadWriteCloser); ok && res.StatusCode == http.StatusSwitchingProtocols {

@@ -10,15 +10,15 @@ import (
 // Response is the body of a response. Its end is the end of the request.
 type Response struct {
 	io.ReadCloser
-	End   func()
-	Heard func() // after each read; nil: nothing
+	End       func()
+	AfterRead func() // may be nil
 }
 
 // Read implements io.Reader.
 func (r *Response) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
-	if r.Heard != nil {
-		r.Heard()
+	if r.AfterRead != nil {
+		r.AfterRead()
 	}
 	return n, err
 }

@@ -150,8 +150,8 @@ static void replay(struct conn *k)
 	}
 }
 
-// drop_client ends a connection whose client has been too slow, and says so: its socket takes one packet more than it had
-// room for.
+// drop_client ends a connection whose client has been too slow, and reports it: its socket takes one packet more than
+// it had room for.
 static void drop_client(struct conn *k)
 {
 	int n = 0;

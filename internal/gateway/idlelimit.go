@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// silence ends an attempt when its backend is silent for too long. Until the response begins, the time in which the
-// client sends its body does not count: an upload may take longer.
-type silence struct {
+// idleLimit ends an attempt when its backend sends nothing for too long. Until the response begins, the time in which
+// the client sends its body does not count: an upload may take longer.
+type idleLimit struct {
 	limit time.Duration
 
 	mu      sync.Mutex
@@ -18,12 +18,12 @@ type silence struct {
 	over    bool
 }
 
-func newSilence(limit time.Duration, end func()) *silence {
-	return &silence{limit: limit, timer: time.AfterFunc(limit, end)}
+func newIdleLimit(limit time.Duration, end func()) *idleLimit {
+	return &idleLimit{limit: limit, timer: time.AfterFunc(limit, end)}
 }
 
-// heard begins the time anew.
-func (s *silence) heard() {
+// restart begins the time anew.
+func (s *idleLimit) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
@@ -32,14 +32,14 @@ func (s *silence) heard() {
 }
 
 // begun is called when the response has begun.
-func (s *silence) begun() {
+func (s *idleLimit) begun() {
 	s.mu.Lock()
 	s.started = true
 	s.mu.Unlock()
-	s.heard()
+	s.restart()
 }
 
-func (s *silence) end() {
+func (s *idleLimit) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
@@ -47,7 +47,7 @@ func (s *silence) end() {
 }
 
 // reads reports that a read of the client's body begins, or has ended.
-func (s *silence) reads(begins bool) {
+func (s *idleLimit) reads(begins bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -59,8 +59,8 @@ func (s *silence) reads(begins bool) {
 	}
 }
 
-// send has the body of a request observed.
-func (s *silence) send(r *http.Request) {
+// send counts the reads of the body of a request.
+func (s *idleLimit) send(r *http.Request) {
 	again := r.GetBody
 	r.Body = &upload{r.Body, s}
 	r.GetBody = func() (io.ReadCloser, error) {
@@ -72,7 +72,7 @@ func (s *silence) send(r *http.Request) {
 // upload is the body of a request.
 type upload struct {
 	io.ReadCloser
-	of *silence
+	of *idleLimit
 }
 
 // Read implements io.Reader.
