@@ -5,11 +5,11 @@
 package removetree
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,8 +42,7 @@ func All(path string) error {
 }
 
 type remover struct {
-	top   int // descriptor of the tree's root
-	moved int // directories moved to the top
+	top int // descriptor of the tree's root
 }
 
 // entry deletes name in the directory fd.
@@ -70,8 +69,8 @@ func (r *remover) entry(fd int, name string, depth int) error {
 
 func (r *remover) dir(parent int, name string, depth int) error {
 	if depth > maxDepth {
-		r.moved++
-		return unix.Renameat(parent, name, r.top, ".carob-deep-"+strconv.Itoa(r.moved))
+		// A name that cannot be there: a container may have made any that it can foresee.
+		return unix.Renameat(parent, name, r.top, ".carob-deep-"+rand.Text())
 	}
 	fd, err := unix.Openat2(parent, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
