@@ -2,15 +2,14 @@ package images
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/containerd/containerd/v2/core/mount"
@@ -135,8 +134,6 @@ func rootID(maps []*cri.IDMapping) int {
 	return 0
 }
 
-var madeLayers atomic.Uint64
-
 // makeLayer creates the directories elsewhere and renames them into place, so that a layer is
 // complete or absent. Its root has the mode and owner of the layer below.
 func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) error {
@@ -153,7 +150,7 @@ func makeLayer(dir string, rec layerRecord, below string, ids native.IDMap) erro
 
 // newLayer makes the directories of a layer, under an unused name below parent.
 func newLayer(parent string, rec layerRecord, below string, ids native.IDMap) (string, error) {
-	tmp := filepath.Join(parent, ".new-"+strconv.FormatUint(madeLayers.Add(1), 10))
+	tmp := filepath.Join(parent, ".new-"+rand.Text())
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return "", err
 	}
@@ -240,7 +237,7 @@ func (s *Store) Release(ctx context.Context, key string) error {
 	}
 	ctx = inNamespace(ctx)
 	dir := s.layerDir(key)
-	gone := filepath.Join(filepath.Dir(dir), ".gone-"+strconv.FormatUint(madeLayers.Add(1), 10))
+	gone := filepath.Join(filepath.Dir(dir), ".gone-"+rand.Text())
 	s.mu.Lock()
 	s.dropMount(key)
 	err := os.Rename(dir, gone)
@@ -307,8 +304,8 @@ func (s *Store) loadRW(ctx context.Context) error {
 	for _, e := range entries {
 		dir := s.layerDir(e.Name())
 		if strings.HasPrefix(e.Name(), ".") {
-			if err := removetree.All(dir); err != nil {
-				return fmt.Errorf("remove left-over layer: %w", err)
+			if err := removetree.All(dir); err != nil { // files may be immutable (chattr +i)
+				klog.FromContext(ctx).Error(err, "Files of a container that is gone cannot be removed")
 			}
 			continue
 		}

@@ -648,6 +648,56 @@ func TestConcurrentUse(t *testing.T) {
 	expectEmpty(t, s)
 }
 
+// What is left of a container and cannot be removed, such as immutable files, keeps neither the store from opening nor
+// other containers from starting and ending.
+func TestLeftOverThatStays(t *testing.T) {
+	root := t.TempDir()
+	s := openStore(t, Config{Root: root})
+	id := mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))[0]
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var files []*os.File
+	for _, name := range []string{".gone-1", ".new-1"} {
+		dir := filepath.Join(root, "rw", name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Create(filepath.Join(dir, "immutable"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, unix.STATX_ATTR_IMMUTABLE); err != nil {
+			t.Skip("the file system has no immutable files:", err)
+		}
+		files = append(files, f)
+		defer func() { _ = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0) }()
+	}
+	s = openStore(t, Config{Root: root})
+	if _, err := s.Prepare(t.Context(), "c", id, native.IDMap{}, nil); err != nil {
+		t.Error(err)
+	}
+	if err := s.Release(t.Context(), "c"); err != nil {
+		t.Error(err)
+	}
+	if keys, err := s.Layers(); err != nil || len(keys) > 0 {
+		t.Errorf("layers %v, %v", keys, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openStore(t, Config{Root: root})
+	if left, err := filepath.Glob(filepath.Join(root, "rw", ".*-1")); err != nil || len(left) > 0 {
+		t.Errorf("left after they could be removed: %v, %v", left, err)
+	}
+}
+
 // Names that are given while the index of images changes wait for nobody for ever.
 func TestTagDuringChanges(t *testing.T) {
 	s := openStore(t, Config{})
