@@ -183,3 +183,65 @@ func TestRefusedTemplates(t *testing.T) {
 		})
 	}
 }
+
+// A webhook that changes the labels of a workload's pods, so that its selector does not match them, does not make it
+// create pods without end. When the webhook is gone, the workload gets its pods.
+func TestRelabelledPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		labels := map[string]string{"app": "web"}
+		template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever}}
+		selector := &metav1.LabelSelector{MatchLabels: labels}
+		meta := metav1.ObjectMeta{Namespace: "ns", Name: "web"}
+		api := controllertest.New(
+			&appsv1.ReplicaSet{ObjectMeta: meta,
+				Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(2)), Selector: selector, Template: template}},
+			&batchv1.Job{ObjectMeta: meta, Spec: batchv1.JobSpec{Completions: new(int32(1)), Parallelism: new(int32(1)),
+				BackoffLimit: new(int32(6)), Selector: selector, Template: template}})
+		var mu sync.Mutex
+		made, changed := map[string]int{}, true
+		api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if verb == "create" && gvr.Resource == "pods" {
+				made[metav1.GetControllerOf(o).Kind]++
+				if changed {
+					o.SetLabels(map[string]string{"app": "other"})
+				}
+			}
+			return nil
+		}
+		events := record.NewFakeRecorder(10_000)
+		sets, jobs, pods := source.ReplicaSets(api), source.Jobs(api), source.Pods(api)
+		rs, err := replicaset.New(api, events, sets, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j, err := job.New(api, events, jobs, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, all{rs, j}, sets, jobs, pods)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		for _, kind := range []string{"ReplicaSet", "Job"} {
+			if n := made[kind]; n < 10 || n > 20 {
+				t.Errorf("%s: %d pods in an hour", kind, n)
+			}
+		}
+		mu.Lock()
+		changed = false
+		mu.Unlock()
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		owned := 0
+		for _, p := range controllertest.All[*corev1.Pod](api) {
+			if metav1.GetControllerOf(p) != nil {
+				owned++
+			}
+		}
+		if owned != 3 {
+			t.Errorf("%d pods belong to their owners when the labels stay", owned)
+		}
+	})
+}

@@ -49,6 +49,8 @@ type Keeper struct {
 	Events record.EventRecorder
 	Fresh  *freshness.Tracker
 	Pods   *source.Watch
+
+	strays Failures // pods that their owners do not select
 }
 
 // Owner is an owner in the three forms that calls need.
@@ -56,6 +58,8 @@ type Owner struct {
 	workload.Owner
 	Runtime runtime.Object // the same object, for events
 	Key     string         // of the loop
+	// Selector must match the pods that CreatePod creates; nil if any pod is right.
+	Selector labels.Selector
 }
 
 // Stale reports whether a write failed because a newer version is stored than the one it was
@@ -148,6 +152,10 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 		return err
 	}
 	k.Fresh.Wrote(o.Key, k.Pods, made)
+	if k.astray(o, made) {
+		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedCreate", "Created pod %v, but %v", made.Name, errStray)
+		return errStray
+	}
 	k.Events.Eventf(o.Runtime, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", made.Name)
 	return nil
 }
@@ -157,6 +165,9 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 // errors.
 func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int) (*corev1.Pod, error)) (created int,
 	err error) {
+	if n > 0 && k.waits(o) {
+		return 0, errStray
+	}
 	next := 0
 	for _, size := range workload.Waves(n) {
 		errs := make([]error, size)

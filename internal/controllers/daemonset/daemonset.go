@@ -159,6 +159,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	set := source.Get[*appsv1.DaemonSet](c.Sets, key)
 	if set == nil {
 		c.failures.Forget(key)
+		c.keeper.Forget(key)
 		return 0, nil
 	}
 	if equality.Semantic.DeepEqual(set.Spec.Selector, &metav1.LabelSelector{}) { // W4.6
@@ -170,8 +171,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil || set.DeletionTimestamp != nil {
 		return 0, nil //nolint:nilerr // rejected by validation; a retry would not help
 	}
-	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key},
-		set}
+	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key,
+		Selector: selector}, set}
 	again, err := t.run(ctx, selector)
 	if children.NamespaceEnds(err) {
 		return again, nil // W0.40

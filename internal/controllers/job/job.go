@@ -176,6 +176,9 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, planned *job.Output) (time.Duration, error) {
 	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
 		Runtime: j, Key: key}
+	if s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && j.Spec.Selector != nil {
+		owner.Selector = s
+	}
 	pods, err := c.claim(ctx, owner, j)
 	if err != nil {
 		return 0, err
@@ -332,4 +335,5 @@ func (c *Controller) forget(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.backoffs, key)
+	c.keeper.Forget(key)
 }

@@ -1,0 +1,42 @@
+package children
+
+import (
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"carob/internal/core/workload"
+)
+
+// errStray: a webhook or a policy changes the labels of the pods that an owner creates, so that its selector does not
+// match them. The owner lets them go and needs others, without end.
+var errStray = errors.New("the created pods have other labels than requested, which the selector does not match: " +
+	"a webhook or a policy changes them")
+
+// The waits before an owner whose pods went astray creates the next one, from the first to the longest.
+const (
+	firstStray   = time.Second
+	longestStray = 10 * time.Minute
+)
+
+// astray reports whether the owner does not select a pod that was created for it; then it waits before the next one.
+func (k *Keeper) astray(o Owner, made *corev1.Pod) bool {
+	if o.Selector == nil || o.Selector.Matches(labels.Set(made.Labels)) {
+		return false
+	}
+	known := k.strays.Of(o.Key, o.GetUID(), o.GetGeneration())[""]
+	next, _ := known.Next(time.Now(), firstStray, longestStray)
+	k.strays.Add(o.Key, o.GetUID(), o.GetGeneration(), map[string]workload.Failure{"": next})
+	return true
+}
+
+// waits reports whether the owner must not create a pod yet, because the last ones went astray.
+func (k *Keeper) waits(o Owner) bool {
+	known, found := k.strays.Of(o.Key, o.GetUID(), o.GetGeneration())[""]
+	return found && time.Since(known.At) < known.Wait
+}
+
+// Forget forgets an owner that is gone.
+func (k *Keeper) Forget(key string) { k.strays.Forget(key) }
