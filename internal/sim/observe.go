@@ -25,6 +25,7 @@ type sight struct {
 	runtime    uint64
 	mounts     uint64
 	generation int64
+	healed     bool // an image can be read again that is there as before
 }
 
 // silentFor returns for how long the runtime will not answer.
@@ -33,7 +34,7 @@ func (w *world) silentFor() time.Duration { return max(0, w.silent.Sub(w.loop.no
 // look takes a snapshot of the pod in the runtime. It returns false if nothing changed on the machine.
 func (own *owner) look() bool {
 	w := own.w
-	now := sight{w.runtime.Changes(), w.mounts, own.pod.Generation}
+	now := sight{w.runtime.Changes(), w.mounts, own.pod.Generation, w.healed}
 	if now == own.seen && !own.observed.Taken.IsZero() {
 		own.observed.Taken = w.now()
 		return false

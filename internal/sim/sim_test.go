@@ -24,3 +24,19 @@ func TestSameSeedSameLog(t *testing.T) {
 		}
 	}
 }
+
+// Seeds that broke an invariant once, with what was wrong.
+func TestMendedSeeds(t *testing.T) {
+	for _, tc := range []struct {
+		seed uint64
+		was  string
+	}{
+		{807319, "the assumed end of an init container was lost while its next start failed"},
+		{809927, "a cancelled start left the crash back-off of the instance before"},
+		{811625, "the simulator took no snapshot when a damaged image could be read again"},
+	} {
+		if _, err := Run(Options{Seed: tc.seed, Hours: 1}); err != nil {
+			t.Errorf("%s: %v", tc.was, err)
+		}
+	}
+}
