@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/linefile"
 )
 
 // Config selects what is recorded, and where.
@@ -103,8 +104,12 @@ func openLog(cfg Config) (out io.WriteCloser, half bool, err error) {
 		return nil, false, fmt.Errorf("make the directory of the audit log: %w", err)
 	}
 	// Opened here, so that a file that cannot be written is reported at the start.
-	if half, err = openForEnd(cfg.LogPath); err != nil {
+	f, half, err := linefile.Open(cfg.LogPath, 0o600)
+	if err != nil {
 		return nil, false, errkind.Errorf(errkind.Denied, "open the audit log: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, false, fmt.Errorf("open the audit log: %w", err)
 	}
 	return &lumberjack.Logger{Filename: cfg.LogPath, MaxAge: cfg.MaxAgeDays, MaxBackups: cfg.MaxBackups,
 		MaxSize: cfg.MaxSizeMB}, half, nil

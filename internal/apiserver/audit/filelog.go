@@ -1,10 +1,8 @@
 package audit
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -34,17 +32,6 @@ type fileLog struct {
 
 func newFileLog(out io.Writer, half bool) *fileLog {
 	return &fileLog{encoder: audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), now: time.Now, out: out, half: half}
-}
-
-// endsHalf reports whether a file does not end with a whole line: its disk was full, or its writer was killed.
-func endsHalf(f *os.File) bool {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil || size == 0 {
-		return false
-	}
-	last := make([]byte, 1)
-	_, err = f.ReadAt(last, size-1)
-	return err == nil && last[0] != '\n'
 }
 
 // ProcessEvents implements audit.Backend.
@@ -93,16 +80,3 @@ func (*fileLog) Shutdown() {}
 
 // String implements audit.Backend.
 func (*fileLog) String() string { return auditlog.PluginName }
-
-// openForEnd opens a file for appending, and reports whether it ends with half a line.
-func openForEnd(path string) (half bool, err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-	if errors.Is(err, os.ErrPermission) { // it need not be readable
-		f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	}
-	if err != nil {
-		return false, err
-	}
-	half = endsHalf(f)
-	return half, f.Close()
-}

@@ -2,15 +2,18 @@
 package accesslog
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/linefile"
 )
 
 // Queue is how many lines wait for the file; more are dropped and counted.
@@ -68,75 +71,114 @@ func (l *Log) Run(ctx context.Context) {
 				case line := <-l.lines:
 					l.store(ctx, out, line)
 				default:
+					l.end(ctx, out, out.flush())
 					return
 				}
 			}
 		}
 		if len(l.lines) == 0 {
-			l.logOnce(ctx, out, out.flush())
+			l.end(ctx, out, out.flush())
 		}
 	}
 }
 
-func (l *Log) store(ctx context.Context, out *logFile, line []byte) {
-	if err := out.write(line); err != nil {
+func (l *Log) store(ctx context.Context, out *logFile, line []byte) { l.end(ctx, out, out.write(line)) }
+
+// end reports the lines that a write has lost. That the file cannot be written is logged once until it can be.
+func (l *Log) end(ctx context.Context, out *logFile, err error) {
+	for ; out.lost > 0; out.lost-- {
 		l.lost()
-		l.logOnce(ctx, out, err)
+	}
+	if err != nil && !out.failing {
+		out.failing = true
+		klog.FromContext(ctx).Error(err, "The access log of the gateway cannot be written; its lines are lost")
 	}
 }
 
-// logOnce logs that the file cannot be written, once until it can be written again.
-func (l *Log) logOnce(ctx context.Context, out *logFile, err error) {
-	if err != nil && !out.failing {
-		klog.FromContext(ctx).Error(err, "The access log of the gateway cannot be written; its lines are lost")
-	}
-	out.failing = err != nil
-}
+// most is how many bytes of lines are written at once.
+const most = 64 << 10
 
 // logFile is a file that a log rotation may rename or remove: then it is created again.
 type logFile struct {
 	path    string
-	file    *os.File
-	buf     *bufio.Writer
+	file    io.WriteCloser // nil: not open
+	stat    func() (os.FileInfo, error)
+	half    bool   // the file does not end with a whole line
+	buf     []byte // lines that were not written yet
+	lost    int    // lines that could not be written, until they are reported
 	checked time.Time
-	failing bool
+	failing bool // nothing was written since a write has failed
 }
 
 func (f *logFile) open() error {
 	if f.path == Stdout {
-		f.buf = bufio.NewWriterSize(os.Stdout, 64<<10)
+		f.file = stdout{}
 		return nil
 	}
-	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+	file, half, err := linefile.Open(f.path, 0o640)
 	if err != nil {
 		return fmt.Errorf("open the access log: %w", err)
 	}
-	f.file, f.buf = file, bufio.NewWriterSize(file, 64<<10)
+	f.file, f.stat, f.half = file, file.Stat, half
 	return nil
 }
 
+// stdout is the standard output, which stays open.
+type stdout struct{}
+
+func (stdout) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
+func (stdout) Close() error                { return nil }
+
+// write keeps a line for the next flush, which it calls if there are many bytes.
 func (f *logFile) write(line []byte) error {
 	if now := time.Now(); f.path != Stdout && now.Sub(f.checked) > logCheck {
 		f.checked = now
 		if f.file != nil && f.moved() {
+			err := f.flush() // they belong to the file that was moved
 			f.close()
+			if err != nil {
+				f.lost++
+				return err
+			}
 		}
 	}
-	if f.buf == nil {
+	if f.file == nil {
 		if err := f.open(); err != nil {
+			f.lost++
 			return err
 		}
 	}
-	if _, err := f.buf.Write(line); err != nil {
-		f.close() // a bufio.Writer keeps its first error
+	f.buf = append(f.buf, line...)
+	if len(f.buf) < most {
+		return nil
+	}
+	return f.flush()
+}
+
+// flush writes the lines that are kept. What cannot be written is lost: a slow or full disk must not take memory.
+func (f *logFile) flush() error {
+	if len(f.buf) == 0 {
+		return nil
+	}
+	all, before := f.buf, 0
+	if f.half {
+		all, before = append([]byte{'\n'}, all...), 1
+	}
+	f.buf = f.buf[:0]
+	n, err := f.file.Write(all)
+	if err != nil {
+		f.lost += bytes.Count(all[max(n, before):], []byte{'\n'})
+		f.half = n > 0 && all[n-1] != '\n' || n == 0 && f.half
+		f.close() // it may be opened elsewhere: its directory was replaced, or its disk
 		return fmt.Errorf("write the access log: %w", err)
 	}
+	f.half, f.failing = false, false
 	return nil
 }
 
 // moved reports whether another file has the path, or none.
 func (f *logFile) moved() bool {
-	have, err := f.file.Stat()
+	have, err := f.stat()
 	if err != nil {
 		return true
 	}
@@ -144,23 +186,13 @@ func (f *logFile) moved() bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(have, there)
 }
 
-func (f *logFile) flush() error {
-	if f.buf == nil {
-		return nil
-	}
-	if err := f.buf.Flush(); err != nil {
-		f.close()
-		return fmt.Errorf("write the access log: %w", err)
-	}
-	return nil
-}
-
 func (f *logFile) close() {
-	if f.buf != nil {
-		_ = f.buf.Flush()
+	if f.file == nil {
+		return
 	}
+	_ = f.flush()
 	if f.file != nil {
 		_ = f.file.Close()
 	}
-	f.file, f.buf = nil, nil
+	f.file = nil
 }
