@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"carob/internal/base/backoff"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
@@ -58,7 +59,8 @@ type Writer struct {
 	mu     sync.Mutex
 	queue  []objectKey // each once
 	jobs   map[objectKey]job
-	failed map[objectKey]job // to be repeated; none of an object that is in jobs
+	failed map[objectKey]delayed // to be repeated; none of an object that is in jobs
+	tries  map[objectKey]int     // failures since the last success
 
 	reported map[types.UID]string // problems of the Ingresses of the last plan for which there are events
 }
@@ -72,10 +74,16 @@ type objectKey struct {
 // job stores the status of one object if it differs from the stored one. It returns false if it must be tried again.
 type job func(ctx context.Context, now metav1.Time) bool
 
+// delayed is a job that is repeated.
+type delayed struct {
+	do  job
+	due time.Time
+}
+
 // New returns a writer that does nothing before Run.
 func New(cfg Config) *Writer {
-	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, failed: map[objectKey]job{},
-		reported: map[types.UID]string{}}
+	return &Writer{cfg: cfg, wake: make(chan struct{}, 1), jobs: map[objectKey]job{}, failed: map[objectKey]delayed{},
+		tries: map[objectKey]int{}, reported: map[types.UID]string{}}
 }
 
 // All stores the statuses of all objects, and no others.
@@ -85,6 +93,7 @@ func (w *Writer) All(world *gatewayplan.World, plan *gatewayplan.Plan) {
 	w.queue = nil
 	clear(w.jobs)
 	clear(w.failed)
+	clear(w.tries)
 	for _, c := range world.GatewayClasses {
 		w.class(c, plan)
 	}
@@ -155,8 +164,9 @@ func (w *Writer) next() (objectKey, job) {
 	return key, do
 }
 
-// again is the wait after a status could not be stored.
-const again = time.Second
+// again are the waits after a status could not be stored. One that the API server always refuses, because a policy
+// denies it or others have filled the status, is tried at most once a minute.
+var again = backoff.Exponential{Initial: time.Second, Max: time.Minute}
 
 // Run stores statuses until ctx ends.
 func (w *Writer) Run(ctx context.Context) {
@@ -164,60 +174,68 @@ func (w *Writer) Run(ctx context.Context) {
 		w.rest, _ = GatewayClient(w.cfg.REST) // the feed has logged the error
 		w.pool, _ = PoolClients(w.cfg.REST)
 	}
-	retry := time.NewTimer(again)
+	retry := time.NewTimer(again.Max)
 	retry.Stop()
 	defer retry.Stop()
-	waiting := false // for retry
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.wake:
 		case <-retry.C:
-			waiting = false
-			w.repeat()
+			w.repeat(time.Now())
 		}
-		if failed := w.store(ctx); failed && !waiting {
-			waiting = true
-			retry.Reset(again)
+		if next := w.store(ctx); !next.IsZero() {
+			retry.Reset(time.Until(next))
 		}
 	}
 }
 
-// store runs the jobs in the queue, and reports whether some have to be repeated.
-func (w *Writer) store(ctx context.Context) (failed bool) {
+// store runs the jobs in the queue, and returns when one has to be repeated; zero: none has.
+func (w *Writer) store(ctx context.Context) (next time.Time) {
 	for ctx.Err() == nil {
 		key, do := w.next()
 		if do == nil {
 			break
 		}
-		if !do(ctx, metav1.NewTime(w.cfg.Now().Truncate(time.Second))) {
-			w.fail(key, do)
+		w.ended(key, do, do(ctx, metav1.NewTime(w.cfg.Now().Truncate(time.Second))))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range w.failed { // any order: the smallest
+		if next.IsZero() || d.due.Before(next) {
+			next = d.due
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.failed) > 0
+	return next
 }
 
-// fail notes a job that has to be repeated, unless there is a newer one for its object.
-func (w *Writer) fail(key objectKey, do job) {
+// ended notes a job that has to be repeated, unless there is a newer one for its object.
+func (w *Writer) ended(key objectKey, do job, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if ok {
+		delete(w.tries, key)
+		return
+	}
 	if _, newer := w.jobs[key]; !newer {
-		w.failed[key] = do
+		w.tries[key]++
+		w.failed[key] = delayed{do, time.Now().Add(again.Delay(w.tries[key]))}
 	}
 }
 
-// repeat puts what has failed into the queue.
-func (w *Writer) repeat() {
+// repeat puts what has failed into the queue, when it is due.
+func (w *Writer) repeat(now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for key, do := range w.failed { // any order: each for itself
+	for key, d := range w.failed { // any order: each for itself
+		if d.due.After(now) {
+			continue
+		}
 		w.queue = append(w.queue, key)
-		w.jobs[key] = do
+		w.jobs[key] = d.do
+		delete(w.failed, key)
 	}
-	clear(w.failed)
 }
 
 // put stores the status of an object of the Gateway API.

@@ -196,8 +196,8 @@ func TestStoresWhatDiffers(t *testing.T) {
 	})
 }
 
-// A write that fails is repeated after a second, until it succeeds; other objects do not wait for it. A conflict and an
-// object that is gone are no reason to repeat.
+// A write that fails is repeated after a second, then after twice as long each time, until it succeeds; other objects
+// do not wait for it. A conflict and an object that is gone are no reason to repeat.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures := 3
@@ -220,9 +220,9 @@ func TestRepeats(t *testing.T) {
 			t.Fatalf("wrote %q", got)
 		}
 		for n := range 3 {
-			time.Sleep(again - 1)
+			time.Sleep(again.Initial<<n - 1)
 			if got := s.wrote(); len(got) > 0 {
-				t.Fatalf("%d: repeated before %v: %q", n, again, got)
+				t.Fatalf("%d: repeated too early: %q", n, got)
 			}
 			time.Sleep(time.Nanosecond)
 			if got := s.wrote(); !slices.Equal(got, paths("fails")) {
@@ -232,6 +232,41 @@ func TestRepeats(t *testing.T) {
 		time.Sleep(time.Hour)
 		if got := s.wrote(); len(got) > 0 {
 			t.Errorf("wrote %q after all is stored", got)
+		}
+	})
+}
+
+// What the API server always refuses is tried once a minute in the end, and a newer status at once; after a success the
+// next failure is repeated after a second again.
+func TestRefusedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuses := true
+		s := &server{answer: func(string, int) int {
+			if refuses {
+				return http.StatusUnprocessableEntity
+			}
+			return http.StatusOK
+		}}
+		w := start(t, s, fake.NewClientset(), nil)
+		w.All(routes("a"), accepted("first", "a"))
+		time.Sleep(time.Hour)
+		if n := len(s.wrote()); n < 60 || n > 70 {
+			t.Errorf("tried %d times in an hour", n)
+		}
+		refuses = false
+		newer := func(text string) {
+			w.Some(&gatewayplan.Touched{HTTPRoutes: routes("a").HTTPRoutes},
+				&gatewayplan.Live{Plan: accepted(text, "a")})
+		}
+		newer("second")
+		if n := len(s.wrote()); n != 1 {
+			t.Errorf("a newer status was written %d times", n)
+		}
+		refuses = true
+		newer("third")
+		time.Sleep(again.Initial)
+		if n := len(s.wrote()); n != 2 {
+			t.Errorf("after a success, a failure was tried %d times in a second", n)
 		}
 	})
 }
@@ -341,7 +376,7 @@ func TestRepeatsMeanwhile(t *testing.T) {
 		w := start(t, s, fake.NewClientset(), nil)
 		w.All(routes("fails"), accepted("yes", "fails"))
 		for range 30 {
-			time.Sleep(again / 10)
+			time.Sleep(again.Initial / 10)
 			w.Some(&gatewayplan.Touched{HTTPRoutes: routes("works").HTTPRoutes},
 				&gatewayplan.Live{Plan: accepted("yes", "works")})
 		}
@@ -349,8 +384,8 @@ func TestRepeatsMeanwhile(t *testing.T) {
 		for _, path := range s.wrote() {
 			count[path]++
 		}
-		if got := count[paths("fails")[0]]; got != 4 {
-			t.Errorf("written %d times in %v", got, 3*again)
+		if got := count[paths("fails")[0]]; got != 3 { // at once, after one second, and after three
+			t.Errorf("written %d times in %v", got, 3*again.Initial)
 		}
 		if got := count[paths("works")[0]]; got != 30 {
 			t.Errorf("the others were written %d times", got)
@@ -414,7 +449,7 @@ func TestIngresses(t *testing.T) {
 		noBackend := gatewayplan.Problem{Reason: "NoBackend", Message: "there is none"}
 		w.All(world, plan(noBackend))
 		expect("the server fails", 1, "Warning NoBackend there is none")
-		time.Sleep(again)
+		time.Sleep(again.Initial)
 		expect("repeated", 2)
 		world.Ingresses[0].Status.LoadBalancer.Ingress = []networkingv1.IngressLoadBalancerIngress{{IP: "192.0.2.1"}}
 		w.All(world, plan(noBackend))
@@ -477,7 +512,7 @@ func TestPools(t *testing.T) {
 			if got := s.wrote(); !slices.Equal(got, want) {
 				t.Errorf("%s: wrote\n%s\nwant\n%s", when, strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
-			time.Sleep(again)
+			time.Sleep(again.Initial)
 		}
 		// They come back with what was stored. About one without a pool nothing is said, whatever it says itself.
 		in := world.Inference
