@@ -50,7 +50,7 @@ type Keeper struct {
 	Fresh  *freshness.Tracker
 	Pods   *source.Watch
 
-	strays Failures // pods that their owners do not select
+	strays Failures // children that their owners do not select
 }
 
 // Owner is an owner in the three forms that calls need.
@@ -165,7 +165,7 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 // errors.
 func (k *Keeper) CreatePods(ctx context.Context, o Owner, n int, pod func(i int) (*corev1.Pod, error)) (created int,
 	err error) {
-	if n > 0 && k.waits(o) {
+	if n > 0 && k.Waits(o) {
 		return 0, errStray
 	}
 	next := 0

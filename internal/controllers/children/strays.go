@@ -26,14 +26,19 @@ func (k *Keeper) astray(o Owner, made *corev1.Pod) bool {
 	if o.Selector == nil || o.Selector.Matches(labels.Set(made.Labels)) {
 		return false
 	}
-	known := k.strays.Of(o.Key, o.GetUID(), o.GetGeneration())[""]
-	next, _ := known.Next(time.Now(), firstStray, longestStray)
-	k.strays.Add(o.Key, o.GetUID(), o.GetGeneration(), map[string]workload.Failure{"": next})
+	k.Astray(o)
 	return true
 }
 
-// waits reports whether the owner must not create a pod yet, because the last ones went astray.
-func (k *Keeper) waits(o Owner) bool {
+// Astray records that a child was created which is not the owner's: Waits is true for a while, which grows each time.
+func (k *Keeper) Astray(o Owner) {
+	known := k.strays.Of(o.Key, o.GetUID(), o.GetGeneration())[""]
+	next, _ := known.Next(time.Now(), firstStray, longestStray)
+	k.strays.Add(o.Key, o.GetUID(), o.GetGeneration(), map[string]workload.Failure{"": next})
+}
+
+// Waits reports whether the owner must not create a child yet, because the last ones went astray.
+func (k *Keeper) Waits(o Owner) bool {
 	known, found := k.strays.Of(o.Key, o.GetUID(), o.GetGeneration())[""]
 	return found && time.Since(known.At) < known.Wait
 }

@@ -30,6 +30,11 @@ import (
 // errLater ends a pass; the next one starts when the watches show the stored version.
 var errLater = errors.New("something newer is stored")
 
+// errChanged: a webhook or a policy changes the replica sets of a deployment, so that the next pass finds none with its
+// template, and would create another one, without end.
+var errChanged = errors.New("it was created with another template or other labels than requested: " +
+	"a webhook or a policy changes it")
+
 // Controller rolls deployments out. Its key is a deployment's namespace/name.
 type Controller struct {
 	*reconciler.Reconciler
@@ -104,6 +109,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	d := source.Get[*appsv1.Deployment](c.deployments, key)
 	if d == nil {
+		c.keeper.Forget(key)
 		return 0, nil
 	}
 	sets, err := c.claim(ctx, key, d)
@@ -142,8 +148,7 @@ func (c *Controller) claim(ctx context.Context, key string, d *appsv1.Deployment
 	if err != nil || selector.Empty() {
 		return nil, nil //nolint:nilerr // validation rejects invalid ones
 	}
-	owner := children.Owner{Owner: workload.Owner{Object: d, Kind: appsv1.SchemeGroupVersion.WithKind("Deployment")},
-		Runtime: d, Key: key}
+	owner := owner(key, d)
 	claims := workload.Claim(owner, selector, source.Candidates[*appsv1.ReplicaSet](c.sets, d), nil)
 	return children.Settle(ctx, c.keeper, owner, claims, children.Change[*appsv1.ReplicaSet]{Watch: c.sets,
 		Patch: func(ctx context.Context, name string, patch []byte) (*appsv1.ReplicaSet, error) {
@@ -153,6 +158,11 @@ func (c *Controller) claim(ctx context.Context, key string, d *appsv1.Deployment
 		Live: func(ctx context.Context) (metav1.Object, error) {
 			return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 		}})
+}
+
+func owner(key string, d *appsv1.Deployment) children.Owner {
+	return children.Owner{Owner: workload.Owner{Object: d, Kind: appsv1.SchemeGroupVersion.WithKind("Deployment")},
+		Runtime: d, Key: key}
 }
 
 // running reports whether a set has pods that have not ended.
@@ -226,11 +236,18 @@ func (c *Controller) retryLater(err error) error {
 // create creates a set. If the name exists, the set is the deployment's own, or another name is
 // needed (W2.33).
 func (c *Controller) create(ctx context.Context, key string, in deployment.Input, set *appsv1.ReplicaSet) error {
+	if c.keeper.Waits(owner(key, in.Deployment)) {
+		return fmt.Errorf("create replica set %s: %w", set.Name, errChanged)
+	}
 	made, err := c.client.AppsV1().ReplicaSets(set.Namespace).Create(ctx, set, metav1.CreateOptions{})
 	switch {
 	case err == nil:
 		c.keeper.Fresh.Wrote(key, c.sets, made)
-		return nil
+		if deployment.Found(in.Deployment, made) {
+			return nil
+		}
+		c.keeper.Astray(owner(key, in.Deployment))
+		err = errChanged
 	case children.NamespaceEnds(err):
 		return err
 	case apierrors.IsAlreadyExists(err):

@@ -455,6 +455,60 @@ func TestNameTaken(t *testing.T) {
 	}, d, other)
 }
 
+// A webhook that changes the template or the labels of replica sets does not make a deployment create sets without end:
+// each try needs another name, because the last set has that of the template. It says why, and is complete when the
+// webhook is gone.
+func TestChangedReplicaSets(t *testing.T) {
+	for name, change := range map[string]func(*appsv1.ReplicaSet){
+		"template": func(s *appsv1.ReplicaSet) { s.Spec.Template.Spec.Containers[0].Image = "mirror/v1" },
+		"labels":   func(s *appsv1.ReplicaSet) { s.Labels = map[string]string{"team": "a"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				var mu sync.Mutex
+				made, changes := 0, true
+				w.api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if s, ok := o.(*appsv1.ReplicaSet); ok && verb == "create" && gvr.Resource == "replicasets" && changes {
+						made++
+						change(s)
+					}
+					return nil
+				}
+				w.start()
+				for range 3600 {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					w.node(nil)
+				}
+				sets := w.count("Warning ReplicaSetCreateError Failed to create new replica set ")
+				if sets < 8 || sets > 20 || made > 2*sets { // before each set but the first, its name was taken
+					t.Errorf("%d replica sets in an hour, with %d requests", sets, made)
+				}
+				at := slices.IndexFunc(w.deployment().Status.Conditions, func(c appsv1.DeploymentCondition) bool {
+					return c.Type == appsv1.DeploymentProgressing && strings.Contains(c.Message, "a webhook or a policy")
+				})
+				if at < 0 {
+					t.Errorf("conditions: %+v", w.deployment().Status.Conditions)
+				}
+				mu.Lock()
+				changes = false
+				mu.Unlock()
+				for range 660 {
+					time.Sleep(time.Second)
+					synctest.Wait()
+					w.node(nil)
+				}
+				s := w.deployment().Status
+				if s.UpdatedReplicas != 2 || s.AvailableReplicas != 2 || s.Replicas != 2 {
+					t.Errorf("not complete without the webhook: %+v", s)
+				}
+			}, web(2))
+		})
+	}
+}
+
 // No new pod before the last old one has ended (W2.50), which only its deletion shows.
 func TestRecreate(t *testing.T) {
 	d := web(2)

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"carob/internal/core/workload"
@@ -166,6 +167,13 @@ func setName(deployment, hash string) string {
 		deployment = deployment[:most]
 	}
 	return deployment + "-" + hash
+}
+
+// Found reports whether the next pass finds a set that was created for the deployment. If not, it creates another one.
+func Found(d *appsv1.Deployment, made *appsv1.ReplicaSet) bool {
+	s, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	return err == nil && s.Matches(labels.Set(made.Labels)) &&
+		workload.SameTemplate(&made.Spec.Template, &d.Spec.Template)
 }
 
 // Taken handles a set to be created that exists already (W2.33): it is the deployment's own, which
