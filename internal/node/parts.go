@@ -202,7 +202,7 @@ func (p *parts) imageList(ctx context.Context) []corev1.ContainerImage {
 		return nil
 	}
 	if err := p.pulls.Listed(resp.Images); err != nil {
-		klog.FromContext(ctx).Error(err, "Records of images that are gone stay")
+		klog.FromContext(ctx).Error(err, "Cannot delete the records of images that are gone")
 	}
 	own := slices.DeleteFunc(slices.Clone(resp.Images),
 		func(im *cri.Image) bool { return im.GetSpec().GetRuntimeHandler() != "" })

@@ -283,7 +283,7 @@ func (s *Scheduler) undoDevices(ctx context.Context, it *item) {
 	}
 	s.calls.Do(it.pod.Object.UID, func() {
 		if err := a.Undo(ctx, s.client, stored); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Taking back reservations of claims failed", "pod",
+			klog.FromContext(ctx).Error(err, "Cannot release reservations of claims", "pod",
 				klog.KObj(it.pod.Object))
 		}
 	})

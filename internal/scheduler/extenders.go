@@ -143,7 +143,8 @@ func callExtenders(ctx context.Context, extenders []*extender.Client, pod *corev
 		result, err := e.Filter(ctx, pod, nodes)
 		if err != nil {
 			if e.Ignorable() {
-				klog.FromContext(ctx).Info("Skipping an extender that does not answer", "extender", e.Name(), "err", err)
+				klog.FromContext(ctx).Info("Skipping an extender that does not answer",
+					"extender", e.Name(), "err", err)
 				continue
 			}
 			return err
@@ -169,7 +170,8 @@ func callExtenders(ctx context.Context, extenders []*extender.Client, pod *corev
 			scores, err := e.Scores(ctx, pod, nodes)
 			if err != nil {
 				// A failed score call must not keep pods from running.
-				klog.FromContext(ctx).Info("Going on without the scores of an extender", "extender", e.Name(), "err", err)
+				klog.FromContext(ctx).Info("An extender does not score; its scores are left out",
+					"extender", e.Name(), "err", err)
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -22,6 +22,6 @@ func (e *Engine) releasePages() {
 		err = gctuning.ReleaseMapped(file)
 	}
 	if err != nil {
-		klog.Background().V(2).Info("The database's pages stay in memory", "err", err)
+		klog.Background().V(2).Info("Cannot release the database's pages in memory", "err", err)
 	}
 }

@@ -1,6 +1,6 @@
 // Package securepath opens regular files below a directory that untrusted users may write to. It
 // follows no symbolic link and opens no pipe or device. Container logs are such files, because a
-// pod may mount the host's /var/log.
+// pod may mount the host's /var/log. IsMounted reports mount points, which removals must not cross.
 package securepath
 
 import (

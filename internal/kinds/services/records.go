@@ -132,7 +132,7 @@ func (a *Allocator) giveBack(ctx context.Context, ip netip.Addr, s *corev1.Servi
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := a.store().free(ctx, ip, s); err != nil {
-		klog.FromContext(ctx).Error(err, "Giving back a service's address failed", "address", ip, "service",
+		klog.FromContext(ctx).Error(err, "Cannot release an address of a Service", "address", ip, "service",
 			klog.KObj(s))
 	}
 }

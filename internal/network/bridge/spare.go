@@ -66,7 +66,7 @@ func (n *Network) discard(p *place) {
 	p.close()
 	if err := netns.Unpin(p.path); err != nil {
 		// The next start removes it.
-		klog.Background().Error(err, "Network namespace without a pod stays", "path", p.path)
+		klog.Background().Error(err, "Cannot remove a network namespace without a pod", "path", p.path)
 		return
 	}
 	n.mu.Lock()

@@ -122,8 +122,8 @@ func (s *server) serve(w http.ResponseWriter, req *http.Request) {
 		return // the client is gone
 	}
 	if reply.Error != nil {
-		klog.FromContext(ctx).V(1).Info("The CNI plugin gets an error", "command", r.Command, "container", r.Container,
-			"err", reply.Error)
+		klog.FromContext(ctx).V(1).Info("A request of the CNI plugin failed",
+			"command", r.Command, "container", r.Container, "err", reply.Error)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(reply) // the client may have gone

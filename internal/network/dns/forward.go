@@ -280,7 +280,7 @@ func (network) Exchange(ctx context.Context, to core.Upstream, m *dns.Msg, tcp b
 		var netErr net.Error
 		if tcp || errors.As(err, &netErr) || strays > mostStrays {
 			if err == nil {
-				err = errors.New("the answer is not to the question")
+				err = errors.New("the answer belongs to another question")
 			}
 			return nil, fmt.Errorf("%s: %w", to.Addr, err)
 		}

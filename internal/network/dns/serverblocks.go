@@ -113,7 +113,7 @@ func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now 
 			known := func(t string) bool { return dns.StringToType[t] != 0 }
 			if !s.Rewrites[i].Types(known) {
 				cancel()
-				return nil, fmt.Errorf("rewrite type: a type is not known")
+				return nil, fmt.Errorf("rewrite type: unknown type of DNS record")
 			}
 		}
 		for _, z := range s.Text {

@@ -78,7 +78,7 @@ func forceClean(dir string) error {
 // unpublish has the driver unpublish a volume of a pod, and unstage it if no other pod uses it.
 func (m *Manager) unpublish(ctx context.Context, t *target) error {
 	if err := m.queue.Lock(ctx, queueKey(t.handle)); err != nil {
-		return fmt.Errorf("unpublish volume %s: other work on it takes its time: %w", t.name, err)
+		return fmt.Errorf("unpublish volume %s: the last call of its driver has not ended: %w", t.name, err)
 	}
 	defer m.queue.Unlock(queueKey(t.handle))
 	m.mu.Lock()

@@ -123,7 +123,7 @@ func (m *Manager) SetUp(ctx context.Context, req Request) (Ready, error) {
 	if err := m.queue.Lock(ctx, queueKey(u.handle)); err != nil {
 		return Ready{}, &StepError{
 			u.step,
-			fmt.Errorf("other work on volume %s of driver %s takes its time: %w", u.handle.ID,
+			fmt.Errorf("the last call for volume %s of driver %s has not ended: %w", u.handle.ID,
 				u.handle.Driver, err),
 		}
 	}

@@ -116,7 +116,7 @@ func (m *Manager) Look(ctx context.Context, now time.Time) []eviction.Pressure {
 	defer m.mu.Unlock()
 	all, err := m.cfg.Measure(m.cfg.Root, m.imageDir)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Measuring what the node has left failed")
+		klog.FromContext(ctx).Error(err, "Cannot measure the free resources of the node")
 		all = m.last
 	}
 	var v eviction.Verdict
@@ -238,7 +238,7 @@ func (m *Manager) act(ctx context.Context) {
 			return
 		}
 	}
-	klog.FromContext(ctx).Info("The node is short of something and no pod can be evicted", "short", t.Signal)
+	klog.FromContext(ctx).Info("The node is under pressure, and no pod can be evicted", "short", t.Signal)
 }
 
 func diskShort(t eviction.Threshold) bool { return t.Signal.Condition() == corev1.NodeDiskPressure }

@@ -69,7 +69,7 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	e.cfg.Pinning.Started(pod.UID, c.Name, created.ContainerId, cfg.Linux.Resources.CpusetCpus)
 	if err := e.cfg.Links.Make(pod, a.Container, created.ContainerId,
 		filepath.Join(sandbox.LogDirectory, cfg.LogPath)); err != nil {
-		klog.FromContext(ctx).Error(err, "Collectors of logs will not find a container's")
+		klog.FromContext(ctx).Error(err, "Cannot link the log of a container; log collectors will not find it")
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (w *Watcher) follow(ctx context.Context, streams chan<- bool) {
 			klog.FromContext(ctx).V(1).Info("The runtime has no events, listing it every second")
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("The event stream of the runtime broke", "err", err)
+		klog.FromContext(ctx).V(2).Info("The event stream of the runtime ended", "err", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(eventsRetry):

@@ -199,7 +199,8 @@ func (o *owner) ready(ctx context.Context) bool {
 	if err != nil {
 		if ctx.Err() == nil {
 			o.lookErr.failed(time.Now())
-			klog.FromContext(ctx).V(2).Info("Looking at the runtime failed", "err", err, "tries", o.lookErr.tries)
+			klog.FromContext(ctx).V(2).Info("Cannot read the state of a pod from the runtime",
+				"err", err, "tries", o.lookErr.tries)
 			if o.lookErr.tries == lookTriesUntilEvent {
 				o.cfg.Event(o.pod, podlife.Event{
 					// L8.33

@@ -57,7 +57,7 @@ func attachLoop(file *os.File) (string, error) {
 			return "", &os.PathError{Op: "attach " + file.Name() + " to", Path: path, Err: err}
 		}
 	}
-	return "", fmt.Errorf("attach %s to a loop device: none stays free", file.Name())
+	return "", fmt.Errorf("attach %s to a loop device: no device is free", file.Name())
 }
 
 // makeLoopNode creates the node of a loop device where nothing else does: the device was created

@@ -52,7 +52,7 @@ func (r *Runtime) readSandboxes(ctx context.Context) error {
 			s.config, err = s.rec.Decoded()
 		}
 		if err != nil || s.rec.ID != id {
-			klog.FromContext(ctx).Info("Removing a sandbox that was never finished", "sandbox", id)
+			klog.FromContext(ctx).Info("Removing a sandbox whose creation was interrupted", "sandbox", id)
 			half := &sandbox{rec: state.Sandbox{ID: id}}
 			half.mon, _ = monitor.Dial(r.runDir(id))
 			r.discardSandbox(ctx, half)
@@ -85,7 +85,7 @@ func (r *Runtime) readContainers(ctx context.Context) error {
 			err = errors.New("its sandbox is gone")
 		}
 		if err != nil || c.rec.ID != id {
-			klog.FromContext(ctx).Info("Removing a container that was never finished", "container", id)
+			klog.FromContext(ctx).Info("Removing a container whose creation was interrupted", "container", id)
 			c.rec.ID = id
 			if c.rec.Cgroup == "" {
 				c.rec.Cgroup = r.cfg.CgroupRoot + "/" + id
@@ -160,7 +160,7 @@ func (r *Runtime) adoptSandbox(ctx context.Context, s *sandbox) error {
 		}
 		s.rec.StoppedAt = time.Now().UnixNano()
 		if err := state.Save(r.sandboxDir(s.rec.ID), &s.rec); err != nil {
-			klog.FromContext(ctx).Error(err, "End of a sandbox was not written", "sandbox", s.rec.ID)
+			klog.FromContext(ctx).Error(err, "Cannot write the end of a sandbox", "sandbox", s.rec.ID)
 		}
 	}
 	return nil
@@ -212,7 +212,8 @@ func (r *Runtime) adoptContainer(ctx context.Context, c *container, m *monitor.M
 func (r *Runtime) adoptCreated(c *container) {
 	c.rec.LaunchedAt, c.rec.User = 0, nil
 	if err := r.groups.End(c.rec.Cgroup); err != nil {
-		klog.Background().Error(err, "Cgroup of a created container stays for now", "container", c.rec.ID)
+		klog.Background().Error(err, "Cannot remove the cgroup of a created container; trying again at its removal",
+			"container", c.rec.ID)
 	}
 }
 
@@ -224,7 +225,8 @@ func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Mo
 	if alive {
 		var err error
 		if began, pid, err = m.Begun(c.rec.ID); err != nil && !errors.Is(err, unix.ESRCH) {
-			klog.FromContext(ctx).Error(err, "How the start of a container went is not known", "container", c.rec.ID)
+			klog.FromContext(ctx).Error(err, "The result of the start of a container is not known",
+				"container", c.rec.ID)
 			return false
 		}
 	}
@@ -242,7 +244,7 @@ func (r *Runtime) adoptStarting(ctx context.Context, c *container, m *monitor.Mo
 		c.rec.StartedAt = time.Now().UnixNano()
 	}
 	if err := r.saveContainer(c); err != nil {
-		klog.FromContext(ctx).Error(err, "Start of a container was not written", "container", c.rec.ID)
+		klog.FromContext(ctx).Error(err, "Cannot write the start of a container", "container", c.rec.ID)
 	}
 	close(c.started)
 	if ended {

@@ -434,8 +434,8 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 		// The agent removes the pod's cgroup as soon as it sees the exit. Processes that the
 		// container's first process left behind end with it.
 		if err := r.groups.End(c.rec.Cgroup); err != nil {
-			klog.Background().V(2).Info("Cgroup of an exited container stays for now", "container", c.rec.ID, "reason",
-				err)
+			klog.Background().V(2).Info("Cannot remove the cgroup of an ended container; trying again at its removal",
+				"container", c.rec.ID, "reason", err)
 		}
 		_ = r.reached(StepEndCgroup, c.rec.ID) // an end can't fail
 		c.mu.Lock()
@@ -446,7 +446,7 @@ func (r *Runtime) finish(c *container, set func(*state.Container)) {
 		c.mu.Unlock()
 		r.scraped.Forget(c.rec.ID)
 		if err := r.saveContainer(c); err != nil {
-			klog.Background().Error(err, "End of a container was not written", "container", c.rec.ID)
+			klog.Background().Error(err, "Cannot write the end of a container", "container", c.rec.ID)
 		}
 		_ = r.reached(StepEndRecord, c.rec.ID)
 		close(c.done)

@@ -31,7 +31,7 @@ func (r *Runtime) prepareHelper(m *monitor.Monitor) {
 		err = m.Prepare(helper)
 	}
 	if err != nil && !errors.Is(err, unix.ENOSYS) { // a monitor of an earlier release, in a test
-		klog.Background().V(2).Info("No helper was started ahead", "reason", err)
+		klog.Background().V(2).Info("Cannot start a helper in advance", "reason", err)
 	}
 }
 

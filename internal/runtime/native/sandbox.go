@@ -427,7 +427,7 @@ func (r *Runtime) stopLocked(ctx context.Context, s *sandbox) error {
 	rec := s.rec
 	s.mu.Unlock()
 	if err := state.Save(r.sandboxDir(rec.ID), &rec); err != nil { // the next start sees that it has no monitor
-		klog.FromContext(ctx).Error(err, "End of a sandbox was not written", "sandbox", rec.ID)
+		klog.FromContext(ctx).Error(err, "Cannot write the end of a sandbox", "sandbox", rec.ID)
 	}
 	if err := r.reached(StepHaltRecord, rec.ID); err != nil {
 		return err

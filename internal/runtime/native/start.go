@@ -95,7 +95,8 @@ func (r *Runtime) launching(c *container, id *plan.Identity) error {
 	c.rec.LaunchedAt, c.rec.User = time.Now().UnixNano(), id
 	c.mu.Unlock()
 	if err := r.saveContainer(c); err != nil { // only a crash in the next milliseconds would lose it
-		klog.Background().V(2).Info("Start of a container was not written yet", "container", c.rec.ID, "reason", err)
+		klog.Background().V(2).Info("Cannot write the start of a container yet; trying again",
+			"container", c.rec.ID, "reason", err)
 	}
 	return r.reached(StepStartLaunch, c.rec.ID)
 }

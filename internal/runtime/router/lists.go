@@ -73,7 +73,7 @@ func (r *Router) sandboxesOf(ctx context.Context, o *other, req *cri.ListPodSand
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Sandboxes are those of the last list", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot list the sandboxes of another runtime; using its last list", "err", err)
 		if !o.everListed {
 			return r.places.standIns(o)
 		}

@@ -295,7 +295,7 @@ func (p *places) own(o *other, items []*cri.PodSandbox) []*cri.PodSandbox {
 			continue // of others that use this runtime
 		}
 		if err := p.addTo(pl, item.GetId()); err != nil {
-			klog.Background().Error(err, "The record lacks a sandbox until it is listed again")
+			klog.Background().Error(err, "Cannot record a sandbox of another runtime; trying again when it is listed")
 		}
 		own = append(own, item)
 	}
@@ -313,7 +313,7 @@ func (p *places) ownContainers(o *other, items []*cri.Container) []*cri.Containe
 			continue
 		}
 		if err := p.addTo(pl, item.GetId()); err != nil {
-			klog.Background().Error(err, "The record lacks a container until it is listed again")
+			klog.Background().Error(err, "Cannot record a container of another runtime; trying again when it is listed")
 		}
 		own = append(own, item)
 	}
@@ -335,7 +335,7 @@ func (p *places) settle(ctx context.Context, o *other, before map[string]uint64,
 			continue
 		}
 		if err := os.Remove(p.file(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			klog.FromContext(ctx).Error(err, "The record of a pod that another runtime had stays for now")
+			klog.FromContext(ctx).Error(err, "Cannot remove the record of a pod of another runtime; trying again later")
 			continue
 		}
 		delete(p.pods, uid)

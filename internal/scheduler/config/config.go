@@ -60,11 +60,12 @@ func Parse(data []byte) (*Config, error) {
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	obj, kind, err := decoder.Decode(data, nil, nil)
 	if runtime.IsMissingKind(err) || runtime.IsMissingVersion(err) {
-		return nil, fmt.Errorf("apiVersion and kind must say %s, KubeSchedulerConfiguration: %w",
+		return nil, fmt.Errorf("apiVersion must be %s and kind KubeSchedulerConfiguration: %w",
 			configv1.SchemeGroupVersion, err)
 	}
 	if runtime.IsNotRegisteredError(err) {
-		return nil, fmt.Errorf("only KubeSchedulerConfiguration of %s is known: %w", configv1.SchemeGroupVersion, err)
+		return nil, fmt.Errorf("only the kind KubeSchedulerConfiguration of %s is supported: %w",
+			configv1.SchemeGroupVersion, err)
 	}
 	if err != nil {
 		return nil, err

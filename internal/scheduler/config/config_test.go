@@ -131,9 +131,9 @@ pluginConfig:
 func TestErrors(t *testing.T) {
 	for name, test := range map[string]struct{ config, want string }{
 		"no kind": {"profiles: []",
-			"apiVersion and kind must say kubescheduler.config.k8s.io/v1, KubeSchedulerConfiguration"},
+			"apiVersion must be kubescheduler.config.k8s.io/v1 and kind KubeSchedulerConfiguration"},
 		"an old version": {"apiVersion: kubescheduler.config.k8s.io/v1beta3\nkind: KubeSchedulerConfiguration",
-			"only KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1 is known"},
+			"only the kind KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1 is supported"},
 		"another kind": {"apiVersion: kubescheduler.config.k8s.io/v1\nkind: NodeAffinityArgs",
 			"want KubeSchedulerConfiguration"},
 		"not YAML":        {"{", "unexpected end of JSON input"},

@@ -53,8 +53,8 @@ func (f *measurements) rates(ctx context.Context, nodes map[string]bool) map[str
 			defer cancel()
 			r, err := f.sampler.Rates(ctx, node)
 			if err != nil {
-				klog.FromContext(ctx).V(2).Info("A node's agent does not say what its pods use", "node", node, "err",
-					err)
+				klog.FromContext(ctx).V(2).Info("A node agent does not report the usage of its pods",
+					"node", node, "err", err)
 				return
 			}
 			mu.Lock()

@@ -72,7 +72,7 @@ func (d *Dumper) Checkpoint(ctx context.Context, c Container, req *cri.Checkpoin
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	if err := d.locks.Lock(ctx, c.Dir); err != nil {
-		return nil, fmt.Errorf("another checkpoint of the container takes its time: %w", err)
+		return nil, fmt.Errorf("another checkpoint of the container has not ended: %w", err)
 	}
 	defer d.locks.Unlock(c.Dir)
 	work := filepath.Join(c.Dir, "checkpoint")

@@ -125,13 +125,13 @@ func (s *Store) makeSpares() {
 		}
 		dir, err := newLayer(s.layerDir(""), layerRecord{Chain: k.chain}, b.lower[0], native.IDMap{})
 		if err != nil { // the next container makes its own, or reports why it can't
-			klog.Background().V(2).Info("No layer was made ahead", "reason", err)
+			klog.Background().V(2).Info("Cannot make a layer in advance", "reason", err)
 			return
 		}
 		root, err := detached.Mount(detached.Overlay{Lower: b.lower, Upper: filepath.Join(dir, "fs"),
 			Work: filepath.Join(dir, "work"), NoIndex: indexParameter(), Points: k.points})
 		if err != nil { // its helper mounts it
-			klog.Background().V(2).Info("A layer that was made ahead is not mounted", "reason", err)
+			klog.Background().V(2).Info("A layer that was made in advance cannot be mounted", "reason", err)
 		}
 		sp.ready = append(sp.ready, spare{k, dir, root})
 	}
@@ -154,7 +154,7 @@ func unmount(f *os.File) {
 func (sp *spare) drop() {
 	unmount(sp.mount)
 	if err := os.RemoveAll(sp.dir); err != nil { // the next start does it
-		klog.Background().V(2).Info("A layer that was made ahead stays", "reason", err)
+		klog.Background().V(2).Info("A layer that was made in advance cannot be removed", "reason", err)
 	}
 }
 

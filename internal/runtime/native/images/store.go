@@ -246,7 +246,8 @@ func (s *Store) load(ctx context.Context) error {
 		case damaged(err):
 			// The name must be removed, or every pod that uses the image would fail although a new
 			// pull would help.
-			klog.FromContext(ctx).Error(err, "Image is damaged, forgetting it", "image", im.Name)
+			klog.FromContext(ctx).Error(err, "An image is damaged; it is removed from the list of images",
+				"image", im.Name)
 			if err := s.images.Delete(ctx, im.Name); err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("forget damaged image %s: %w", im.Name, err)
 			}

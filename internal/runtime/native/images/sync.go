@@ -364,6 +364,6 @@ func (s *Store) holdLease(p pendingLease) bool {
 
 func (l *lease) end(ctx context.Context) {
 	if err := l.store.leases.Delete(ctx, l.id); err != nil && !errdefs.IsNotFound(err) {
-		klog.FromContext(ctx).Error(err, "Lease of an image operation stays until the next start")
+		klog.FromContext(ctx).Error(err, "Cannot delete the lease of an image operation; the next start deletes it")
 	}
 }

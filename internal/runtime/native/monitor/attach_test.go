@@ -73,7 +73,8 @@ func TestSlowAttachFails(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := Attach(t.Context(), client, "c1", nil, &out, nil, nil); out.String() != "first" || !errors.Is(err, ErrSlow) {
+	err := Attach(t.Context(), client, "c1", nil, &out, nil, nil)
+	if out.String() != "first" || !errors.Is(err, ErrSlow) {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -73,8 +73,8 @@ func (p *Programs) executable(f **os.File, name string, content []byte) (*os.Fil
 	if st.Mode&0o111 == 0o111 {
 		return *f, nil
 	}
-	klog.Background().Info("A container has changed the mode of a program of ours; it is made anew", "program", name,
-		"mode", fmt.Sprintf("%#o", st.Mode&0o7777))
+	klog.Background().Info("A container changed the mode of one of carob's programs; the program is created again",
+		"program", name, "mode", fmt.Sprintf("%#o", st.Mode&0o7777))
 	anew, err := sealed(name, content)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ const (
 )
 
 // ErrKilledEarly means that the helper ended without a report.
-var ErrKilledEarly = errors.New("it was killed before it was the container's process")
+var ErrKilledEarly = errors.New("killed before the container's command was started")
 
 // Serve serves the helper until it has become the user's process (nil) or failed.
 func (d *Session) Serve(c *net.UnixConn) error {

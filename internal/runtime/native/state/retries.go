@@ -34,7 +34,7 @@ func NewRetries() *Retries { return &Retries{stop: make(chan struct{})} }
 
 // Add takes over the operation do, which failed with err.
 func (l *Retries) Add(what, id string, err error, do func(context.Context) error) {
-	klog.Background().Error(err, "To be tried again: "+what, "id", id)
+	klog.Background().Error(err, "Failed; trying again later: "+what, "id", id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -68,11 +68,11 @@ func (l *Retries) retry() {
 		var still []retry
 		for _, x := range list {
 			if err := x.do(context.Background()); err != nil {
-				klog.Background().V(2).Info("To be tried again: "+x.what, "id", x.id, "reason", err)
+				klog.Background().V(2).Info("Failed; trying again later: "+x.what, "id", x.id, "reason", err)
 				still = append(still, x)
 				continue
 			}
-			klog.Background().Info("Done at last: "+x.what, "id", x.id)
+			klog.Background().Info("Succeeded after other tries: "+x.what, "id", x.id)
 		}
 		l.mu.Lock()
 		l.list = append(still, l.list...)
