@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -34,10 +35,7 @@ func TestEndpointsComeAndGo(t *testing.T) {
 				Pod: []types.UID{"a", "b"}[r.IntN(2)], Ending: r.IntN(4) == 0}
 			all = append(all, e)
 		}
-		before := map[gatewayplan.Endpoint]*Target{}
-		for of, target := range tr.targets {
-			before[of] = target
-		}
+		before := maps.Clone(tr.targets)
 		tr.set(p, all)
 		now := *p.endpoints.Load()
 		if len(now) != len(all) {
