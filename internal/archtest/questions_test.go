@@ -24,8 +24,10 @@ var acting = map[string]string{
 	"initialize":            "starts init containers",
 	"land":                  "takes an action out of those in flight",
 	"record":                "adds a record for a container that has none",
+	"recordAt":              "adds a record for a container that has none",
 	"recoverAllocation":     "fills in a new allocation",
 	"recoverResize":         "fills in a new state",
+	"rejectedStatus":        "fills in the entries of the containers, which this Step no longer needs",
 	"removeResetContainers": "removes containers",
 	"resizeContainers":      "begins resizes",
 	"restartAll":            "stops and removes containers",
@@ -94,13 +96,15 @@ func TestQuestionsOfPodlifeDoNotAct(t *testing.T) {
 func TestActingQuestionsAreFound(t *testing.T) {
 	src := `package x
 type state struct{ n int; list []int; of map[string]int }
-type machine struct{ s state }
+type lookups struct{ of map[string]int }
+type machine struct{ s state; find lookups }
 func (m *machine) note() { m.s.n++ }
 func (m *machine) direct() bool { m.s.n = 1; return true }
 func (m *machine) element() bool { m.s.list[0] = 1; return true }
 func (m *machine) key() bool { delete(m.s.of, "a"); return true }
 func (m *machine) indirect() bool { m.note(); return true }
 func (m *machine) alias() bool { s := &m.s; s.n = 1; return true }
+func (m *machine) caches() bool { m.find.of = map[string]int{}; m.find.of["a"] = 1; return true }
 func (m *machine) asks() bool { local := state{}; local.n = 1; fresh := &state{}; fresh.n = 2; return m.s.n == 0 }
 func (m *machine) copies() state { s := m.s; s.n = 1; return s }`
 	fset := token.NewFileSet()
@@ -117,7 +121,7 @@ func (m *machine) copies() state { s := m.s; s.n = 1; return s }`
 	})
 	spread(changed, calls)
 	for name, want := range map[string]bool{"direct": true, "element": true, "key": true, "indirect": true,
-		"alias": true, "asks": false, "copies": false} {
+		"alias": true, "caches": false, "asks": false, "copies": false} {
 		if _, got := changed["(*x.machine)."+name]; got != want {
 			t.Errorf("%s: changes something: %v, want %v", name, got, want)
 		}
@@ -250,11 +254,23 @@ func (e *effects) writes(x ast.Expr) {
 			e.notes(x)
 			return
 		}
+		if isCache(e.info.Types[at].Type) {
+			return
+		}
 		switch e.info.Types[at].Type.Underlying().(type) {
 		case *types.Pointer, *types.Slice, *types.Map:
 			through = true
 		}
 	}
+}
+
+// isCache reports whether a type only makes lookups faster: an entry in it changes no answer.
+func isCache(t types.Type) bool {
+	if p, ok := t.(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	n, ok := t.(*types.Named)
+	return ok && n.Obj().Name() == "lookups"
 }
 
 func (e *effects) notes(n ast.Node) {
