@@ -112,7 +112,12 @@ func (r *Runtime) adoptNetwork(ctx context.Context) error {
 		}
 	}
 	if err := r.cfg.Network.Sweep(ctx, live); err != nil {
-		return err
+		if ctx.Err() != nil {
+			return err
+		}
+		// CNI plugins may need this cluster's API server, which does not run yet, or may have been removed. The agent
+		// frees the places of stopped sandboxes again, and the next start those of sandboxes without a record.
+		klog.FromContext(ctx).Error(err, "The network of ended sandboxes is not fully freed")
 	}
 	// A pod whose network is gone, because its address range changed or another program removed it, would
 	// run in a namespace without a connection: it is stopped, and its sandbox is created again.
