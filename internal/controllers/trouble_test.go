@@ -21,11 +21,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/controllers/controllertest"
+	"carob/internal/controllers/daemonset"
 	"carob/internal/controllers/deployment"
 	"carob/internal/controllers/job"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/replicaset"
 	"carob/internal/controllers/source"
+	plan "carob/internal/core/workload/daemonset"
 )
 
 // beside runs a Deployment of ten pods beside the given number of Jobs whose pods a quota rejects. It returns
@@ -243,5 +245,58 @@ func TestRelabelledPods(t *testing.T) {
 		if owned != 3 {
 			t.Errorf("%d pods belong to their owners when the labels stay", owned)
 		}
+	})
+}
+
+// A webhook that replaces the node affinity of a DaemonSet's pods, so that they are for no node, does not make it
+// create pods without end.
+func TestDaemonPodsWithoutTheirNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		labels := map[string]string{"app": "d"}
+		api := controllertest.New(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
+			&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d"}, Spec: appsv1.DaemonSetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: labels}, RevisionHistoryLimit: new(int32(2)),
+				Template:       corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}},
+				UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.OnDeleteDaemonSetStrategyType}}})
+		var mu sync.Mutex
+		made, changed := 0, true
+		api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if p, ok := o.(*corev1.Pod); ok && verb == "create" && gvr.Resource == "pods" && changed {
+				made++
+				p.Spec.Affinity = nil
+			}
+			return nil
+		}
+		watches := daemonset.Watches{Sets: source.DaemonSets(api), Pods: source.Pods(api), Nodes: source.Nodes(api),
+			Revisions: source.Revisions(api)}
+		events := record.NewFakeRecorder(10_000)
+		c, err := daemonset.New(api, events, watches)
+		if err != nil {
+			t.Fatal(err)
+		}
+		controllertest.Run(t, all{c}, watches.Sets, watches.Pods, watches.Nodes, watches.Revisions)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if made < 10 || made > 20 {
+			t.Errorf("%d pods in an hour", made)
+		}
+		for _, e := range controllertest.Events(events) {
+			if !strings.HasPrefix(e, "Warning FailedCreate Created pod d-") {
+				t.Errorf("event %q", e)
+			}
+		}
+		mu.Lock()
+		changed = false
+		mu.Unlock()
+		time.Sleep(12 * time.Minute)
+		synctest.Wait()
+		for _, p := range controllertest.All[*corev1.Pod](api) {
+			if plan.Target(p) == "n" {
+				return
+			}
+		}
+		t.Error("the node has no pod when the affinity stays")
 	})
 }

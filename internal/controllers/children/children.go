@@ -58,8 +58,8 @@ type Owner struct {
 	workload.Owner
 	Runtime runtime.Object // the same object, for events
 	Key     string         // of the loop
-	// Selector must match the pods that CreatePod creates; nil if any pod is right.
-	Selector labels.Selector
+	// Counts reports whether a pod that was created as asked counts for the owner; nil if any pod does.
+	Counts func(asked, made *corev1.Pod) bool
 }
 
 // Stale reports whether a write failed because a newer version is stored than the one it was
@@ -152,7 +152,8 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 		return err
 	}
 	k.Fresh.Wrote(o.Key, k.Pods, made)
-	if k.astray(o, made) {
+	if o.Counts != nil && !o.Counts(pod, made) {
+		k.Astray(o)
 		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedCreate", "Created pod %v, but %v", made.Name, errStray)
 		return errStray
 	}

@@ -10,9 +10,9 @@ import (
 	"carob/internal/core/workload"
 )
 
-// errStray: a webhook or a policy changes the labels of the pods that an owner creates, so that its selector does not
-// match them. The owner lets them go and needs others, without end.
-var errStray = errors.New("the created pods have other labels than requested, which the selector does not match: " +
+// errStray: a webhook or a policy changes the pods that an owner creates, so that they do not count: the selector does
+// not match their labels, or a DaemonSet's pod is for no node. The owner needs others, without end.
+var errStray = errors.New("the created pods have other labels or another node than requested, and do not count: " +
 	"a webhook or a policy changes them")
 
 // The waits before an owner whose pods went astray creates the next one, from the first to the longest.
@@ -21,13 +21,9 @@ const (
 	longestStray = 10 * time.Minute
 )
 
-// astray reports whether the owner does not select a pod that was created for it; then it waits before the next one.
-func (k *Keeper) astray(o Owner, made *corev1.Pod) bool {
-	if o.Selector == nil || o.Selector.Matches(labels.Set(made.Labels)) {
-		return false
-	}
-	k.Astray(o)
-	return true
+// Selected is Owner.Counts of an owner that needs nothing but pods that a selector matches.
+func Selected(s labels.Selector) func(asked, made *corev1.Pod) bool {
+	return func(_, made *corev1.Pod) bool { return s.Matches(labels.Set(made.Labels)) }
 }
 
 // Astray records that a child was created which is not the owner's: Waits is true for a while, which grows each time.

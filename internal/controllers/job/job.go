@@ -177,7 +177,7 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 	owner := children.Owner{Owner: workload.Owner{Object: j, Kind: batchv1.SchemeGroupVersion.WithKind("Job")},
 		Runtime: j, Key: key}
 	if s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector); err == nil && j.Spec.Selector != nil {
-		owner.Selector = s
+		owner.Counts = children.Selected(s)
 	}
 	pods, err := c.claim(ctx, owner, j)
 	if err != nil {

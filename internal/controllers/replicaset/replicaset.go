@@ -102,7 +102,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, nil //nolint:nilerr // validation rejects these; a change queues the key
 	}
 	owner := children.Owner{Owner: workload.Owner{Object: set, Kind: c.kind.gvk()}, Runtime: object.(runtime.Object),
-		Key: key, Selector: selector} //nolint:errcheck,forcetypeassert // every object is one
+		Key: key, Counts: children.Selected(selector)} //nolint:errcheck,forcetypeassert // every object is one
 	in := replicaset.Input{Set: set, Burst: children.Burst}
 	ending, err := c.claim(ctx, owner, selector, &in)
 	if err != nil {
