@@ -100,7 +100,9 @@ func (s *Server) descriptors() []*registry.Resource {
 	out = append(out, s.extensionKinds()...)
 	out = append(out, flowcontrol.Kinds(func() { s.ext.flow.Deleted() })...)
 	out = append(out,
-		apiregistration.Kind(func(o *apiregistrationv1.APIService, exists bool) { s.ext.aggregation.Written(o, exists) }))
+		apiregistration.Kind(func(o *apiregistrationv1.APIService, exists bool) {
+			s.ext.aggregation.Written(o, exists)
+		}))
 	for _, r := range out {
 		if s.issuer != nil && r.GroupResource() == corev1.Resource("serviceaccounts") {
 			r.Subresources = func(*registry.Store) (map[string]rest.Storage, error) {

@@ -1,4 +1,5 @@
-// Package linefile opens files to which lines are appended, such as logs of JSON objects.
+// Package linefile opens files to which lines are appended, such as logs of JSON objects. The access log of the gateway
+// and the audit log use it. It must never write to a file itself.
 package linefile
 
 import (

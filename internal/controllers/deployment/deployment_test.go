@@ -470,7 +470,8 @@ func TestChangedReplicaSets(t *testing.T) {
 				w.api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
 					mu.Lock()
 					defer mu.Unlock()
-					if s, ok := o.(*appsv1.ReplicaSet); ok && verb == "create" && gvr.Resource == "replicasets" && changes {
+					if s, ok := o.(*appsv1.ReplicaSet); ok && verb == "create" && gvr.Resource == "replicasets" &&
+						changes {
 						made++
 						change(s)
 					}
@@ -487,7 +488,8 @@ func TestChangedReplicaSets(t *testing.T) {
 					t.Errorf("%d replica sets in an hour, with %d requests", sets, made)
 				}
 				at := slices.IndexFunc(w.deployment().Status.Conditions, func(c appsv1.DeploymentCondition) bool {
-					return c.Type == appsv1.DeploymentProgressing && strings.Contains(c.Message, "a webhook or a policy")
+					return c.Type == appsv1.DeploymentProgressing &&
+						strings.Contains(c.Message, "a webhook or a policy")
 				})
 				if at < 0 {
 					t.Errorf("conditions: %+v", w.deployment().Status.Conditions)

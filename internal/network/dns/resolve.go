@@ -137,7 +137,8 @@ func (s *Server) forward(ctx context.Context, on *serverBlocks, one *serverBlock
 	opt := req.IsEdns0()
 	do := opt != nil && opt.Do()
 	request := forwarded(question, req.RecursionDesired, req.CheckingDisabled, opt != nil, do)
-	key := string(keyOf(nil, q.Lower(), question.Qtype, question.Qclass, req.RecursionDesired, do, req.CheckingDisabled))
+	key := string(keyOf(nil, q.Lower(), question.Qtype, question.Qclass, req.RecursionDesired, do,
+		req.CheckingDisabled))
 	c := one.cacheOf(q)
 	var old hit
 	stale := false

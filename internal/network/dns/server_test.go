@@ -422,8 +422,8 @@ func TestRemovedSlices(t *testing.T) {
 	s.cfg.Client = fake.NewClientset()
 	slices := s.followers(t.Context(), k)[watched-1]
 	for _, name := range []string{sliceName, secondSliceName} {
-		slices.changed(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: name}},
-			nil)
+		slices.changed(&discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: serviceNamespace, Name: name}}, nil)
 		select {
 		case <-k.wake:
 		default:

@@ -66,8 +66,8 @@ func TestContainerEndsBeforeAttachResponds(t *testing.T) {
 // A client that was too slow gets an error after the output that it still received.
 func TestSlowAttachFails(t *testing.T) {
 	client, monitor := connected(t)
-	for _, packet := range [][]byte{(&wire.Message{Code: replyDone}).Append(nil), append([]byte{frameStdout}, "first"...),
-		{frameDropped}} {
+	for _, packet := range [][]byte{(&wire.Message{Code: replyDone}).Append(nil),
+		append([]byte{frameStdout}, "first"...), {frameDropped}} {
 		if _, err := monitor.Write(packet); err != nil {
 			t.Fatal(err)
 		}
