@@ -15,6 +15,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/diff"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"carob/internal/kinds/rules"
@@ -100,22 +101,28 @@ func validateTolerated(errs field.ErrorList, old *certificatesv1.CertificateSign
 	if old == nil || len(errs) == 0 {
 		return errs
 	}
-	was := before()
-	return slices.DeleteFunc(errs, func(e *field.Error) bool {
-		return slices.ContainsFunc(was, func(w *field.Error) bool { return w.Type == e.Type && w.Detail == e.Detail })
-	})
+	type fault struct {
+		kind   field.ErrorType
+		detail string
+	}
+	was := map[fault]bool{}
+	for _, e := range before() {
+		was[fault{e.Type, e.Detail}] = true
+	}
+	return slices.DeleteFunc(errs, func(e *field.Error) bool { return was[fault{e.Type, e.Detail}] })
 }
 
 func validateUsages(list []certificatesv1.KeyUsage, at *field.Path) field.ErrorList {
-	known := keyUsages()
+	known, seen := keyUsages(), sets.New[certificatesv1.KeyUsage]()
 	var errs field.ErrorList
 	for i, u := range list {
 		if !slices.Contains(known, string(u)) {
 			errs = append(errs, field.NotSupported(at.Index(i), u, known))
 		}
-		if slices.Contains(list[:i], u) {
+		if seen.Has(u) {
 			errs = append(errs, field.Duplicate(at.Index(i), u))
 		}
+		seen.Insert(u)
 	}
 	return errs
 }

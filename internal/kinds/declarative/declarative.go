@@ -74,17 +74,23 @@ func Check(ctx context.Context, s *runtime.Scheme, found field.ErrorList, obj, o
 		errs = s.ValidateUpdate(ctx, options, obj, old, path...)
 	}
 	errs = validate.FilterEnforcedDeclarativeErrors(ctx, errs, true)
-	found = slices.DeleteFunc(found, func(f *field.Error) bool {
-		return slices.ContainsFunc(errs, func(e *field.Error) bool { return supersedes(e, f) })
-	})
+	declared := map[ground]bool{}
+	for _, e := range errs {
+		declared[groundOf(e)] = true
+	}
+	found = slices.DeleteFunc(found, func(f *field.Error) bool { return declared[groundOf(f)] })
 	return append(found, errs...)
 }
 
-// supersedes reports whether a declared rule found the same error as a hand-written one, possibly
-// with another message.
-func supersedes(declared, written *field.Error) bool {
-	return declared.Field == written.Field && declared.Type == written.Type && isChange(declared) == isChange(written)
+// ground is what a declared and a hand-written rule that find the same error, possibly with another message, have in
+// common.
+type ground struct {
+	field  string
+	kind   field.ErrorType
+	change bool
 }
+
+func groundOf(e *field.Error) ground { return ground{e.Field, e.Type, isChange(e)} }
 
 // isChange reports whether an error is about a change, not about the new value.
 func isChange(e *field.Error) bool {
@@ -99,17 +105,33 @@ type Once struct{}
 // rules themselves.
 func (Once) ValidateDeclaratively(_ context.Context, _, _ runtime.Object, found field.ErrorList, _ operation.Type,
 	_ rest.DeclarativeValidationConfig) field.ErrorList {
+	// An object may have a million errors: the time must not grow with their square.
+	type text struct {
+		kind          field.ErrorType
+		field, detail string
+		value         any // nil: one that may not be a key
+	}
+	seen := map[text][]any{}
 	var all field.ErrorList
 	for _, f := range found {
-		if !slices.ContainsFunc(all, func(e *field.Error) bool {
-			return e.Type == f.Type && e.Field == f.Field && e.Detail == f.Detail &&
-				reflect.DeepEqual(e.BadValue, f.BadValue)
-		}) {
-			all = append(all, f)
+		t := text{kind: f.Type, field: f.Field, detail: f.Detail}
+		if k := reflect.ValueOf(f.BadValue).Kind(); k == reflect.String || k >= reflect.Bool && k <= reflect.Float64 {
+			t.value = f.BadValue
+		}
+		others, known := seen[t]
+		if known && (t.value != nil ||
+			slices.ContainsFunc(others, func(o any) bool { return reflect.DeepEqual(o, f.BadValue) })) {
+			continue
+		}
+		if all = append(all, f); len(others) < mostCompared {
+			seen[t] = append(others, f.BadValue)
 		}
 	}
 	return all
 }
+
+// mostCompared is how many values of errors with the same text are compared with others.
+const mostCompared = 100
 
 // DeclarativeValidationConfig implements rest.DeclarativeValidationStrategy.
 func (Once) DeclarativeValidationConfig(context.Context, runtime.Object,

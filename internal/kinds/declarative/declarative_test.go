@@ -1,12 +1,15 @@
 package declarative_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"carob/internal/kinds/declarative"
 	"carob/internal/kinds/scheme"
@@ -55,5 +58,35 @@ func TestErrorsAreReportedOnce(t *testing.T) {
 	if got := declarative.Check(t.Context(), set.Scheme, field.ErrorList{field.Required(at, "by hand")}, obj, nil,
 		""); len(got) != 1 || got[0].Detail == "by hand" {
 		t.Errorf("got %v, want the declared error alone", got)
+	}
+}
+
+// An object with very many errors, which fills a request, does not keep the API server busy for minutes.
+func TestManyErrors(t *testing.T) {
+	var found field.ErrorList
+	for i := range 50_000 {
+		found = append(found, field.Required(field.NewPath("list").Index(i), ""),
+			field.Invalid(field.NewPath("names"), fmt.Sprintf("name%d", i), "bad"))
+	}
+	began := time.Now()
+	got := declarative.Once{}.ValidateDeclaratively(t.Context(), nil, nil, append(found, found...), 0,
+		rest.DeclarativeValidationConfig{})
+	if took := time.Since(began); len(got) != len(found) || took > 5*time.Second {
+		t.Errorf("%d errors of %d after %v", len(got), len(found), took)
+	}
+}
+
+// Errors with values that cannot be compared with == are reported once, too.
+func TestValuesOfErrors(t *testing.T) {
+	at := field.NewPath("x")
+	once := field.ErrorList{field.Invalid(at, []string{"a"}, "bad"), field.Invalid(at, []string{"b"}, "bad"),
+		field.Invalid(at, nil, "bad"), field.Invalid(at, "a", "bad"), field.Invalid(at, 1, "bad"),
+		field.Invalid(at, int32(1), "bad"), field.Invalid(at, new("a"), "bad")}
+	again := field.ErrorList{field.Invalid(at, []string{"a"}, "bad"), field.Invalid(at, nil, "bad"),
+		field.Invalid(at, "a", "bad"), field.Invalid(at, 1, "bad"), field.Invalid(at, new("a"), "bad")}
+	got := declarative.Once{}.ValidateDeclaratively(t.Context(), nil, nil, append(once, again...), 0,
+		rest.DeclarativeValidationConfig{})
+	if len(got) != len(once) {
+		t.Errorf("%v, not %v", got, once)
 	}
 }

@@ -1,7 +1,6 @@
 package pods
 
 import (
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -168,7 +167,12 @@ func (k *podChecker) claims(claims []corev1.ResourceClaim, at *field.Path) field
 	for _, c := range k.spec.ResourceClaims {
 		known.Insert(c.Name)
 	}
-	seen := sets.New[string]() // whole claims by name, requests of them by name/request
+	seen := sets.New[string]()  // whole claims by name, requests of them by name/request
+	parts := sets.New[string]() // claims with requests
+	list := ""
+	if known.Len() > 0 {
+		list = strings.Join(sets.List(known), ", ")
+	}
 	for i, c := range claims {
 		at := at.Index(i)
 		if c.Name == "" {
@@ -185,17 +189,18 @@ func (k *podChecker) claims(claims []corev1.ResourceClaim, at *field.Path) field
 			errs = append(errs, field.Duplicate(at, c.Name))
 		case seen.Has(key):
 			errs = append(errs, field.Duplicate(at, key))
-		case c.Request == "" && slices.ContainsFunc(seen.UnsortedList(),
-			func(s string) bool { return strings.HasPrefix(s, c.Name+"/") }):
+		case c.Request == "" && parts.Has(c.Name):
 			errs = append(errs, field.Duplicate(at, c.Name))
 		}
 		seen.Insert(key)
+		if c.Request != "" {
+			parts.Insert(c.Name)
+		}
 		if !known.Has(c.Name) {
 			missing := field.NotFound(at, c.Name)
 			missing.Detail = "must be one of the names in pod.spec.resourceClaims which is empty"
 			if known.Len() > 0 {
-				missing.Detail = "must be one of the names in pod.spec.resourceClaims: " +
-					strings.Join(sets.List(known), ", ")
+				missing.Detail = "must be one of the names in pod.spec.resourceClaims: " + list
 			}
 			errs = append(errs, missing)
 		}

@@ -11,6 +11,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/diff"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -122,13 +123,13 @@ func deadlineUpdate(d, old *int64, at *field.Path) (errs field.ErrorList, stop b
 
 // validateTolerationUpdate allows tolerations to be added and their seconds to be changed (L1.64).
 func validateTolerationUpdate(list, old []corev1.Toleration, at *field.Path) field.ErrorList {
+	kept := map[corev1.Toleration]bool{}
+	for _, t := range list {
+		t.TolerationSeconds = nil
+		kept[t] = true
+	}
 	for _, o := range old {
-		o.TolerationSeconds = nil
-		kept := slices.ContainsFunc(list, func(t corev1.Toleration) bool {
-			t.TolerationSeconds = nil
-			return t == o
-		})
-		if !kept {
+		if o.TolerationSeconds = nil; !kept[o] {
 			return field.ErrorList{field.Forbidden(at,
 				"existing toleration can not be modified except its tolerationSeconds")}
 		}
@@ -138,9 +139,13 @@ func validateTolerationUpdate(list, old []corev1.Toleration, at *field.Path) fie
 
 // validateGateUpdate allows scheduling gates to be removed (L1.66).
 func validateGateUpdate(gates, old []corev1.PodSchedulingGate, at *field.Path) field.ErrorList {
+	known, left := sets.New(old...), map[corev1.PodSchedulingGate]int{} // from here on
+	for _, g := range gates {
+		left[g]++
+	}
 	var errs field.ErrorList
 	for i, g := range gates {
-		if !slices.Contains(old, g) && !slices.Contains(gates[i+1:], g) {
+		if left[g]--; !known.Has(g) && left[g] == 0 {
 			errs = append(errs,
 				field.Forbidden(at.Index(i).Child("name"),
 					fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name)))
@@ -203,13 +208,8 @@ func validateRequiredAffinityUpdate(is, was *corev1.NodeAffinity, at *field.Path
 	for i := range before {
 		tightened := len(before[i].MatchExpressions)+len(before[i].MatchFields) > 0 ||
 			apiequality.Semantic.DeepEqual(now[i], before[i])
-		for _, r := range before[i].MatchExpressions {
-			tightened = tightened && containsRequirement(now[i].MatchExpressions, r)
-		}
-		for _, r := range before[i].MatchFields {
-			tightened = tightened && containsRequirement(now[i].MatchFields, r)
-		}
-		if !tightened {
+		if !tightened || !containsRequirements(now[i].MatchExpressions, before[i].MatchExpressions) ||
+			!containsRequirements(now[i].MatchFields, before[i].MatchFields) {
 			errs = append(errs,
 				field.Invalid(terms.Index(i), now[i], "only additions are allowed (no mutations or deletions)"))
 		}
@@ -217,9 +217,15 @@ func validateRequiredAffinityUpdate(is, was *corev1.NodeAffinity, at *field.Path
 	return errs
 }
 
-func containsRequirement(list []corev1.NodeSelectorRequirement, r corev1.NodeSelectorRequirement) bool {
-	return slices.ContainsFunc(list,
-		func(o corev1.NodeSelectorRequirement) bool { return apiequality.Semantic.DeepEqual(o, r) })
+func containsRequirements(list, wanted []corev1.NodeSelectorRequirement) bool {
+	text := func(r corev1.NodeSelectorRequirement) string {
+		return fmt.Sprintf("%q %q %q", r.Key, r.Operator, r.Values)
+	}
+	has := sets.New[string]()
+	for _, r := range list {
+		has.Insert(text(r))
+	}
+	return !slices.ContainsFunc(wanted, func(r corev1.NodeSelectorRequirement) bool { return !has.Has(text(r)) })
 }
 
 // validateStateTransitions rejects a restart of a container that its restart policy leaves

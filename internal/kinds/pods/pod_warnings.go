@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -125,17 +126,22 @@ func podSpecWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 		}
 	}
 	for i := range s.Volumes {
-		out = append(out, overlaps(&s.Volumes[i])...)
+		if len(out) < mostWarnings {
+			out = append(out, overlaps(&s.Volumes[i])...)
+		}
 	}
+	ips, secrets := sets.New[string](), sets.New[string]()
 	for i, a := range s.HostAliases {
-		if slices.ContainsFunc(s.HostAliases[:i], func(o corev1.HostAlias) bool { return o.IP == a.IP }) {
+		if ips.Has(a.IP) {
 			out.Add(spec.Child("hostAliases").Index(i).Child("ip"), "duplicate ip %q", a.IP)
 		}
+		ips.Insert(a.IP)
 	}
 	for i, r := range s.ImagePullSecrets {
-		if slices.Contains(s.ImagePullSecrets[:i], r) {
+		if secrets.Has(r.Name) {
 			out.Add(spec.Child("imagePullSecrets").Index(i).Child("name"), "duplicate name %q", r.Name)
 		}
+		secrets.Insert(r.Name)
 	}
 	for i, r := range s.ImagePullSecrets {
 		if r.Name == "" {
@@ -223,14 +229,26 @@ func profileWarnings(s *corev1.PodSpec, m *metav1.ObjectMeta, at *field.Path) []
 	return out
 }
 
+// Limits of warnings about pairs in long lists: a pod of a few megabytes may have 10,000,000,000 pairs. Clients get
+// only the first few kilobytes of all warnings.
+const (
+	mostCompared = 200
+	mostWarnings = 100
+)
+
 // portWarnings returns warnings about empty, duplicate, or ambiguous ports.
 func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 	type placed struct {
 		*corev1.ContainerPort
 		at *field.Path
 	}
+	type number struct {
+		port     int32
+		protocol corev1.Protocol
+	}
 	var out rules.Warnings
 	var all []placed
+	same := map[number][]placed{}
 	for c, path := range containersOf(s, spec) {
 		for i := range c.Ports {
 			p := placed{&c.Ports[i], path.Child("ports").Index(i)}
@@ -239,9 +257,13 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 					"hostIP set without hostPort: {Name:%s HostPort:%d ContainerPort:%d Protocol:%s HostIP:%s}", p.Name,
 					p.HostPort, p.ContainerPort.ContainerPort, p.Protocol, p.HostIP)
 			}
-			for _, o := range all {
+			all = append(all, p)
+			n := number{p.ContainerPort.ContainerPort, p.Protocol}
+			if len(same[n]) == mostCompared || len(out) > mostWarnings {
+				continue
+			}
+			for _, o := range same[n] {
 				switch {
-				case o.ContainerPort.ContainerPort != p.ContainerPort.ContainerPort || o.Protocol != p.Protocol:
 				case o.HostIP == p.HostIP && o.HostPort == p.HostPort:
 					out.Add(p.at, "duplicate port definition with %s", o.at)
 				case o.HostPort == 0 || p.HostPort == 0:
@@ -250,7 +272,7 @@ func portWarnings(s *corev1.PodSpec, spec *field.Path) []string {
 					out.Add(p.at, "dangerously ambiguous port definition with %s", o.at)
 				}
 			}
-			all = append(all, p)
+			same[n] = append(same[n], p)
 		}
 	}
 	named := map[string]*field.Path{}
@@ -302,6 +324,9 @@ func overlaps(v *corev1.Volume) []string {
 	var all []placed
 	add := func(volume, path, source string) {
 		p := placed{strings.TrimRight(path, "/"), source}
+		if len(all) == mostCompared || len(out) > mostWarnings {
+			return
+		}
 		for _, o := range all {
 			if p.path != "" && o.path != "" &&
 				(strings.HasPrefix(o.path+"/", p.path+"/") || strings.HasPrefix(p.path+"/", o.path+"/")) {

@@ -8,6 +8,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"carob/internal/kinds/rules"
@@ -115,8 +116,9 @@ func validatePodAffinityTerm(t *corev1.PodAffinityTerm, kept podFaults, at *fiel
 	}
 	errs = append(errs, validateMatchKeys(t.MatchLabelKeys, t.LabelSelector, at.Child("matchLabelKeys"))...)
 	errs = append(errs, validateMatchKeys(t.MismatchLabelKeys, t.LabelSelector, at.Child("mismatchLabelKeys"))...)
+	mismatched := sets.New(t.MismatchLabelKeys...)
 	for i, key := range t.MatchLabelKeys {
-		if slices.Contains(t.MismatchLabelKeys, key) {
+		if mismatched.Has(key) {
 			errs = append(errs,
 				field.Invalid(at.Child("matchLabelKeys").Index(i), key,
 					"exists in both matchLabelKeys and mismatchLabelKeys"))
@@ -141,6 +143,14 @@ func validateMatchKeys(keys []string, selector *metav1.LabelSelector, at *field.
 
 func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelectors bool,
 	at *field.Path) field.ErrorList {
+	type pair struct {
+		key           string
+		unsatisfiable corev1.UnsatisfiableConstraintAction
+	}
+	left := map[pair]int{} // from here on
+	for i := range list {
+		left[pair{list[i].TopologyKey, list[i].WhenUnsatisfiable}]++
+	}
 	var errs field.ErrorList
 	for i := range list {
 		c, at := &list[i], at.Index(i)
@@ -155,9 +165,8 @@ func validateTopologySpread(list []corev1.TopologySpreadConstraint, keptSelector
 				field.NotSupported(at.Child("whenUnsatisfiable"), c.WhenUnsatisfiable,
 					[]corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway}))
 		}
-		if slices.ContainsFunc(list[i+1:], func(l corev1.TopologySpreadConstraint) bool {
-			return l.TopologyKey == c.TopologyKey && l.WhenUnsatisfiable == c.WhenUnsatisfiable
-		}) {
+		this := pair{c.TopologyKey, c.WhenUnsatisfiable}
+		if left[this]--; left[this] > 0 {
 			errs = append(errs,
 				field.Duplicate(at.Child("{topologyKey, whenUnsatisfiable}"),
 					fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable)))

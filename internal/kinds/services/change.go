@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 )
 
@@ -37,12 +38,12 @@ func keepAllocated(s, old *corev1.Service) {
 		for _, p := range was.Ports {
 			named[p.Name] = p.NodePort
 		}
-		had, has := nodePorts(old), nodePorts(s)
+		kept := sets.New(nodePorts(old)...).Intersection(sets.New(nodePorts(s)...))
 		for i := range is.Ports {
 			p := &is.Ports[i]
 			n := named[p.Name]
 			// A node port that the client gives to another port is not reused.
-			if p.NodePort == 0 && !(slices.Contains(had, int(n)) && slices.Contains(has, int(n))) {
+			if p.NodePort == 0 && !kept.Has(int(n)) {
 				p.NodePort = n
 			}
 		}

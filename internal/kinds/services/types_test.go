@@ -2,6 +2,7 @@ package services
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -76,5 +77,23 @@ func TestChangedType(t *testing.T) {
 		if kept != x.kept {
 			t.Errorf("%s keeps %q, not %q", name, kept, x.kept)
 		}
+	}
+}
+
+// An update whose ports fill a request does not keep the API server busy for minutes.
+func TestManyPorts(t *testing.T) {
+	old := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+		Ports: []corev1.ServicePort{{Port: 1, NodePort: 30000}}}}
+	s := old.DeepCopy()
+	s.Spec.Ports = make([]corev1.ServicePort, 400_000)
+	for i := range 100_000 {
+		s.Spec.Ports[i].NodePort = 1
+	}
+	began := time.Now()
+	if keepAllocated(s, old); time.Since(began) > 5*time.Second {
+		t.Errorf("it took %v", time.Since(began))
+	}
+	if n := s.Spec.Ports[len(s.Spec.Ports)-1].NodePort; n != 30000 {
+		t.Errorf("node port %d", n)
 	}
 }
