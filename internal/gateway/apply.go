@@ -87,8 +87,11 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 		running, err := listen(ctx, at, s, &g.open, g.mirrors, g.seen, g.cfg.Proxies, g.cfg.Sockets)
 		if err != nil {
 			failed[at] = err.Error()
-			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
+			cannotListen(ctx, err, g.failed[at])
 			continue
+		}
+		if g.failed[at] != "" {
+			klog.FromContext(ctx).Info("The gateway listens now", "address", at)
 		}
 		g.ports[at] = running
 	}
@@ -106,6 +109,14 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 		touched.Gateways, touched.ListenerSets = plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
+}
+
+// cannotListen logs that a port cannot be opened, unless the attempt before, of which before is the error, had the same
+// result: an address may be in use for ever.
+func cannotListen(ctx context.Context, err error, before string) {
+	if err.Error() != before {
+		klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "every", retryAfter)
+	}
 }
 
 // shut frees an address at once, and has the requests of its port end. The lock is held.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -22,6 +23,7 @@ import (
 
 // offer serves carob's picker to other gateways until ctx is done.
 func (g *Gateway) offer(ctx context.Context) {
+	before := ""
 	for {
 		ln, err := net.Listen("tcp", g.cfg.Picker.String())
 		if err == nil {
@@ -30,7 +32,11 @@ func (g *Gateway) offer(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).Error(err, "Cannot serve the endpoint picker; trying again", "after", retryAfter)
+		now := fmt.Sprint(err)
+		if now != before { // the address may be in use for ever
+			klog.FromContext(ctx).Error(err, "Cannot serve the endpoint picker; trying again", "every", retryAfter)
+		}
+		before = now
 		select {
 		case <-ctx.Done():
 			return

@@ -84,7 +84,7 @@ func (g *Gateway) openUDP(ctx context.Context, plan *gatewayplan.Plan,
 		var err error
 		if running.UDP, err = g.serveUDP(ctx, at, running); err != nil {
 			failed[at] = err.Error()
-			klog.FromContext(ctx).Error(err, "The gateway cannot listen; trying again", "after", retryAfter)
+			cannotListen(ctx, err, g.failedUDP[at])
 			continue
 		}
 		g.udp[at] = running
