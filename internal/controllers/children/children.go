@@ -58,8 +58,8 @@ type Owner struct {
 	workload.Owner
 	Runtime runtime.Object // the same object, for events
 	Key     string         // of the loop
-	// Counts reports whether a pod that was created as asked counts for the owner; nil if any pod does.
-	Counts func(asked, made *corev1.Pod) bool
+	// Counts reports whether a pod that was created for the requested one counts for the owner; nil if any pod does.
+	Counts func(requested, made *corev1.Pod) bool
 }
 
 // Stale reports whether a write failed because a newer version is stored than the one it was

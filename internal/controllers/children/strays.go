@@ -22,7 +22,7 @@ const (
 )
 
 // Selected is Owner.Counts of an owner that needs nothing but pods that a selector matches.
-func Selected(s labels.Selector) func(asked, made *corev1.Pod) bool {
+func Selected(s labels.Selector) func(requested, made *corev1.Pod) bool {
 	return func(_, made *corev1.Pod) bool { return s.Matches(labels.Set(made.Labels)) }
 }
 

@@ -172,8 +172,8 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, nil //nolint:nilerr // rejected by validation; a retry would not help
 	}
 	t := turn{c, children.Owner{Owner: workload.Owner{Object: set, Kind: daemonset.Kind()}, Runtime: set, Key: key,
-		Counts: func(asked, made *corev1.Pod) bool {
-			return selector.Matches(labels.Set(made.Labels)) && daemonset.Target(made) == daemonset.Target(asked)
+		Counts: func(requested, made *corev1.Pod) bool {
+			return selector.Matches(labels.Set(made.Labels)) && daemonset.Target(made) == daemonset.Target(requested)
 		}}, set}
 	again, err := t.run(ctx, selector)
 	if children.NamespaceEnds(err) {
