@@ -68,6 +68,17 @@ type podVolumes struct {
 	tokens       map[string]token
 	certificates map[string]*certificate
 	renew        time.Time // tokens, certificates, or a failed refresh are due; zero: nothing. Guarded by Manager.mu
+
+	// publishing is held while a version of a written volume replaces another. The mutex above may be held for long.
+	publishing sync.Mutex
+}
+
+// publish shows the content of a written volume. The caller holds p.mu.
+func (m *Manager) publish(p *podVolumes, volume string, content payload) error {
+	p.publishing.Lock()
+	defer p.publishing.Unlock()
+	_, err := publish(m.writtenDir(p.uid, volume), content, owner{gid: fsGroup(p.pod)}, time.Now())
+	return err
 }
 
 var _ spec.Disk = (*Manager)(nil)
@@ -364,7 +375,7 @@ func (m *Manager) write(ctx context.Context, p *podVolumes, v *corev1.Volume) (s
 	if err := own.apply(dir, 0, 0o755); err != nil {
 		return spec.Volume{}, err
 	}
-	if _, err := publish(dir, content, own, time.Now()); err != nil {
+	if err := m.publish(p, v.Name, content); err != nil {
 		return spec.Volume{}, err
 	}
 	return spec.Volume{HostPath: dir, ReadOnly: true, Relabel: true}, nil

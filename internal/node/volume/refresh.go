@@ -107,7 +107,7 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) bool {
 		}
 		content, err := m.render(ctx, p, v)
 		if err == nil {
-			_, err = publish(m.writtenDir(p.uid, v.Name), content, owner{gid: fsGroup(p.pod)}, time.Now())
+			err = m.publish(p, v.Name, content)
 		}
 		if err != nil {
 			failed = append(failed, &SetUpError{Volume: v.Name, Err: err})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,11 +18,17 @@ import (
 
 // SubPath implements spec.Disk. The kernel resolves the path beneath the volume, and the inode is bind-mounted by its
 // descriptor to a directory of the agent: if a container renames something later, the mount stays the one that was
-// checked.
+// checked. Of what the agent has written, it is a hard link: that version may be removed before the container starts,
+// and the kernel mounts no file that is removed.
 func (m *Manager) SubPath(_ context.Context, req spec.SubPath) (string, error) {
 	v, ok := m.Volumes(req.UID)[req.Volume]
 	if !ok || v.HostPath == "" {
 		return "", fmt.Errorf("cannot find volume %q to mount into container %q", req.Volume, req.Container)
+	}
+	written := v.HostPath == m.writtenDir(req.UID, req.Volume)
+	if p := m.find(req.UID); written && p != nil {
+		p.publishing.Lock() // the version that is found stays until it is linked
+		defer p.publishing.Unlock()
 	}
 	fd, err := openBeneath(v.HostPath, req.Path)
 	if err != nil {
@@ -34,13 +41,20 @@ func (m *Manager) SubPath(_ context.Context, req spec.SubPath) (string, error) {
 		return "", fmt.Errorf("failed to %s for volumeMount %q of container %q", kind, req.Volume, req.Container)
 	}
 	defer unix.Close(fd)
-	target := filepath.Join(m.podDir(req.UID), "volume-subpaths", req.Volume, req.Container, strconv.Itoa(req.Index))
-	if err := pin(fd, target); err != nil {
+	place, fix := filepath.Join(m.podDir(req.UID), "volume-subpaths"), pin
+	if written && inVersion(v.HostPath, req.Path) {
+		place, fix = filepath.Join(m.writtenPod(req.UID), keptDir), keep
+	}
+	target := filepath.Join(place, req.Volume, req.Container, strconv.Itoa(req.Index))
+	if err := fix(fd, target); err != nil {
 		m.cfg.Logger.Error(err, "Pinning a subPath failed", "pod", req.UID, "volume", req.Volume, "subPath", req.Path)
 		return "", fmt.Errorf("failed to prepare subPath for volumeMount %q of container %q", req.Volume, req.Container)
 	}
 	return target, nil
 }
+
+// keptDir is beside the written volumes; it is no valid name of one.
+const keptDir = ".subpaths"
 
 var errCreate = errors.New("creating the directory")
 
@@ -135,6 +149,54 @@ func pin(fd int, target string) error {
 	}
 	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", fd), target, "", unix.MS_BIND, ""); err != nil {
 		return &os.PathError{Op: "bind mount", Path: target, Err: err}
+	}
+	return nil
+}
+
+// inVersion reports whether a path of a volume that the agent writes is in one of its versions, and not a directory
+// that was made for a subPath.
+func inVersion(root, path string) bool {
+	head, _, _ := strings.Cut(filepath.Clean(path), "/")
+	info, err := os.Lstat(filepath.Join(root, head))
+	return err == nil && (info.Mode()&fs.ModeSymlink != 0 || strings.HasPrefix(head, ".."))
+}
+
+// keep makes target what fd refers to, with links to the same files.
+func keep(fd int, target string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return err
+	}
+	if err := removetree.All(target); err != nil { // of an earlier instance of the container, which has it mounted
+		return err
+	}
+	source := fmt.Sprintf("/proc/self/fd/%d", fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return hardLink(source, target)
+	}
+	return filepath.WalkDir(source+"/.", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(target, strings.TrimPrefix(path, source))
+		if !d.IsDir() {
+			return hardLink(path, to)
+		}
+		if err := unix.Stat(path, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: path, Err: err}
+		}
+		return errors.Join(os.Mkdir(to, 0o700), os.Chown(to, int(st.Uid), int(st.Gid)),
+			os.Chmod(to, fs.FileMode(st.Mode)&fs.ModePerm))
+	})
+}
+
+// hardLink makes a link to the file that path, or the link of /proc at path, refers to.
+func hardLink(path, to string) error {
+	if err := unix.Linkat(unix.AT_FDCWD, path, unix.AT_FDCWD, to, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return &os.LinkError{Op: "link", Old: path, New: to, Err: err}
 	}
 	return nil
 }
