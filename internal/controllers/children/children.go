@@ -154,7 +154,8 @@ func (k *Keeper) CreatePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	k.Fresh.Wrote(o.Key, k.Pods, made)
 	if o.Counts != nil && !o.Counts(pod, made) {
 		k.Astray(o)
-		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedCreate", "Created pod %v, but %v", made.Name, errStray)
+		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedCreate", "Created pod %v, but %v",
+			made.Name, errStray)
 		return errStray
 	}
 	k.Events.Eventf(o.Runtime, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", made.Name)
