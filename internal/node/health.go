@@ -24,8 +24,8 @@ type health struct {
 	runtime runtime.Runtime
 	changed chan struct{} // capacity 1: the network became ready, or is no longer ready
 
-	network atomic.Pointer[string] // why it is not ready; empty when it is
-	good    atomic.Int64           // time of the last answer, in ns
+	network atomic.Pointer[string]    // why it is not ready; empty when it is
+	good    atomic.Pointer[time.Time] // time of the last answer, with the monotonic clock
 	last    atomic.Pointer[cri.StatusResponse]
 }
 
@@ -41,7 +41,7 @@ func (h *health) look(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	h.good.Store(time.Now().UnixNano())
+	h.good.Store(new(time.Now()))
 	h.last.Store(resp)
 	problem := ""
 	for _, c := range resp.GetStatus().GetConditions() {
@@ -61,9 +61,9 @@ func (h *health) problems(ctx context.Context, watcher *observe.Watcher) []strin
 	var why []string
 	good := h.good.Load()
 	switch {
-	case good == 0:
+	case good == nil:
 		why = append(why, "container runtime status check may not have completed yet")
-	case time.Since(time.Unix(0, good)) > runtimeDownTime:
+	case time.Since(*good) > runtimeDownTime:
 		why = append(why, "container runtime is down")
 	}
 	for _, c := range h.last.Load().GetStatus().GetConditions() {
@@ -92,11 +92,14 @@ func notify(c chan struct{}) {
 // stalled is since when the agent can't manage pods because the runtime does not respond or can't be listed (L8.5,
 // L8.27); zero: it can.
 func (h *health) stalled(watcher *observe.Watcher, started, now time.Time) time.Time {
-	since := time.Time{}
+	since, answered := time.Time{}, time.Time{}
+	if good := h.good.Load(); good != nil {
+		answered = *good
+	}
 	for _, last := range []struct {
 		at  time.Time
 		max time.Duration
-	}{{unixNano(h.good.Load()), runtimeDownTime}, {watcher.ListedAt(), observe.HealthyFor}} {
+	}{{answered, runtimeDownTime}, {watcher.ListedAt(), observe.HealthyFor}} {
 		at := last.at
 		if at.IsZero() {
 			at = started
@@ -106,13 +109,6 @@ func (h *health) stalled(watcher *observe.Watcher, started, now time.Time) time.
 		}
 	}
 	return since
-}
-
-func unixNano(ns int64) time.Time {
-	if ns == 0 {
-		return time.Time{}
-	}
-	return time.Unix(0, ns)
 }
 
 // networkProblem is why pods can't be attached (L3.50 step 3); empty when they can.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
@@ -72,7 +73,7 @@ func TestStalledRuntime(t *testing.T) {
 		if err := look(time.Second); !errors.Is(err, errSyncLoop) {
 			t.Errorf("no answer yet: %v", err)
 		}
-		answer := func() { p.health.good.Store(time.Now().UnixNano()) }
+		answer := func() { p.health.good.Store(new(time.Now())) }
 		answer()
 		p.watcher.Listed(t.Context())
 		if err := look(0); err != nil {
@@ -88,6 +89,27 @@ func TestStalledRuntime(t *testing.T) {
 			t.Errorf("not listed: %v", err)
 		}
 	})
+}
+
+// answering is a runtime that reports no conditions.
+type answering struct{ runtime.Runtime }
+
+func (answering) Status(context.Context, *cri.StatusRequest) (*cri.StatusResponse, error) {
+	return &cri.StatusResponse{}, nil
+}
+
+// The age of the last answer and of the last list does not depend on the wall clock, which NTP may set years ahead
+// while carob runs: both times have the monotonic clock, which is used when two times have it.
+func TestAgesAreMonotonic(t *testing.T) {
+	rt := answering{newFakeRuntime()}
+	h, watcher := newHealth(rt), &observe.Watcher{Observer: observe.New(observe.Config{Runtime: rt})}
+	h.look(t.Context())
+	watcher.Listed(t.Context())
+	for name, at := range map[string]time.Time{"answer": *h.good.Load(), "list": watcher.ListedAt()} {
+		if !strings.Contains(at.String(), "m=") {
+			t.Errorf("time of the last %s: %s, without the monotonic clock", name, at)
+		}
+	}
 }
 
 // A check that hangs has failed, and is not started again meanwhile.

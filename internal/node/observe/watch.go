@@ -43,7 +43,9 @@ type Watcher struct {
 	Orphan               func(pod *corev1.Pod)
 	Relisted             func(began time.Time, took time.Duration) // nil: not counted
 
-	listed atomic.Int64 // time of the last successful list, in ns
+	// listed is when the last list succeeded. Its age is measured by the monotonic clock: on a computer without a clock of
+	// its own, NTP sets the time years ahead after the start.
+	listed atomic.Pointer[time.Time]
 }
 
 // Run watches until ctx ends. It must begin after the agent has all pods of its sources: other pods in the runtime are
@@ -135,7 +137,7 @@ func (w *Watcher) relist(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.listed.Store(time.Now().UnixNano())
+	w.listed.Store(new(time.Now()))
 	pods := group(sandboxes.Items, containers.Containers)
 	for uid, p := range pods {
 		switch {
@@ -174,7 +176,7 @@ func (w *Watcher) grouped(ctx context.Context) map[types.UID]*inRuntime {
 	if err != nil {
 		return nil
 	}
-	w.listed.Store(time.Now().UnixNano())
+	w.listed.Store(new(time.Now()))
 	return group(sandboxes.Items, containers.Containers)
 }
 
@@ -192,19 +194,19 @@ func (w *Watcher) Found(ctx context.Context) []*corev1.Pod {
 
 // ListedAt is when the last list succeeded; zero: never.
 func (w *Watcher) ListedAt() time.Time {
-	if at := w.listed.Load(); at != 0 {
-		return time.Unix(0, at)
+	if at := w.listed.Load(); at != nil {
+		return *at
 	}
 	return time.Time{}
 }
 
 // Err returns why the runtime can't be watched (L8.5); nil if it can.
 func (w *Watcher) Err(now time.Time) error {
-	last := w.listed.Load()
-	if last == 0 {
+	last := w.ListedAt()
+	if last.IsZero() {
 		return errNeverListed
 	}
-	if age := now.Sub(time.Unix(0, last)); age > HealthyFor {
+	if age := now.Sub(last); age > HealthyFor {
 		return staleError(age)
 	}
 	return nil
