@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -88,8 +89,8 @@ func (p podWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 }
 
 // Every status of every pod is one that the contract allows, whatever the pod does:
-// STATUS_PODS random pods live and are deleted while a watch sees all of it. With
-// STATUS_KUBECONFIG only the pods of that cluster are watched, for STATUS_MINUTES.
+// STATUS_PODS random pods, other ones for each STATUS_SEED, live and are deleted while a watch sees
+// all of it. With STATUS_KUBECONFIG only the pods of that cluster are watched, for STATUS_MINUTES.
 func TestStatusesOfRandomPods(t *testing.T) {
 	setting := func(name string, def int) int {
 		n, err := strconv.Atoi(os.Getenv(name))
@@ -116,7 +117,12 @@ func TestStatusesOfRandomPods(t *testing.T) {
 	defer cancel()
 	room := make(chan struct{}, beside)
 	failed := make(chan error, 1)
-	go func() { failed <- makePods(ctx, c, n, room) }()
+	go func() {
+		err := makePods(ctx, c, setting("STATUS_SEED", 1), n, room)
+		if failed <- err; err != nil {
+			cancel() // the rest will not come
+		}
+	}()
 	gone := 0
 	err := s.follow(ctx, c, "statuses", func(e watch.Event) bool {
 		if e.Type == watch.Deleted {
@@ -152,10 +158,10 @@ func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 	return c
 }
 
-// makePods makes n random pods, as many at a time as there is room for, and deletes
-// each some time later.
-func makePods(ctx context.Context, c kubernetes.Interface, n int, room chan struct{}) error {
-	r := rand.New(rand.NewPCG(1, 2))
+// makePods makes n random pods, as many at a time as there is room for, and deletes each some time
+// later. Meanwhile some are resized, or get an ephemeral container.
+func makePods(ctx context.Context, c kubernetes.Interface, seed, n int, room chan struct{}) error {
+	r := rand.New(rand.NewPCG(uint64(seed), 2))
 	for i := range n {
 		select {
 		case room <- struct{}{}:
@@ -165,6 +171,15 @@ func makePods(ctx context.Context, c kubernetes.Interface, n int, room chan stru
 		pod, lives, grace := randomPod(r, i)
 		if _, err := c.CoreV1().Pods("statuses").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create %s: %w", pod.Name, err)
+		}
+		if change := randomChange(r, pod); change != nil {
+			time.AfterFunc(lives/2, func() {
+				if _, err := c.CoreV1().Pods("statuses").Patch(ctx, pod.Name, types.StrategicMergePatchType,
+					change.patch, metav1.PatchOptions{}, change.subresource); err != nil && !apierrors.IsNotFound(err) &&
+					ctx.Err() == nil {
+					panic(err) // nothing would end the test
+				}
+			})
 		}
 		time.AfterFunc(lives, func() {
 			err := c.CoreV1().Pods("statuses").Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
@@ -228,12 +243,52 @@ func randomPod(r *rand.Rand, i int) (pod *corev1.Pod, lives time.Duration, grace
 		case 6:
 			c.StartupProbe = probe()
 		}
+		switch rules := func(action corev1.ContainerRestartRuleAction) []corev1.ContainerRestartRule {
+			return []corev1.ContainerRestartRule{{Action: action, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+				Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{1}}}}
+		}; r.IntN(8) {
+		case 0:
+			never := corev1.ContainerRestartPolicyNever
+			c.RestartPolicy, c.RestartPolicyRules = &never, rules(corev1.ContainerRestartRuleActionRestart)
+		case 1:
+			failure := corev1.ContainerRestartPolicyOnFailure
+			c.RestartPolicy = &failure
+			c.RestartPolicyRules = rules(corev1.ContainerRestartRuleActionRestartAllContainers)
+		case 2:
+			c.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"),
+				corev1.ResourceMemory: resource.MustParse("8Mi")}
+			if policy == corev1.RestartPolicyAlways && r.IntN(2) == 0 {
+				c.ResizePolicy = []corev1.ContainerResizePolicy{
+					{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}}
+			}
+		}
 		pod.Spec.Containers = append(pod.Spec.Containers, c)
 	}
 	if r.IntN(10) == 0 {
 		pod.Spec.ActiveDeadlineSeconds = new(int64(1 + r.IntN(3)))
 	}
 	return pod, time.Duration(r.IntN(4000)) * time.Millisecond, int64(r.IntN(3))
+}
+
+// podChange is a change of a pod through one of its subresources.
+type podChange struct {
+	subresource string
+	patch       []byte
+}
+
+// randomChange draws what happens to a pod while it lives; nil: nothing.
+func randomChange(r *rand.Rand, pod *corev1.Pod) *podChange {
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; len(c.Resources.Requests) > 0 && r.IntN(4) > 0 {
+			return &podChange{"resize", fmt.Appendf(nil,
+				`{"spec":{"containers":[{"name":%q,"resources":{"requests":{"cpu":"7m"}}}]}}`, c.Name)}
+		}
+	}
+	if r.IntN(8) > 0 {
+		return nil
+	}
+	return &podChange{"ephemeralcontainers", fmt.Appendf(nil, `{"spec":{"ephemeralContainers":[{"name":"debug",`+
+		`"image":"busybox:1.32.0","command":["sh","-c","sleep 0.%d"]}]}}`, r.IntN(10))}
 }
 
 // The rules would notice the status that upstream's test met once in 92 runs.

@@ -53,7 +53,8 @@ func TestExecSync(t *testing.T) {
 		}
 		a, _ := os.ReadFile("/proc/self/cgroup")
 		x, err = w.exec(id, "cat", "/proc/self/cgroup")
-		if err != nil || !strings.Contains(string(x.Stdout), id) {
+		// With cgroup v2 only, the container's own cgroup is the root of what it sees.
+		if err != nil || !strings.Contains(string(x.Stdout), id) && string(x.Stdout) != "0::/\n" {
 			t.Errorf("exec is in %s, we are in %s", x.GetStdout(), a)
 		}
 	})
