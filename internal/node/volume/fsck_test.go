@@ -79,7 +79,9 @@ func TestCheckedDisk(t *testing.T) {
 // choose any is killed, with the program that it runs.
 func TestCheckThatNeverEnds(t *testing.T) {
 	for name, wait := range map[string]string{
-		"asked":  `trap 'echo >"${0%/*}/stopped"; exit 32' TERM; echo >"${0%/*}/runs"; sleep 1000 & wait`,
+		// The shell forks before it has a handler, which a child that has not begun its program would inherit.
+		"asked": `sleep 1000 >/dev/null 2>&1 & s=$!; trap 'kill -9 $s; echo >"${0%/*}/stopped"; exit 32' TERM
+			echo >"${0%/*}/runs"; wait`,
 		"killed": `trap '' TERM; echo >"${0%/*}/runs"; while :; do sleep 1000; done`,
 	} {
 		t.Run(name, func(t *testing.T) {
