@@ -25,11 +25,13 @@ func TestLongLists(t *testing.T) {
 		return p
 	}
 	required := func(p *corev1.Pod) {
+		term := corev1.NodeSelectorTerm{
+			MatchExpressions: many(n/8, func(name string) corev1.NodeSelectorRequirement {
+				return corev1.NodeSelectorRequirement{Key: name, Operator: corev1.NodeSelectorOpExists}
+			})}
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: many(n/8, func(name string) corev1.NodeSelectorRequirement {
-					return corev1.NodeSelectorRequirement{Key: name, Operator: corev1.NodeSelectorOpExists}
-				})}}}}}
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}}}
 	}
 	for name, f := range map[string]func(p *corev1.Pod){
 		"label keys": func(p *corev1.Pod) {
