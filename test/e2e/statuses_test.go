@@ -174,9 +174,9 @@ func makePods(ctx context.Context, c kubernetes.Interface, seed, n int, room cha
 		}
 		if change := randomChange(r, pod); change != nil {
 			time.AfterFunc(lives/2, func() {
-				if _, err := c.CoreV1().Pods("statuses").Patch(ctx, pod.Name, types.StrategicMergePatchType,
-					change.patch, metav1.PatchOptions{}, change.subresource); err != nil && !apierrors.IsNotFound(err) &&
-					ctx.Err() == nil {
+				_, err := c.CoreV1().Pods("statuses").Patch(ctx, pod.Name, types.StrategicMergePatchType, change.patch,
+					metav1.PatchOptions{}, change.subresource)
+				if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
 					panic(err) // nothing would end the test
 				}
 			})

@@ -43,8 +43,8 @@ type Watcher struct {
 	Orphan               func(pod *corev1.Pod)
 	Relisted             func(began time.Time, took time.Duration) // nil: not counted
 
-	// listed is when the last list succeeded. Its age is measured by the monotonic clock: on a computer without a clock of
-	// its own, NTP sets the time years ahead after the start.
+	// listed is when the last list succeeded. Its age is measured by the monotonic clock: on a computer without a clock
+	// of its own, NTP sets the time years ahead after the start.
 	listed atomic.Pointer[time.Time]
 }
 
