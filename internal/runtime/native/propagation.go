@@ -1,8 +1,6 @@
 package native
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
@@ -45,8 +43,8 @@ func checkPropagation(mounts []*cri.Mount) error {
 // propagationOf finds a mount in a mountinfo file: its mount point, and whether it is shared or a
 // slave.
 func propagationOf(mountinfo []byte, id uint64) (point string, shared, slave bool) {
-	for sc := bufio.NewScanner(bytes.NewReader(mountinfo)); sc.Scan(); {
-		f := strings.Fields(sc.Text())
+	for line := range strings.Lines(string(mountinfo)) { // an overlay of many layers has a line over 64 KiB
+		f := strings.Fields(line)
 		if len(f) < 7 || f[0] != strconv.FormatUint(id, 10) {
 			continue
 		}

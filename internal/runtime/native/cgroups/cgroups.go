@@ -9,7 +9,6 @@
 package cgroups
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -58,8 +57,8 @@ func Find(mountinfo []byte) (*Hierarchies, error) {
 	var v1 []Hierarchy
 	var unified string
 	seen := map[string]bool{}
-	for sc := bufio.NewScanner(bytes.NewReader(mountinfo)); sc.Scan(); {
-		before, after, ok := strings.Cut(sc.Text(), " - ")
+	for line := range strings.Lines(string(mountinfo)) { // an overlay of many layers has a line over 64 KiB
+		before, after, ok := strings.Cut(line, " - ")
 		f, g := strings.Fields(before), strings.Fields(after)
 		if !ok || len(f) < 5 || len(g) < 3 || f[3] != "/" {
 			continue // only whole trees; a bind mount of a part is another container's view

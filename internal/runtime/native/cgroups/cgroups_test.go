@@ -43,6 +43,12 @@ func TestFindCgroups(t *testing.T) {
 	if err != nil || !c.V2 || c.Of("memory", "/x") != "/sys/fs/cgroup/x" {
 		t.Errorf("%+v, %v", c, err)
 	}
+	layers := strings.Repeat(",lowerdir+=/var/lib/layers/0123456789abcdef", 2000) // a line over 64 KiB
+	c, err = Find([]byte("40 23 0:40 / /merged rw - overlay overlay rw" + layers + "\n" +
+		"41 23 0:25 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"))
+	if err != nil || !c.V2 || c.Of("memory", "/x") != "/sys/fs/cgroup/x" {
+		t.Errorf("behind an overlay of many layers: %+v, %v", c, err)
+	}
 	if _, err := Find(nil); err == nil {
 		t.Error("a host without cgroups is fine?")
 	}
