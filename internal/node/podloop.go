@@ -72,7 +72,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		return nil, err
 	}
 	l.observer = observe.New(l.observing(cfg, m))
-	ids, err := userns.Open(filepath.Join(cfg.RootDir, "pods"))
+	ids, err := userns.Open(filepath.Join(cfg.RootDir, "pods"), klog.FromContext(ctx))
 	if err != nil {
 		return nil, err
 	}

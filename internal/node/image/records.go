@@ -17,6 +17,7 @@ import (
 	"github.com/distribution/reference"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"carob/internal/base/atomicfile"
 )
@@ -32,6 +33,7 @@ type records struct {
 	mu      sync.Mutex
 	images  map[string]*record // by image id
 	pulling map[string]int     // repositories that are being pulled with credentials, and how often
+	damaged map[string]bool    // names of files that could not be read: their images are nobody's
 }
 
 // record is one image that was pulled with credentials.
@@ -67,9 +69,10 @@ const (
 	recordAge = 5 * time.Minute
 )
 
-// openRecords reads the records below dir; there may be none yet.
+// openRecords reads the records below dir; there may be none yet. An image whose record is damaged needs credentials
+// again: the file's name still says which image it is.
 func openRecords(dir string) (*records, error) {
-	r := &records{dir: dir, images: map[string]*record{}, pulling: map[string]int{}}
+	r := &records{dir: dir, images: map[string]*record{}, pulling: map[string]int{}, damaged: map[string]bool{}}
 	if dir == "" {
 		return r, nil
 	}
@@ -78,22 +81,41 @@ func openRecords(dir string) (*records, error) {
 		return nil, fmt.Errorf("read the records of pulled images: %w", err)
 	}
 	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			return nil, fmt.Errorf("read the records of pulled images: %w", err)
+		name := e.Name()
+		if ext := filepath.Ext(name); !e.Type().IsRegular() || ext != intentSuffix && ext != recordSuffix {
+			continue
 		}
-		switch filepath.Ext(e.Name()) {
-		case intentSuffix:
-			r.pulling[string(text)] = 1 // the agent ended meanwhile: the result is unknown
-		case recordSuffix:
-			rec := &record{}
-			if err := json.Unmarshal(text, rec); err != nil {
-				return nil, fmt.Errorf("read the record of a pulled image, %s: %w", e.Name(), err)
-			}
-			r.images[rec.Image] = rec
+		if err := r.read(name); err != nil {
+			klog.Background().Error(err, "The record of a pulled image cannot be read; "+
+				"pods use this image only after a new pull", "file", filepath.Join(dir, name))
+			r.damaged[name] = true
 		}
 	}
 	return r, nil
+}
+
+// read reads one file of the directory.
+func (r *records) read(name string) error {
+	text, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		return err
+	}
+	if filepath.Ext(name) == intentSuffix {
+		if r.file(string(text)+intentSuffix) != name {
+			return errors.New("its content does not belong to its name")
+		}
+		r.pulling[string(text)] = 1 // the agent ended meanwhile: the result is unknown
+		return nil
+	}
+	rec := &record{}
+	if err := json.Unmarshal(text, rec); err != nil {
+		return err
+	}
+	if rec.Names == nil || r.file(rec.Image+recordSuffix) != name {
+		return errors.New("its content does not belong to its name")
+	}
+	r.images[rec.Image] = rec
+	return nil
 }
 
 // repository is a normalized name without tag and digest.
@@ -109,7 +131,8 @@ func repository(name string) string {
 func (r *records) pulled(name, id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.images[id] != nil || r.pulling[repository(name)] > 0
+	return r.images[id] != nil || r.pulling[repository(name)] > 0 || r.damaged[r.file(id+recordSuffix)] ||
+		r.damaged[r.file(repository(name)+intentSuffix)]
 }
 
 // open reports whether a pull without credentials has brought the image.
@@ -172,7 +195,7 @@ func (r *records) end(name, id string, with credential) error {
 
 // forget removes what is known of pulls in progress; r.mu is held.
 func (r *records) forget(name string) error {
-	if _, ok := r.pulling[name]; !ok {
+	if _, ok := r.pulling[name]; !ok && !r.damaged[r.file(name+intentSuffix)] {
 		return nil
 	}
 	delete(r.pulling, name)
@@ -185,7 +208,7 @@ func (r *records) free(name, id string, unknown bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name = repository(name)
-	if r.images[id] != nil || unknown {
+	if r.images[id] != nil || r.damaged[r.file(id+recordSuffix)] || unknown {
 		return r.grant(name, id, func(g *granted) bool {
 			was := g.Everybody
 			g.Everybody = true
@@ -230,29 +253,41 @@ func (r *records) prune(here []*cri.Image) error {
 		delete(r.images, id)
 		errs = append(errs, r.remove(id+recordSuffix))
 	}
+	for name := range r.damaged {
+		if filepath.Ext(name) == recordSuffix && !slices.ContainsFunc(here, func(im *cri.Image) bool {
+			return r.file(im.Id+recordSuffix) == name
+		}) {
+			errs = append(errs, r.removeFile(name))
+		}
+	}
 	return errors.Join(errs...)
 }
 
-// path is the file of a record; names and ids hold characters that files can't.
-func (r *records) path(name string) string {
+// file is the name of the file of a record; names and ids hold characters that files can't.
+func (r *records) file(name string) string {
 	ext := filepath.Ext(name)
 	sum := sha256.Sum256([]byte(strings.TrimSuffix(name, ext)))
-	return filepath.Join(r.dir, hex.EncodeToString(sum[:])+ext)
+	return hex.EncodeToString(sum[:]) + ext
 }
 
 func (r *records) write(name string, text []byte) error {
-	if err := atomicfile.Write(r.path(name), text, 0o600); err != nil {
+	file := r.file(name)
+	if err := atomicfile.Write(filepath.Join(r.dir, file), text, 0o600); err != nil {
 		return fmt.Errorf("record a pull: %w", err)
 	}
+	delete(r.damaged, file)
 	return nil
 }
 
-func (r *records) remove(name string) error {
+func (r *records) remove(name string) error { return r.removeFile(r.file(name)) }
+
+func (r *records) removeFile(file string) error {
 	if r.dir == "" {
 		return nil
 	}
-	if err := os.Remove(r.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(r.dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("record a pull: %w", err)
 	}
+	delete(r.damaged, file)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -219,5 +220,59 @@ func TestPolicies(t *testing.T) {
 			t.Fatal(f)
 		}
 		check(open(), tenant("stranger"), preloaded, true)
+	}
+}
+
+// TestDamagedRecords: the agent starts beside damaged records, and the images of these records stay closed until
+// somebody pulls them with credentials that the registry accepts.
+func TestDamagedRecords(t *testing.T) {
+	for _, damage := range []string{"", "{", "null", "{}", `{"image":"sha256:b","names":{}}`} {
+		dir := t.TempDir()
+		r, err := openRecords(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := credential{Name: "s", Hash: "h"}
+		for _, id := range []string{"sha256:a", "sha256:gone"} {
+			if err := errors.Join(r.begin(private), r.end(private, id, with)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.begin("reg.example.com/half"); err != nil {
+			t.Fatal(err)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) != 3 {
+			t.Fatal(entries, err)
+		}
+		for _, e := range entries {
+			if err := os.WriteFile(filepath.Join(dir, e.Name()), []byte(damage), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(filepath.Join(dir, "stray.json"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if r, err = openRecords(dir); err != nil {
+			t.Fatalf("%q: %v", damage, err)
+		}
+		if !r.pulled(private, "sha256:a") || r.open(private, "sha256:a") ||
+			r.allows(private, "sha256:a", []credential{with}) || !r.pulled("reg.example.com/half:1", "sha256:new") ||
+			r.pulled(private, "sha256:other") {
+			t.Errorf("%q: a damaged record opens its image, or closes another", damage)
+		}
+		if err := r.prune([]*cri.Image{{Id: "sha256:a"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(r.begin(private), r.end(private, "sha256:a", with)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.free("reg.example.com/half:1", "sha256:new", false); err != nil {
+			t.Fatal(err)
+		}
+		if r, err = openRecords(dir); err != nil || len(r.damaged) != 0 || len(r.images) != 1 ||
+			!r.allows(private, "sha256:a", []credential{with}) || r.pulled("reg.example.com/half:1", "sha256:new") {
+			t.Errorf("%q: a new pull does not repair the record: %+v, %v", damage, r, err)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 // Package userns gives pods with spec.hostUsers=false their range of user and
 // group ids (L3.163). The executor calls it before it creates a sandbox. The range of a pod is stored in its directory,
-// so that it stays the same after restarts; the package must never assign IDs that another pod of this node has.
+// so that it stays the same after restarts; the package must never assign IDs that another pod of this node has. While
+// the stored range of a pod is unreadable, no pod gets a new range.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package userns
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"carob/internal/base/atomicfile"
 )
@@ -33,9 +35,10 @@ const (
 type Manager struct {
 	dir string
 
-	mu   sync.Mutex
-	pods map[types.UID]uint32 // slot; the ids begin at slot*length, slot 0 is the host's
-	used map[uint32]bool
+	mu      sync.Mutex
+	pods    map[types.UID]uint32 // slot; the ids begin at slot*length, slot 0 is the host's
+	used    map[uint32]bool
+	damaged map[types.UID]error // pods whose slot is unknown: it could be any
 }
 
 // record is the content of the file.
@@ -50,31 +53,44 @@ type mapping struct {
 	Length    uint32 `json:"length"`
 }
 
-// Open reads the ranges of the pods that have a directory below dir.
-func Open(dir string) (*Manager, error) {
-	m := &Manager{dir: dir, pods: map[types.UID]uint32{}, used: map[uint32]bool{}}
+// Open reads the ranges of the pods that have a directory below dir. It logs those that it cannot read.
+func Open(dir string, log klog.Logger) (*Manager, error) {
+	m := &Manager{dir: dir, pods: map[types.UID]uint32{}, used: map[uint32]bool{}, damaged: map[types.UID]error{}}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the user namespaces of pods: %w", err)
 	}
 	for _, e := range entries {
-		path := m.path(types.UID(e.Name()))
-		b, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
+		if !e.IsDir() {
 			continue
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read the user namespace of a pod: %w", err)
+		uid := types.UID(e.Name())
+		slot, err := read(m.path(uid))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			log.Error(err, "The user namespace of a pod cannot be read; until the pod is deleted, "+
+				"no other pod with hostUsers: false starts", "podUID", uid)
+			m.damaged[uid] = err
+		default:
+			m.pods[uid], m.used[slot] = slot, true
 		}
-		var r record
-		if err := json.Unmarshal(b, &r); err != nil || len(r.UIDs) != 1 || r.UIDs[0].Host%length != 0 ||
-			r.UIDs[0].Host == 0 {
-			return nil, fmt.Errorf("read the user namespace of a pod: %s is damaged", path)
-		}
-		slot := r.UIDs[0].Host / length
-		m.pods[types.UID(e.Name())], m.used[slot] = slot, true
 	}
 	return m, nil
+}
+
+// read returns the slot in a file.
+func read(path string) (uint32, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil || len(r.UIDs) != 1 || r.UIDs[0].Host%length != 0 ||
+		r.UIDs[0].Host == 0 {
+		return 0, fmt.Errorf("%s is damaged", path)
+	}
+	return r.UIDs[0].Host / length, nil
 }
 
 func (m *Manager) path(uid types.UID) string { return filepath.Join(m.dir, string(uid), fileName) }
@@ -88,6 +104,9 @@ func (m *Manager) Of(pod *corev1.Pod) (*cri.UserNamespace, error) {
 	defer m.mu.Unlock()
 	slot, ok := m.pods[pod.UID]
 	if !ok {
+		for uid, err := range m.damaged {
+			return nil, fmt.Errorf("the range of user ids of pod %s is unknown, delete this pod: %w", uid, err)
+		}
 		for slot = 1; m.used[slot]; slot++ {
 			if slot == slots {
 				return nil, errors.New("no range of user ids is left on this node")
@@ -121,6 +140,7 @@ func (m *Manager) save(uid types.UID, slot uint32) error {
 func (m *Manager) Release(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	delete(m.damaged, uid)
 	if slot, ok := m.pods[uid]; ok {
 		delete(m.pods, uid)
 		delete(m.used, slot)

@@ -3,11 +3,13 @@ package userns
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 )
 
 func pod(uid string, hostUsers bool) *corev1.Pod {
@@ -31,7 +33,7 @@ func first(t *testing.T, m *Manager, uid string) uint32 {
 func TestRanges(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *Manager {
-		m, err := Open(dir)
+		m, err := Open(dir, klog.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,15 +60,39 @@ func TestRanges(t *testing.T) {
 	}
 }
 
+// Beside a damaged file and a stray one the pods with a known range go on. No range that might be another pod's is
+// assigned: pods that need one wait until the pod of the damaged file is gone.
 func TestDamagedFile(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "a"), 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "a", fileName), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(dir); err == nil {
-		t.Error("a damaged file was read")
+	for _, damage := range []string{"{", "", "null", `{"uidMappings":[{"hostId":1,"length":65536}]}`} {
+		dir := t.TempDir()
+		m, err := Open(dir, klog.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, kept := first(t, m, "lost"), first(t, m, "kept")
+		if err := os.WriteFile(filepath.Join(dir, "lost", fileName), []byte(damage), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "stray"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if m, err = Open(dir, klog.Background()); err != nil {
+			t.Fatalf("%q: %v", damage, err)
+		}
+		if got := first(t, m, "kept"); got != kept {
+			t.Errorf("%q: the range changed from %d to %d", damage, kept, got)
+		}
+		for _, uid := range []string{"new", "lost"} {
+			if ns, err := m.Of(pod(uid, false)); err == nil || !strings.Contains(err.Error(), "pod lost is unknown") {
+				t.Errorf("%q: pod %s got %v, %v", damage, uid, ns, err)
+			}
+		}
+		if err := os.RemoveAll(filepath.Join(dir, "lost")); err != nil {
+			t.Fatal(err)
+		}
+		m.Release("lost")
+		if got := first(t, m, "new"); got != lost {
+			t.Errorf("%q: the range that was given back is not used again: %d", damage, got)
+		}
 	}
 }
