@@ -27,6 +27,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/node/csi"
 	"carob/internal/runtime"
 )
 
@@ -84,6 +85,7 @@ type Config struct {
 	Checks   []Check                 // of /healthz
 	Logs     *NodeLogs               // of the machine; nil: they are not served
 	Version  string                  // of the agent, for /statusz
+	Claims   func() []csi.Stats      // figures of the claims that pods use; nil: none
 	Meter    Meter                   // the agent's metrics; nil: only those of the process
 	Handlers map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
 	Logger   klog.Logger

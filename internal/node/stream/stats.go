@@ -48,6 +48,9 @@ type podStats struct {
 	Containers []containerStats `json:"containers"`
 	CPU        *cpuStats        `json:"cpu,omitempty"`
 	Memory     *memoryStats     `json:"memory,omitempty"`
+	Network    *networkStats    `json:"network,omitempty"`
+	Volumes    []volumeStats    `json:"volume,omitempty"`
+	Processes  *processStats    `json:"process_stats,omitempty"`
 }
 
 type podRef struct {
@@ -144,16 +147,19 @@ func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	out := summary{Node: measureNode(s.cfg.NodeName, s.cfg.Root), Pods: []podStats{}}
-	whole := s.sandboxStats(req)
+	whole, claims := s.sandboxStats(req), s.claimStats()
 	for _, m := range samples {
 		n := len(out.Pods)
 		if n == 0 || out.Pods[n-1].PodRef.UID != string(m.pod.UID) {
-			p := podStats{PodRef: podRef{m.pod.Name, m.pod.Namespace, string(m.pod.UID)}}
+			p := podStats{PodRef: podRef{m.pod.Name, m.pod.Namespace, string(m.pod.UID)},
+				Volumes: claims[string(m.pod.UID)]}
 			if t := m.pod.Status.StartTime; t != nil {
 				p.StartTime = t.Time
 			}
 			if st := whole[string(m.pod.UID)]; st != nil {
-				p.CPU, p.Memory = cpuOf(st.GetLinux().GetCpu()), memoryOf(st.GetLinux().GetMemory())
+				l := st.GetLinux()
+				p.CPU, p.Memory = cpuOf(l.GetCpu()), memoryOf(l.GetMemory())
+				p.Network, p.Processes = networkOf(l.GetNetwork()), processesOf(l.GetProcess())
 			}
 			out.Pods = append(out.Pods, p)
 			n++
