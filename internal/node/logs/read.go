@@ -164,7 +164,7 @@ func (r *reader) whole(ctx context.Context, path string, skip int64) error {
 			}
 		}
 		skip--
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return err
