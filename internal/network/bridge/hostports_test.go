@@ -47,6 +47,30 @@ func TestCollide(t *testing.T) {
 	}
 }
 
+// TestRepeatedHostPort: of two mappings of one host port of a pod the first counts. The rules can't hold both.
+func TestRepeatedHostPort(t *testing.T) {
+	pod4, pod6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")
+	local := netip.MustParseAddr("127.0.0.1")
+	at := &attachment{IPs: []netip.Addr{pod4, pod6}, Ports: []network.PortMapping{
+		{Protocol: "TCP", ContainerPort: 80, HostPort: 8080},
+		{Protocol: "tcp", ContainerPort: 81, HostPort: 8080, HostIP: netip.IPv4Unspecified()},
+		{Protocol: "TCP", ContainerPort: 82, HostPort: 8080, HostIP: local},
+		{Protocol: "TCP", ContainerPort: 83, HostPort: 8080, HostIP: local},
+		{Protocol: "UDP", ContainerPort: 84, HostPort: 8080},
+		{Protocol: "TCP", ContainerPort: 85, HostPort: 8080, HostIP: netip.IPv6Unspecified()},
+	}}
+	want := []publication{
+		{proto: unix.IPPROTO_TCP, hostPort: 8080, pod: pod4, podPort: 80},
+		{proto: unix.IPPROTO_TCP, hostPort: 8080, pod: pod6, podPort: 80},
+		{proto: unix.IPPROTO_TCP, hostIP: local, hostPort: 8080, pod: pod4, podPort: 82},
+		{proto: unix.IPPROTO_UDP, hostPort: 8080, pod: pod4, podPort: 84},
+		{proto: unix.IPPROTO_UDP, hostPort: 8080, pod: pod6, podPort: 84},
+	}
+	if got := at.published(); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 // Each address family of a host port has its own pods (N7.28, N7.30): those of IPv6 answer on the node's addresses, but
 // a client at ::1 is refused at once, so that one of "localhost" goes on with 127.0.0.1.
 func TestHostPortFamilies(t *testing.T) {

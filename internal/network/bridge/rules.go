@@ -97,7 +97,8 @@ func collide(a, b network.PortMapping) bool {
 	return a.HostIP.Is4() == b.HostIP.Is4() && (a.HostIP.IsUnspecified() || b.HostIP.IsUnspecified())
 }
 
-// published returns an attachment's host ports for each of its addresses.
+// published returns an attachment's host ports for each of its addresses. Of two mappings of one host port the first
+// counts, as with upstream's portmap plugin: validation lets a pod have "" and "0.0.0.0" as addresses of one port.
 func (at *attachment) published() []publication {
 	var list []publication
 	for _, p := range at.Ports {
@@ -110,10 +111,18 @@ func (at *attachment) published() []publication {
 			if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
 				pub.hostIP = p.HostIP
 			}
-			list = append(list, pub)
+			if !slices.ContainsFunc(list, pub.replaces) {
+				list = append(list, pub)
+			}
 		}
 	}
 	return list
+}
+
+// replaces reports whether both are the same host port of a pod, with the same or another port of the pod.
+func (pub publication) replaces(o publication) bool {
+	o.podPort = pub.podPort
+	return pub == o
 }
 
 func (n *Network) published() []publication {

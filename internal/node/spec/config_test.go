@@ -397,6 +397,30 @@ func TestMemoryQoS(t *testing.T) {
 	}
 }
 
+// The host ports of a sandbox are those of the containers that run together: validation lets an init container that
+// runs before them have one of theirs.
+func TestHostPorts(t *testing.T) {
+	pod := testPod()
+	ports := func(container int32) []corev1.ContainerPort {
+		return []corev1.ContainerPort{{ContainerPort: container, HostPort: 8000 + container}, {ContainerPort: 1}}
+	}
+	pod.Spec.InitContainers = []corev1.Container{
+		{Name: "init", Ports: []corev1.ContainerPort{{ContainerPort: 79, HostPort: 8080}}},
+		{Name: "sidecar", Ports: ports(81), RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+	pod.Spec.Containers[0].Ports = ports(80)
+	got, _, err := SandboxConfig(SandboxInput{Pod: pod, Node: testNode(), CgroupParent: "/kubepods/besteffort/podu-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []int32
+	for _, m := range got.PortMappings {
+		list = append(list, m.ContainerPort, m.HostPort)
+	}
+	if want := []int32{81, 8081, 80, 8080}; !slices.Equal(list, want) {
+		t.Errorf("host ports %v, want %v", list, want)
+	}
+}
+
 func TestSandboxConfig(t *testing.T) {
 	pod := testPod()
 	pod.Spec.Hostname, pod.Spec.Subdomain, pod.Spec.SetHostnameAsFQDN = "h", "sub", new(true)

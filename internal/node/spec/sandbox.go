@@ -61,26 +61,33 @@ func SandboxConfig(in SandboxInput) (*cri.PodSandboxConfig, []Warning, error) {
 	}, warnings, nil
 }
 
-// portMappings are the host ports of the pod; on the host network there is nothing to map.
+// portMappings are the host ports of the pod's containers that run together; on the host network there is nothing to
+// map. An init container that runs before them may have a host port of one of them.
 func portMappings(pod *corev1.Pod) []*cri.PortMapping {
 	if pod.Spec.HostNetwork {
 		return nil
 	}
 	var mappings []*cri.PortMapping
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			for _, p := range list[i].Ports {
-				if p.HostPort == 0 {
-					continue
-				}
-				mappings = append(mappings, &cri.PortMapping{
-					Protocol:      protocol(p.Protocol),
-					ContainerPort: p.ContainerPort,
-					HostPort:      p.HostPort,
-					HostIp:        p.HostIP,
-				})
+	add := func(c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort == 0 {
+				continue
 			}
+			mappings = append(mappings, &cri.PortMapping{
+				Protocol:      protocol(p.Protocol),
+				ContainerPort: p.ContainerPort,
+				HostPort:      p.HostPort,
+				HostIp:        p.HostIP,
+			})
 		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if resources.IsSidecar(&pod.Spec.InitContainers[i]) {
+			add(&pod.Spec.InitContainers[i])
+		}
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i])
 	}
 	return mappings
 }
