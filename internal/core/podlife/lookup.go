@@ -1,6 +1,10 @@
 package podlife
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // lookups find in long lists what Step needs for each of many containers. Short lists are searched one by one. Each map
 // is made when it is first needed.
@@ -78,8 +82,8 @@ func (m *machine) stopOf(id string) *containerStop {
 	if len(m.s.Stops) > short {
 		if m.find.stops == nil {
 			m.find.stops = make(map[string]int, len(m.s.Stops))
-			for i := len(m.s.Stops) - 1; i >= 0; i-- {
-				m.find.stops[m.s.Stops[i].ContainerID] = i
+			for i, stop := range slices.Backward(m.s.Stops) {
+				m.find.stops[stop.ContainerID] = i
 			}
 		}
 		if i, ok := m.find.stops[id]; ok {

@@ -692,7 +692,7 @@ func TestLeftOverThatStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s = openStore(t, Config{Root: root})
+	openStore(t, Config{Root: root})
 	if left, err := filepath.Glob(filepath.Join(root, "rw", ".*-1")); err != nil || len(left) > 0 {
 		t.Errorf("left after they could be removed: %v, %v", left, err)
 	}
