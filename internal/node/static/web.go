@@ -43,6 +43,7 @@ type WebSource struct {
 	cfg    WebConfig
 	client http.Client
 	last   []byte // the last valid response; nil: none yet
+	unkept bool   // the last valid response could not be stored
 	failed int    // consecutive
 }
 
@@ -99,20 +100,33 @@ func (s *WebSource) look(ctx context.Context) error {
 		return err
 	}
 	if s.last != nil && string(text) == string(s.last) {
+		if s.unkept {
+			s.keep(ctx, text)
+		}
 		return nil
 	}
 	pods, err := s.decode(text)
 	if err != nil {
 		return err
 	}
-	if s.cfg.Cache != "" {
-		if err := atomicfile.Write(s.cfg.Cache, text, 0o600); err != nil {
-			return fmt.Errorf("keep the static pods of %s: %w", s.cfg.URL, err)
-		}
-	}
 	s.last = text
 	s.cfg.Wanted(pods)
+	s.keep(ctx, text)
 	return nil
+}
+
+// keep stores a response that is applied, for the next start. If that fails, as on a full disk, the next requests
+// repeat it; only the first failure is logged.
+func (s *WebSource) keep(ctx context.Context, text []byte) {
+	if s.cfg.Cache == "" {
+		return
+	}
+	err := atomicfile.Write(s.cfg.Cache, text, 0o600)
+	if err != nil && !s.unkept {
+		klog.FromContext(ctx).Error(err, "The static pods of a URL cannot be stored; carob tries again. "+
+			"A start while the URL does not respond would use older ones", "url", s.cfg.URL)
+	}
+	s.unkept = err != nil
 }
 
 // passOn passes on the pods of the last valid response; none if there is none.

@@ -128,3 +128,48 @@ func TestWebSource(t *testing.T) {
 		end()
 	})
 }
+
+// TestWebSourceFullDisk: pods of the URL are applied although they cannot be stored, also at the start beside older
+// stored ones, and are stored as soon as that is possible.
+func TestWebSourceFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, dir := &web{}, filepath.Join(t.TempDir(), "missing") // a missing directory stands for the full disk
+		cache := filepath.Join(dir, "cache")
+		w.respond(200, manifest, nil)
+		var got []string
+		s := NewWebSource(WebConfig{URL: "http://pods.example.com/x", Node: "n1", Cache: cache, Complete: accept,
+			Wanted: func(pods []*corev1.Pod) {
+				for _, p := range pods {
+					got = append(got, p.Name)
+				}
+			}})
+		s.client.Transport = w
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		if strings.Join(got, " ") != "web-n1" {
+			t.Errorf("at the start with a full disk: %q", got)
+		}
+		w.respond(200, podList, nil)
+		time.Sleep(webPeriod)
+		synctest.Wait()
+		if strings.Join(got, " ") != "web-n1 a-n1 b-n1" {
+			t.Errorf("after a change with a full disk: %q", got)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(webPeriod)
+		synctest.Wait()
+		if text, err := os.ReadFile(cache); err != nil || string(text) != podList || len(got) != 3 {
+			t.Errorf("with room on the disk: stored %q, %v; wanted %q", text, err, got)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
