@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ func Run(ctx context.Context, t Target, h *corev1.LifecycleHandler) error {
 			return fmt.Errorf("HTTP lifecycle hook (%s) %s%w", h.HTTPGet.Path, place, err)
 		}
 	case h.Sleep != nil:
-		if err := sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second); err != nil {
+		if err := sleep(ctx, time.Duration(min(h.Sleep.Seconds, longestSleep))*time.Second); err != nil {
 			return fmt.Errorf("Sleep lifecycle hook (%d) %s%w", h.Sleep.Seconds, place, err)
 		}
 	default:
@@ -104,6 +105,9 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction) error 
 	}
 	return res.Body.Close()
 }
+
+// longestSleep is the number of seconds that a duration holds, 292 years.
+const longestSleep = int64(math.MaxInt64 / time.Second)
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

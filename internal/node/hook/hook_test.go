@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -113,6 +114,13 @@ func TestSleep(t *testing.T) {
 			`Sleep lifecycle hook (5) for Container "c" in Pod "web_ns(u)" failed - error: container terminated before sleep hook finished`)
 		if d := time.Since(began); d != 7*time.Second {
 			t.Errorf("ended after %v", d)
+		}
+		// A sleep longer than a duration ends with the container, too, not at once.
+		h.Sleep.Seconds = math.MaxInt64/int64(time.Second) + 1
+		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := Run(ctx, newTarget(nil), h); err == nil || time.Since(began) != 7*time.Second+time.Hour {
+			t.Errorf("a sleep of over 292 years ended after %v: %v", time.Since(began), err)
 		}
 	})
 	if err := Run(t.Context(), newTarget(nil), &corev1.LifecycleHandler{}); err == nil {

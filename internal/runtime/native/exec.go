@@ -44,7 +44,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 		return nil, status.Error(codes.InvalidArgument, "exec needs a command")
 	}
 	run := ctx
-	timeout := time.Duration(req.GetTimeout()) * time.Second
+	timeout := seconds(req.GetTimeout())
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		run, cancel = context.WithTimeout(ctx, timeout)

@@ -107,7 +107,7 @@ func runHook(ctx context.Context, h specs.Hook, st *specs.State) error {
 	}
 	patience := hookPatience
 	if h.Timeout != nil {
-		patience = time.Duration(*h.Timeout) * time.Second
+		patience = seconds(int64(*h.Timeout))
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -31,10 +31,16 @@ func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerReque
 	if err != nil {
 		return nil, err
 	}
-	if err := r.stop(ctx, c, time.Duration(req.GetTimeout())*time.Second); err != nil {
+	if err := r.stop(ctx, c, seconds(req.GetTimeout())); err != nil {
 		return nil, coded(fmt.Errorf("failed to stop container %q: %w", c.rec.ID, err))
 	}
 	return &cri.StopContainerResponse{}, nil
+}
+
+// seconds are a timeout of a request, at most as long as a duration holds, 292 years.
+func seconds(n int64) time.Duration {
+	const longest = int64(math.MaxInt64 / time.Second)
+	return time.Duration(max(-longest, min(n, longest))) * time.Second
 }
 
 func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) error {
