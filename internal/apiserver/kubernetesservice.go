@@ -178,25 +178,34 @@ func (s *Server) keepKubernetesService(ctx context.Context) {
 			s.watchKubernetesService(ctx, rangesResource, changed)
 		}
 	})
+	repeat(ctx, changed, s.moved, func() error {
+		if err := s.serviceRange(ctx, s.stores); err != nil {
+			return err
+		}
+		return s.kubernetesService(apirequest.WithNamespace(ctx, metav1.NamespaceDefault), s.stores)
+	})
+}
+
+// repeat calls update a moment after each signal, and again a while after a failure, until ctx ends.
+func repeat(ctx context.Context, changed, moved <-chan struct{}, update func() error) {
+	var retry <-chan time.Time // of the last failure; a signal may come before
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-s.moved:
+		case <-moved:
+		case <-retry:
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(serviceDelay):
 		}
-		err := s.serviceRange(ctx, s.stores)
-		if err == nil {
-			err = s.kubernetesService(apirequest.WithNamespace(ctx, metav1.NamespaceDefault), s.stores)
-		}
-		if err != nil && ctx.Err() == nil {
+		retry = nil
+		if err := update(); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Keeping the kubernetes Service failed; trying again")
-			time.AfterFunc(serviceRetry, func() { signal(changed) })
+			retry = time.After(serviceRetry)
 		}
 	}
 }
