@@ -277,14 +277,25 @@ func TestAdmitFailsClosed(t *testing.T) {
 	in(t, func(t *testing.T) {
 		ctx := context.Background()
 		failing := fake.NewClientset()
+		tried := make(chan bool)
 		failing.PrependReactor("list", "networkpolicies", func(kubetesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("no answer")
+			select {
+			case tried <- true:
+			case <-t.Context().Done():
+			}
+			return true, nil, errors.New("networkpolicy x/broken cannot be read")
 		})
 		e := running(t, table, failing)
 		e.patience = time.Millisecond
 		err := e.Admit(ctx, placeOf("1", 1, nil))
 		if errkind.Of(err) != errkind.Unavailable || !strings.Contains(err.Error(), "x/pod-1") {
 			t.Errorf("without policies: %v", err)
+		}
+		<-tried
+		<-tried // the first list has ended, and its error is known
+		err = e.Admit(ctx, placeOf("1", 1, nil))
+		if errkind.Of(err) != errkind.Unavailable || !strings.Contains(err.Error(), "x/broken cannot be read") {
+			t.Errorf("with a policy that cannot be read: %v", err)
 		}
 		// The kernel refuses every table of this name.
 		e = running(t, "no name for a table", fake.NewClientset(deny("deny", "web")))

@@ -52,6 +52,7 @@ type Enforcer struct {
 	places     map[string]map[string]network.Place // by identity and sandbox
 	used       map[netip.Addr]bool                 // addresses that pods have left
 	synced     map[kind]bool                       // lists that are complete
+	unlisted   map[kind]error                      // why the last list failed
 	settled    chan struct{}                       // closed and replaced when settledNow may have changed
 	namespaces map[string]bool                     // that the plan has
 	planned    uint64                              // counts the changes of the plan
@@ -84,7 +85,7 @@ func New(cfg Config) (*Enforcer, error) {
 	}
 	return &Enforcer{cfg: cfg, ns: ns, patience: admitPatience, plan: policies.New(), objects: map[string]*object{},
 		places: map[string]map[string]network.Place{}, namespaces: map[string]bool{}, used: map[netip.Addr]bool{},
-		synced:  map[kind]bool{},
+		synced: map[kind]bool{}, unlisted: map[kind]error{},
 		settled: make(chan struct{}), round: make(chan struct{}),
 		wake: make(chan struct{}, 1), flowCheck: make(chan struct{}, 1), follow: make(chan bool, 1)}, nil
 }
@@ -112,6 +113,11 @@ func (e *Enforcer) Admit(ctx context.Context, p network.Place) error {
 	defer e.mu.Unlock()
 	for !e.settledNow() {
 		if err := e.await(ctx, e.settled); err != nil {
+			for k, failure := range e.unlisted {
+				if !e.synced[k] {
+					err = failure // it names an object that cannot be read
+				}
+			}
 			return errkind.Errorf(errkind.Unavailable,
 				"the network policies of the cluster are not known yet, so pod %s/%s gets no network: %w", p.Namespace,
 				p.Name, err)

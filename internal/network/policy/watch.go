@@ -247,12 +247,23 @@ func run[L runtime.Object, T metav1.Object](ctx context.Context, e *Enforcer, ap
 	s.e, s.kind = e, k
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return c.List(ctx, o)
+			list, err := c.List(ctx, o)
+			e.listed(k, err)
+			return list, err
 		},
 		WatchFuncWithContext: c.Watch,
 	}
 	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, api), example, s,
 		cache.ReflectorOptions{Name: fmt.Sprintf("network policies: %T", example)}).RunWithContext(ctx)
+}
+
+// listed notes how a list ended.
+func (e *Enforcer) listed(k kind, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if delete(e.unlisted, k); err != nil {
+		e.unlisted[k] = err
+	}
 }
 
 // sink is a reflector's store that keeps nothing: it passes changes to the plan. Its functions are
