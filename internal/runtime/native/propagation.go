@@ -3,6 +3,7 @@ package native
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,10 +49,7 @@ func propagationOf(mountinfo []byte, id uint64) (point string, shared, slave boo
 		if len(f) < 7 || f[0] != strconv.FormatUint(id, 10) {
 			continue
 		}
-		for _, tag := range f[6:] {
-			if tag == "-" {
-				break
-			}
+		for _, tag := range f[6 : 6+max(0, slices.Index(f[6:], "-"))] {
 			shared = shared || strings.HasPrefix(tag, "shared:")
 			slave = slave || strings.HasPrefix(tag, "master:")
 		}

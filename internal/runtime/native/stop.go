@@ -39,8 +39,7 @@ func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerReque
 
 // seconds are a timeout of a request, at most as long as a duration holds, 292 years.
 func seconds(n int64) time.Duration {
-	const longest = int64(math.MaxInt64 / time.Second)
-	return time.Duration(max(-longest, min(n, longest))) * time.Second
+	return time.Duration(max(math.MinInt64/int64(time.Second), min(n, math.MaxInt64/int64(time.Second)))) * time.Second
 }
 
 func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) error {
