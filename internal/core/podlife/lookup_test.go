@@ -1,6 +1,9 @@
 package podlife
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,5 +57,44 @@ func TestLongLists(t *testing.T) {
 	in.Pod.DeletionTimestamp, in.Pod.DeletionGracePeriodSeconds = &metav1.Time{Time: in.Now}, new(int64(5))
 	if s, out = Step(s, in); len(s.Stops) != len(names)/2 || len(out.Begin) != len(names)/2 {
 		t.Errorf("%d containers are stopped with %d actions, %d run", len(s.Stops), len(out.Begin), len(names)/2)
+	}
+}
+
+// A lookup finds what a search of the whole list finds, also after actions and stops have been added and removed.
+func TestLookupsFollowChanges(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	m := machine{}
+	for range 3 * short {
+		m.in.Observed.Containers = append(m.in.Observed.Containers, Container{ID: fmt.Sprint(len(m.in.Observed.Containers)),
+			State: ContainerRunning})
+	}
+	for range 2000 {
+		c := &m.in.Observed.Containers[rnd.IntN(3*short)]
+		stopped := slices.IndexFunc(m.s.Stops, func(s containerStop) bool { return s.ContainerID == c.ID })
+		begun := slices.IndexFunc(m.s.InFlight, func(f flight) bool { return f.Object == c.ID })
+		if s := m.stopOf(c.ID); (s != nil) != (stopped >= 0) || s != nil && s != &m.s.Stops[stopped] {
+			t.Fatalf("stop of %s: %v, is at %d", c.ID, s, stopped)
+		}
+		if f := m.flightAt(place{op: opStop, object: c.ID}); (f != nil) != (begun >= 0) ||
+			f != nil && f != &m.s.InFlight[begun] {
+			t.Fatalf("action on %s: %v, is at %d", c.ID, f, begun)
+		}
+		switch {
+		case stopped < 0:
+			m.addStop(containerStop{ContainerID: c.ID})
+		case rnd.IntN(4) == 0:
+			c.State = ContainerExited
+			m.forgetStops()
+			c.State = ContainerRunning
+		}
+		switch {
+		case begun < 0:
+			m.addFlight(flight{Key: Key(c.ID), Op: opStop, Object: c.ID})
+		case rnd.IntN(4) == 0:
+			m.land(m.s.InFlight[begun].Key)
+		}
+	}
+	if len(m.s.Stops) <= short || len(m.s.InFlight) <= short {
+		t.Error("the lists have become short")
 	}
 }
