@@ -64,9 +64,9 @@ func TestLongLists(t *testing.T) {
 func TestLookupsFollowChanges(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	m := machine{}
-	for range 3 * short {
-		m.in.Observed.Containers = append(m.in.Observed.Containers, Container{ID: fmt.Sprint(len(m.in.Observed.Containers)),
-			State: ContainerRunning})
+	for i := range 3 * short {
+		c := Container{ID: fmt.Sprint(i), State: ContainerRunning}
+		m.in.Observed.Containers = append(m.in.Observed.Containers, c)
 	}
 	for range 2000 {
 		c := &m.in.Observed.Containers[rnd.IntN(3*short)]
