@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
@@ -205,15 +206,21 @@ type Picker interface {
 // attempts is at how many endpoints a request is tried.
 const attempts = 3
 
-// roundRobin is the picker of Services.
+// roundRobin is the picker of Services. Only the first endpoint of a request is the next one in order. Each further one
+// is any of another part of all: pods with neighbouring addresses began together, and often end together.
 type roundRobin struct{ next atomic.Uint64 }
 
 func (r *roundRobin) Pick(_ context.Context, _ *Facts, endpoints []*Target) ([]*Target, error) {
-	n := min(len(endpoints), attempts)
+	all := len(endpoints)
+	n := min(all, attempts)
 	out := make([]*Target, 0, n)
 	at := r.next.Add(1)
 	for i := range n {
-		out = append(out, endpoints[(at+uint64(i))%uint64(len(endpoints))])
+		from := i * all / n
+		if part := (i+1)*all/n - from; i > 0 && part > 1 {
+			from += rand.IntN(part)
+		}
+		out = append(out, endpoints[(at+uint64(from))%uint64(all)])
 	}
 	return out, nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,4 +133,41 @@ func TestRenewedModes(t *testing.T) {
 	res := get(used, "/")
 	_ = res.Body.Close()
 	target.closeIdle()
+}
+
+// When neighbours of a Service's endpoints end together, each request has others among its attempts; all get the same
+// number of first attempts.
+func TestNeighboursEndTogether(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 4, 10, 99, 1000} {
+		all := make([]*Target, n)
+		index := map[*Target]int{}
+		for i := range all {
+			all[i] = &Target{}
+			index[all[i]] = i
+		}
+		var r roundRobin
+		firsts := make([]int, n)
+		for range 3 * n {
+			got, err := r.Pick(t.Context(), &Facts{}, all)
+			if err != nil || len(got) != min(n, attempts) {
+				t.Fatalf("%d of %d: %v", len(got), n, err)
+			}
+			firsts[index[got[0]]]++
+			for i, one := range got {
+				if slices.Contains(got[:i], one) {
+					t.Fatalf("%d endpoints: one is tried twice", n)
+				}
+			}
+			// Whichever third of all has ended, and the first one with it:
+			for before := range n / 3 {
+				ended := func(one *Target) bool { return (index[one]-index[got[0]]+before+n)%n < n/3 }
+				if !slices.ContainsFunc(got, func(one *Target) bool { return !ended(one) }) {
+					t.Fatalf("%d endpoints: all attempts are among %d neighbours", n, n/3)
+				}
+			}
+		}
+		if slices.Min(firsts) != 3 || slices.Max(firsts) != 3 {
+			t.Errorf("%d endpoints are the first of %v requests", n, firsts)
+		}
+	}
 }
