@@ -522,6 +522,18 @@ func (q *inferring) try(out *http.Request, m mode, choice *inference.Pick) (res 
 	return nil, begun, err
 }
 
+// Fail responds to a request that no server has answered. That none could be connected to has the reason of a pool
+// without servers.
+func (q *inferring) Fail(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, errNoEndpoints) || isDial(err) {
+		w.Header().Set(routing.ReasonHeader, string(routing.NoEndpoints))
+		if q.rec != nil {
+			q.rec.inferred.Reason = string(routing.NoEndpoints)
+		}
+	}
+	q.exchange.Fail(w, r, err)
+}
+
 // answered takes the response of the server that the client gets.
 func (q *inferring) answered(res *http.Response) {
 	q.status = res.StatusCode

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -32,13 +33,26 @@ func (w withoutEarly) Value(key any) any {
 // WithoutEarly returns a context for a copy of a request: the client gets no informational responses to it.
 func WithoutEarly(ctx context.Context) context.Context { return withoutEarly{ctx} }
 
-// Early is a transport of net/http that passes informational responses on.
+// mostEarly is how many informational responses may precede the final one.
+const mostEarly = 16
+
+var errManyEarly = errors.New("the backend sent too many informational responses")
+
+// Early is a transport of net/http that passes informational responses on. It limits them, which the transport does not
+// do for what it passes on.
 type Early struct{ *http.Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (t Early) RoundTrip(r *http.Request) (*http.Response, error) {
 	if pass := EarlyOf(r.Context()); pass != nil {
-		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: pass}))
+		n := 0 // the transport calls it from one goroutine
+		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+				if n++; n > mostEarly {
+					return errManyEarly
+				}
+				return pass(code, h)
+			}}))
 	}
 	return t.Transport.RoundTrip(r)
 }
