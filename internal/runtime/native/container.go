@@ -290,7 +290,7 @@ func (r *Runtime) planOf(ctx context.Context, c *container) (*plan.Container, er
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if !sc.GetPrivileged() {
-		if pl.Filter, err = r.seccomp.of(sc, pl.Caps.Bounding); err != nil {
+		if pl.Filter, err = r.seccomp.Filter(sc, pl.Caps.Bounding); err != nil {
 			return nil, err
 		}
 		if pl.AppArmor, err = r.apparmorOf(sc); err != nil {

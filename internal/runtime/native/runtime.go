@@ -22,6 +22,7 @@ import (
 	"carob/internal/runtime/native/openfiles"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/portforward"
+	"carob/internal/runtime/native/profiles"
 	"carob/internal/runtime/native/state"
 )
 
@@ -35,7 +36,7 @@ type Runtime struct {
 	groups    *cgroups.Hierarchies
 	systemd   *cgroups.Systemd // nil if this process creates the cgroups of containers, not systemd
 	host      hostFacts
-	seccomp   *filters
+	seccomp   *profiles.Profiles
 	events    broker
 	streaming Streaming
 	monitors  string // cgroup of all monitors
@@ -104,7 +105,7 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 			return nil, errors.Join(err, programs.Close())
 		}
 	}
-	r.seccomp = newFilters(cfg.SeccompRoot)
+	r.seccomp = profiles.New(cfg.SeccompRoot)
 	for _, d := range []string{r.sandboxDir(""), r.containerDir(""), r.runDir(""), r.secretDir(""), r.rootDir()} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, errors.Join(fmt.Errorf("making the runtime's directories: %w", err), programs.Close())

@@ -1,4 +1,6 @@
-package native
+// Package profiles finds the seccomp filter of a container: of the runtime's default profile, or of one in a file of
+// the host. The native runtime drives it; it must never load a filter.
+package profiles
 
 import (
 	"encoding/json"
@@ -21,9 +23,9 @@ import (
 	"carob/internal/runtime/native/seccomp"
 )
 
-// filters compiles seccomp profiles and caches them: the default profile by capabilities, a file by
-// its content.
-type filters struct {
+// Profiles compiles seccomp profiles and caches the filters: of the default profile by capabilities, of a file until
+// it changes.
+type Profiles struct {
 	root string
 
 	mu    sync.Mutex
@@ -37,26 +39,27 @@ type fileFilter struct {
 	filter  *plan.Filter
 }
 
-func newFilters(root string) *filters {
-	return &filters{root: root, byCap: map[uint64]*plan.Filter{}, files: map[string]fileFilter{}}
+// New returns the profiles of a host, whose relative names are below root.
+func New(root string) *Profiles {
+	return &Profiles{root: root, byCap: map[uint64]*plan.Filter{}, files: map[string]fileFilter{}}
 }
 
-// of returns the filter for a container: no profile (nil: unconfined), the runtime's default, or a
-// file on this host.
-func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*plan.Filter, error) {
+// Filter returns the filter for a container with these capabilities: of no profile (nil: unconfined), the runtime's
+// default, or a file on this host.
+func (ps *Profiles) Filter(sc *cri.LinuxContainerSecurityContext, caps uint64) (*plan.Filter, error) {
 	p := sc.GetSeccomp()
 	if p == nil {
-		p = seccompProfile(sc.GetSeccompProfilePath())
+		p = fromText(sc.GetSeccompProfilePath())
 	}
 	switch {
 	case p == nil || p.ProfileType == cri.SecurityProfile_Unconfined:
 		return nil, nil
 	case p.ProfileType == cri.SecurityProfile_Localhost:
-		return f.file(strings.TrimPrefix(p.LocalhostRef, "localhost/"))
+		return ps.file(strings.TrimPrefix(p.LocalhostRef, "localhost/"))
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if known := f.byCap[caps]; known != nil {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if known := ps.byCap[caps]; known != nil {
 		return known, nil
 	}
 	var names []string
@@ -72,12 +75,12 @@ func (f *filters) of(sc *cri.LinuxContainerSecurityContext, caps uint64) (*plan.
 	if err != nil {
 		return nil, fmt.Errorf("the default seccomp profile: %w", err)
 	}
-	f.byCap[caps] = plan.NewFilter(prog)
-	return f.byCap[caps], nil
+	ps.byCap[caps] = plan.NewFilter(prog)
+	return ps.byCap[caps], nil
 }
 
-// seccompProfile parses the older form: runtime/default, unconfined, localhost/path.
-func seccompProfile(s string) *cri.SecurityProfile {
+// fromText parses the older form: runtime/default, unconfined, localhost/path.
+func fromText(s string) *cri.SecurityProfile {
 	switch {
 	case s == "" || s == "unconfined":
 		return nil
@@ -87,9 +90,9 @@ func seccompProfile(s string) *cri.SecurityProfile {
 	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 }
 
-func (f *filters) file(name string) (*plan.Filter, error) {
+func (ps *Profiles) file(name string) (*plan.Filter, error) {
 	if !filepath.IsAbs(name) {
-		name = filepath.Join(f.root, name)
+		name = filepath.Join(ps.root, name)
 	}
 	st, err := os.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,9 +102,9 @@ func (f *filters) file(name string) (*plan.Filter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot load seccomp profile: %w", err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if known, ok := f.files[name]; ok && known.changed.Equal(st.ModTime()) && known.size == st.Size() {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if known, ok := ps.files[name]; ok && known.changed.Equal(st.ModTime()) && known.size == st.Size() {
 		return known.filter, nil
 	}
 	b, err := os.ReadFile(name)
@@ -124,6 +127,6 @@ func (f *filters) file(name string) (*plan.Filter, error) {
 		}
 		made.Agent = &plan.SeccompAgent{Path: profile.ListenerPath, Metadata: profile.ListenerMetadata}
 	}
-	f.files[name] = fileFilter{st.ModTime(), st.Size(), made}
-	return f.files[name].filter, nil
+	ps.files[name] = fileFilter{st.ModTime(), st.Size(), made}
+	return ps.files[name].filter, nil
 }
