@@ -18,6 +18,7 @@ import (
 
 	"carob/internal/base/backoff"
 	"carob/internal/base/delayq"
+	"carob/internal/base/slowkeys"
 	"carob/internal/controllers/metrics"
 )
 
@@ -32,7 +33,6 @@ var retry = backoff.Exponential{Initial: 20 * time.Millisecond, Max: time.Minute
 // Reconciler reconciles keys. Make it with New and Run it once; Add works before Run.
 type Reconciler struct {
 	name      string
-	workers   int
 	reconcile Func
 	wake      chan struct{}
 
@@ -42,12 +42,11 @@ type Reconciler struct {
 	busy     map[string]bool // being reconciled; the value is whether it was added again meanwhile
 	failures map[string]failure
 	refusals refusals
-	slow     slow
+	running  *slowkeys.Limit[string]
 	later    delayq.Queue[string]
 
 	metrics metrics.Queue
 	since   map[string]time.Time // when a key of ready was added; only if it is measured
-	began   map[string]time.Time // when a key of busy was started
 }
 
 // New returns a Reconciler of up to workers keys in parallel, and more when some are slow: then up to four of a
@@ -55,12 +54,12 @@ type Reconciler struct {
 // that of upstream's queue if there is one.
 func New(name string, workers int, reconcile Func) *Reconciler {
 	l := &Reconciler{
-		name: name, workers: workers, reconcile: reconcile,
+		name: name, reconcile: reconcile,
 		wake:   make(chan struct{}, 1),
 		queued: map[string]bool{}, busy: map[string]bool{}, failures: map[string]failure{},
 		refusals: refusals{keys: map[string]map[string]bool{}},
-		slow:     slow{keys: map[string]bool{}, count: map[string]int{}, aside: map[string][]string{}},
-		metrics:  metrics.NewQueue(name), since: map[string]time.Time{}, began: map[string]time.Time{},
+		running:  slowkeys.New[string](workers),
+		metrics:  metrics.NewQueue(name), since: map[string]time.Time{},
 	}
 	if l.metrics.Measured() {
 		metrics.OnRead(l.measure)
@@ -73,7 +72,7 @@ func (l *Reconciler) measure() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var sum, first time.Duration
-	for _, at := range l.began {
+	for at := range l.running.Began() {
 		took := time.Since(at)
 		sum, first = sum+took, max(first, took)
 	}
@@ -175,12 +174,12 @@ func (l *Reconciler) dispatch(start func(key string)) time.Time {
 	var slower time.Time // when a running key makes room for one of ready
 	for len(l.ready) > 0 {
 		var ok bool
-		if ok, slower = l.free(now); !ok {
+		if ok, slower = l.running.Free(now); !ok {
 			break
 		}
 		key := l.ready[0]
 		l.ready = l.ready[1:]
-		if l.slow.full(key) {
+		if !l.running.Start(key, namespaceOrKey(key), now) {
 			continue
 		}
 		delete(l.queued, key)
@@ -190,7 +189,6 @@ func (l *Reconciler) dispatch(start func(key string)) time.Time {
 			l.metrics.Taken(now.Sub(l.since[key]))
 			delete(l.since, key)
 		}
-		l.began[key] = now
 		start(key)
 	}
 	next, _ := l.later.Next()
@@ -207,11 +205,11 @@ func (l *Reconciler) work(ctx context.Context, key string) {
 	defer l.poke()
 	readded := l.busy[key]
 	delete(l.busy, key)
+	began, waited := l.running.End(key)
+	l.ready = append(l.ready, waited...)
 	if l.metrics.Measured() {
-		l.metrics.Done(time.Since(l.began[key]))
+		l.metrics.Done(time.Since(began))
 	}
-	delete(l.began, key)
-	l.ready = append(l.ready, l.slow.ended(key)...)
 	switch {
 	case ctx.Err() != nil:
 		return

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"carob/internal/base/slowkeys"
 )
 
 // A key whose requests are not answered, such as that of a ReplicaSet whose pods a hanging webhook reviews, does not
@@ -63,8 +65,8 @@ func TestSlowKeys(t *testing.T) {
 				if len(c.list) != 11 || ended.Load() != 11 {
 					t.Errorf("%d started, %d ended", len(c.list), ended.Load())
 				}
-				if s := l.slow; len(s.keys) != 0 || len(s.count) != 0 || len(s.aside) != 0 || len(l.began) != 0 {
-					t.Errorf("left over: %+v, %v", s, l.began)
+				if !l.running.Empty() {
+					t.Errorf("left over: %+v", l.running)
 				}
 			})
 		})
@@ -87,7 +89,7 @@ func TestSlowKeysAreBounded(t *testing.T) {
 		synctest.Wait()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if len(c.list) != slowInAll+4 {
+		if len(c.list) != slowkeys.InAll+4 {
 			t.Errorf("%d keys run", len(c.list))
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/slowkeys"
 	"carob/internal/core/podstatus"
 )
 
@@ -42,15 +43,19 @@ import (
 // next instance runs long before, and 20 ms later the status is written. Upstream's kubelet does not show the moment in
 // between, because it starts that instance before it looks again; its conformance test of a pod's life reads the status
 // then and requires that the pod is ready.
+//
+// Writes that take longer than a second, because a webhook reviews statuses in a namespace and does not answer, do not
+// count as workers; at most four of a namespace run then.
 type Writer struct {
 	client corev1client.PodsGetter
 
-	mu    sync.Mutex
-	pods  map[types.UID]*podStatus
-	queue []types.UID
+	mu      sync.Mutex
+	pods    map[types.UID]*podStatus
+	queue   []*podStatus
+	running *slowkeys.Limit[*podStatus] // the writes
 	// settling is how many pods' statuses settle.
 	settling int
-	wake     chan struct{} // capacity workers
+	wake     chan struct{} // capacity 1
 }
 
 // podStatus is one pod; its fields are guarded by Writer.mu.
@@ -61,7 +66,7 @@ type podStatus struct {
 	queued  bool              // in queue, or waiting for its back-off
 	settle  *time.Timer       // runs while the status settles
 	endBy   time.Time         // a container ended: the status settles until then, whatever changes; zero: none did
-	busy    bool              // a worker has it
+	busy    bool              // being written
 	gone    bool
 	tries   int
 	waiters []chan struct{} // closed when the pod is clean or gone
@@ -84,32 +89,56 @@ var ErrGone = errors.New("pod is gone from the API server")
 
 // New returns a Writer; it writes from Run on.
 func New(client corev1client.PodsGetter) *Writer {
-	return &Writer{client: client, pods: map[types.UID]*podStatus{}, wake: make(chan struct{}, workers)}
+	return &Writer{client: client, pods: map[types.UID]*podStatus{}, running: slowkeys.New[*podStatus](workers),
+		wake: make(chan struct{}, 1)}
 }
 
 // Run writes until ctx ends. Statuses that are not written then are lost; the next agent computes them again.
 func (w *Writer) Run(ctx context.Context) {
-	var all sync.WaitGroup
-	for range workers {
-		all.Go(func() { w.work(ctx) })
-	}
-	all.Wait()
-}
-
-func (w *Writer) work(ctx context.Context) {
-	for {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var writes sync.WaitGroup
+	defer writes.Wait()
+	for ctx.Err() == nil {
+		next := w.dispatch(func(s *podStatus) { writes.Go(func() { w.write(ctx, s) }) })
+		timer.Stop()
+		if !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-w.wake:
+		case <-timer.C:
 		}
-		for ctx.Err() == nil {
-			uid, ok := w.next()
-			if !ok {
-				break
-			}
-			w.write(ctx, uid)
+	}
+}
+
+// dispatch starts the writes of queued statuses. It returns when a running one makes room for another; zero if one must
+// end first.
+func (w *Writer) dispatch(start func(*podStatus)) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	for len(w.queue) > 0 {
+		if ok, next := w.running.Free(now); !ok {
+			return next
 		}
+		s := w.queue[0]
+		w.queue = w.queue[1:]
+		if s.gone || s.busy || !w.running.Start(s, s.base.Namespace, now) {
+			continue
+		}
+		s.queued, s.busy = false, true
+		start(s)
+	}
+	w.queue = nil
+	return time.Time{}
+}
+
+func (w *Writer) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -120,7 +149,7 @@ func (w *Writer) Set(pod *corev1.Pod, status *corev1.PodStatus) {
 	defer w.mu.Unlock()
 	s := w.of(pod)
 	s.want = status
-	w.touch(pod.UID, s)
+	w.touch(s)
 }
 
 // Seen passes the status that the API server has now. If another writer changed the agent's
@@ -134,7 +163,7 @@ func (w *Writer) Seen(pod *corev1.Pod) {
 	}
 	s.base = pod
 	if s.want != nil {
-		w.touch(pod.UID, s)
+		w.touch(s)
 	}
 }
 
@@ -154,47 +183,47 @@ func newer(a, b *corev1.Pod) bool {
 }
 
 // touch queues the pod, with w.mu held.
-func (w *Writer) touch(uid types.UID, s *podStatus) {
+func (w *Writer) touch(s *podStatus) {
 	s.dirty = true
 	if s.queued || s.busy || s.gone {
 		return
 	}
 	switch podstatus.UrgencyOf(s.base, s.want) {
 	case podstatus.Major:
-		w.enqueue(uid, s)
+		w.enqueue(s)
 	case podstatus.Ended:
 		by := s.endBy
 		if by.IsZero() {
 			by = time.Now().Add(endedTime)
 		}
-		w.settleBy(uid, s, by, endedTime)
+		w.settleBy(s, by, endedTime)
 	case podstatus.Minor:
 		switch {
 		case !s.endBy.IsZero():
-			w.settleBy(uid, s, s.endBy, settleTime)
+			w.settleBy(s, s.endBy, settleTime)
 		case s.settle == nil:
 			n := time.Duration(w.settling + 1 + len(s.want.ContainerStatuses)/containersPerPod)
-			w.wait(uid, s, min(settleTime*n*n, settleMax))
+			w.wait(s, min(settleTime*n*n, settleMax))
 		}
 	}
 }
 
 // settleBy lets the status of a pod whose container ended settle for d, but not longer than to endBy, with w.mu held.
-func (w *Writer) settleBy(uid types.UID, s *podStatus, endBy time.Time, d time.Duration) {
+func (w *Writer) settleBy(s *podStatus, endBy time.Time, d time.Duration) {
 	w.settled(s)
 	s.endBy = endBy
-	w.wait(uid, s, min(d, time.Until(endBy)))
+	w.wait(s, min(d, time.Until(endBy)))
 }
 
 // wait lets a status settle, with w.mu held.
-func (w *Writer) wait(uid types.UID, s *podStatus, d time.Duration) {
+func (w *Writer) wait(s *podStatus, d time.Duration) {
 	w.settling++
 	var timer *time.Timer
 	timer = time.AfterFunc(d, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if s.settle == timer && !s.gone {
-			w.enqueue(uid, s)
+			w.enqueue(s)
 		}
 	})
 	s.settle = timer
@@ -209,14 +238,11 @@ func (w *Writer) settled(s *podStatus) {
 	}
 }
 
-func (w *Writer) enqueue(uid types.UID, s *podStatus) {
+func (w *Writer) enqueue(s *podStatus) {
 	w.settled(s)
 	s.queued = true
-	w.queue = append(w.queue, uid)
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.queue = append(w.queue, s)
+	w.poke()
 }
 
 // Forget drops the pod; what was not written yet is lost.
@@ -258,7 +284,7 @@ func (w *Writer) Flush(ctx context.Context, uid types.UID) error {
 			return nil
 		}
 		if s.settle != nil {
-			w.enqueue(uid, s)
+			w.enqueue(s)
 		}
 		clean := make(chan struct{})
 		s.waiters = append(s.waiters, clean)
@@ -271,30 +297,9 @@ func (w *Writer) Flush(ctx context.Context, uid types.UID) error {
 	}
 }
 
-// next removes a pod from the queue and returns it.
-func (w *Writer) next() (types.UID, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.queue) > 0 {
-		uid := w.queue[0]
-		w.queue = w.queue[1:]
-		if s := w.pods[uid]; s != nil && !s.gone && !s.busy {
-			s.queued, s.busy = false, true
-			return uid, true
-		}
-	}
-	w.queue = nil
-	return "", false
-}
-
 // write brings the status of one pod to the API server.
-func (w *Writer) write(ctx context.Context, uid types.UID) {
+func (w *Writer) write(ctx context.Context, s *podStatus) {
 	w.mu.Lock()
-	s := w.pods[uid]
-	if s == nil {
-		w.mu.Unlock()
-		return
-	}
 	base, want := s.base, s.want
 	s.dirty = false
 	w.mu.Unlock()
@@ -303,7 +308,10 @@ func (w *Writer) write(ctx context.Context, uid types.UID) {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	defer w.poke()
 	s.busy = false
+	_, waited := w.running.End(s)
+	w.queue = append(w.queue, waited...)
 	if stored != nil && newer(stored, s.base) {
 		s.base = stored
 	}
@@ -324,12 +332,12 @@ func (w *Writer) write(ctx context.Context, uid types.UID) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if !s.gone {
-				w.enqueue(uid, s)
+				w.enqueue(s)
 			}
 		})
 	case s.dirty:
 		s.tries = 0
-		w.enqueue(uid, s)
+		w.enqueue(s)
 	default:
 		s.tries = 0
 		s.release()
