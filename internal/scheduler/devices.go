@@ -101,6 +101,7 @@ func (s *Scheduler) claimSeen(c *resourcev1.ResourceClaim) {
 	switch {
 	case before != nil && before.Status.Allocation != nil && c.Status.Allocation == nil:
 		s.requeueForDevices() // devices are free
+		s.lookReady(c)
 	case before == nil || !equality.Semantic.DeepEqual(before.Status, c.Status):
 		s.requeueUsers(c)
 		s.lookReady(c)
@@ -204,7 +205,7 @@ func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bin
 	stored, err := a.Store(ctx, s.client, node)
 	s.box.post(func() {
 		pod := it.pod.Object
-		for _, c := range stored.Claims {
+		for _, c := range stored.Current(s.devices.index) {
 			s.claimSeen(c)
 		}
 		s.devices.index.Release(pod.UID)
@@ -235,7 +236,11 @@ func (s *Scheduler) bindWhenReady(w *readyWaiter) bool {
 	pod := w.it.pod.Object
 	ready, until, err := w.stored.Ready(s.devices.index, time.Now(), w.it.pod.Profile().DeviceBinding)
 	if !ready && err == nil {
-		if w.timer == nil {
+		// Set anew each time: the claim may have been allocated again, and the wall clock may have stepped back.
+		if w.timer != nil {
+			w.timer.Stop()
+		}
+		if !until.IsZero() {
 			w.timer = time.AfterFunc(time.Until(until), func() {
 				s.box.post(func() {
 					if s.devices.ready[pod.UID] == w {

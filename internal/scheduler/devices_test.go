@@ -491,3 +491,38 @@ func TestNoDeviceTwice(t *testing.T) {
 		})
 	}
 }
+
+// The wait for devices that is over for one claim of a pod does not hide the deadline of another one; and a claim that
+// loses its devices during the wait is allocated again.
+func TestWaitForDevicesEnds(t *testing.T) {
+	ready := bound("n1")
+	ready.Spec.Devices = append(ready.Spec.Devices, *ready.Spec.Devices[0].DeepCopy())
+	ready.Spec.Devices[1].Name = "gpu-2"
+	objects := []runtime.Object{node("n1", "4"), ready, deviceClass("gpu"), resourceClaim("one", exactly("gpu", 1)),
+		resourceClaim("two", exactly("gpu", 1))}
+	inWorld(t, objects, func(w *world) {
+		w.create(using(pod("a", "1"), "one"))
+		w.setDevice("one", "Ready")
+		w.on("a", "n1")
+		time.Sleep(time.Hour)
+		w.create(using(pod("b", "1"), "one", "two"))
+		w.on("b", "")
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		if w.message("b") == "" {
+			w.Error("the wait has no end")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c := w.claim("two")
+		if c.Status.Allocation == nil {
+			w.Fatalf("status %+v", c.Status)
+		}
+		c.Status = resourcev1.ResourceClaimStatus{}
+		w.updateClaimStatus(c)
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		w.setDevice("two", "Ready")
+		w.on("b", "n1")
+	})
+}

@@ -35,6 +35,8 @@ type world struct {
 	stop   func()
 	// bind, if set, handles a binding instead of the fake API.
 	bind func(pod, node string) error
+	// wrote, if set, is called before the answer to an update of a claim or volume.
+	wrote func(metav1.Object)
 	// extender, if set, handles calls to extenders.
 	extender http.Handler
 }
@@ -76,7 +78,11 @@ func inConfiguredWorld(t *testing.T, c *config.Config, objects []runtime.Object,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
-		s, err := NewForClient(api{w.client, w}, Options{Journal: w.log, Config: c, Extenders: w})
+		s, err := NewForClient(lateAnswers{api{w.client, w}, func(o metav1.Object) {
+			if w.wrote != nil {
+				w.wrote(o)
+			}
+		}}, Options{Journal: w.log, Config: c, Extenders: w})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -351,11 +351,16 @@ func (s *Scheduler) storeVolumes(ctx context.Context, it *item, node string, pla
 		}
 	}
 	s.box.post(func() {
+		// Of an object that is deleted meanwhile, the watch shows nothing more: it must not come back.
 		for _, v := range volumes {
-			s.volumeSeen(v)
+			if known := s.volumes.volumes[v.Name]; known != nil && known.UID == v.UID {
+				s.volumeSeen(v)
+			}
 		}
 		for _, c := range claims {
-			s.volumeClaimSeen(c)
+			if known := s.volumes.claims[c.Namespace+"/"+c.Name]; known != nil && known.UID == c.UID {
+				s.volumeClaimSeen(c)
+			}
 		}
 		uid := it.pod.Object.UID
 		fail := func(err error) {

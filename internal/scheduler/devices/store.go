@@ -232,7 +232,20 @@ func Deallocate(ctx context.Context, client kubernetes.Interface, c *resourcev1.
 	return nil
 }
 
-// Ready reports whether all devices of a pod may be used (S9.28), and the deadline of the wait.
+// Current returns the stored claims that the watches may still show: one that was known and is not known any more, or
+// whose name another claim has, is deleted meanwhile. The claim that Store created may not have been shown yet.
+func (s *Stored) Current(x *Index) []*resourcev1.ResourceClaim {
+	var out []*resourcev1.ResourceClaim
+	for _, c := range s.Claims {
+		known := x.claims[nameOf(c)]
+		if known != nil && known.UID == c.UID || known == nil && s.extended != nil && s.extended.UID == c.UID {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Ready reports whether all devices of a pod may be used (S9.28), and the deadline of the wait for the others.
 func (s *Stored) Ready(x *Index, now time.Time, limit time.Duration) (ready bool, until time.Time, err error) {
 	ready = true
 	for _, old := range s.Claims {
@@ -240,11 +253,17 @@ func (s *Stored) Ready(x *Index, now time.Time, limit time.Duration) (ready bool
 		if c == nil || c.UID != old.UID {
 			return false, until, fmt.Errorf("claim %s got deleted in the meantime", nameOf(old))
 		}
+		if c.Status.Allocation == nil {
+			return false, until, fmt.Errorf("claim %s %w", nameOf(old), podclaims.ErrDeallocated)
+		}
 		ok, err := podclaims.Ready(c, now, limit)
 		if err != nil {
 			return false, until, err
 		}
-		ready = ready && ok
+		if ok {
+			continue
+		}
+		ready = false
 		if by := podclaims.BindBy(c, limit); !by.IsZero() && (until.IsZero() || by.Before(until)) {
 			until = by
 		}

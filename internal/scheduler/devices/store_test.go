@@ -243,7 +243,7 @@ func TestUndoDeletesOnlyItsClaim(t *testing.T) {
 	}
 }
 
-// The pod waits for the drivers of all its devices, until the first limit.
+// The pod waits for the drivers of all its devices, until the first limit of those that are not ready.
 func TestReady(t *testing.T) { // S9.28
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	waiting := func(name string, since time.Time) *resourcev1.ResourceClaim {
@@ -264,25 +264,27 @@ func TestReady(t *testing.T) { // S9.28
 	plain := allocated(claimOf("plain"), "n1", "d")
 	s := &Stored{Claims: []*resourcev1.ResourceClaim{one, two, plain}}
 	x := index(one, two, plain)
-	expect := func(what string, wantReady bool, wantErr error) {
+	expect := func(what string, wantReady bool, left time.Duration, wantErr error) {
 		t.Helper()
 		ready, until, err := s.Ready(x, now, time.Minute)
 		if ready != wantReady || !errors.Is(err, wantErr) {
 			t.Errorf("%s: %v, %v", what, ready, err)
 		}
-		if err == nil && !until.Equal(now.Add(58*time.Second)) {
+		if err == nil && !ready && !until.Equal(now.Add(left)) {
 			t.Errorf("%s: it waits until %v", what, until)
 		}
 	}
-	expect("none", false, nil)
+	expect("none", false, 58*time.Second, nil)
 	x.SetClaim(withCondition(two, "attached"))
-	expect("one of two", false, nil)
+	expect("one of two", false, 59*time.Second, nil)
 	x.SetClaim(withCondition(one, "attached"))
-	expect("both", true, nil)
+	expect("both", true, 0, nil)
 	x.SetClaim(withCondition(one, "broken"))
-	expect("broken", false, podclaims.ErrBinding)
+	expect("broken", false, 0, podclaims.ErrBinding)
 	x.SetClaim(waiting("one", now.Add(-time.Hour)))
-	expect("late", false, podclaims.ErrBindingTimeout)
+	expect("late", false, 0, podclaims.ErrBindingTimeout)
+	x.SetClaim(claimOf("one"))
+	expect("without devices", false, 0, podclaims.ErrDeallocated)
 	another := claimOf("one")
 	another.UID = "another"
 	x.SetClaim(another)
