@@ -83,7 +83,10 @@ func execCommand(ctx context.Context, t Target, action *corev1.ExecAction, timeo
 			literals[v.Name] = v.Value
 		}
 	}
-	command := spec.ExecProbeCommand(action.Command, literals)
+	command, err := spec.ExecProbeCommand(action.Command, literals)
+	if err != nil {
+		return podlife.ProbeError, err.Error()
+	}
 	limited, cancel := context.WithTimeout(ctx, timeout+execSlack)
 	defer cancel()
 	res, err := t.Runtime.ExecSync(limited, &cri.ExecSyncRequest{

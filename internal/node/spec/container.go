@@ -26,6 +26,14 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 	if err != nil {
 		return nil, err
 	}
+	command, err := env.room.expandAll(c.Command, env.get)
+	if err != nil {
+		return nil, err
+	}
+	args, err := env.room.expandAll(c.Args, env.get)
+	if err != nil {
+		return nil, err
+	}
 	devices, err := devices(in)
 	if err != nil {
 		return nil, err
@@ -51,8 +59,8 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 		CDIDevices:  cdi,
 		Metadata:    &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(in.Attempt)},
 		Image:       &cri.ImageSpec{Image: in.Image.Ref, UserSpecifiedImage: c.Image},
-		Command:     expandAll(c.Command, env),
-		Args:        expandAll(c.Args, env),
+		Command:     command,
+		Args:        args,
 		WorkingDir:  c.WorkingDir,
 		Envs:        env.keyValues(),
 		Mounts:      mounts,
@@ -68,17 +76,6 @@ func containerConfig(in *ContainerInput, env *environment) (*cri.ContainerConfig
 			SecurityContext: security,
 		},
 	}, nil
-}
-
-func expandAll(words []string, env *environment) []string {
-	if words == nil {
-		return nil
-	}
-	out := make([]string, len(words))
-	for i, w := range words {
-		out[i], _ = expand(w, env.get)
-	}
-	return out
 }
 
 // ContainerResources are the limits of a container (L3.116–119), at its start and for a resize.

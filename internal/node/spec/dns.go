@@ -124,13 +124,15 @@ func dnsConfig(pod *corev1.Pod, node *Node) (*cri.DNSConfig, []Warning, error) {
 	if c := pod.Spec.DNSConfig; c != nil {
 		dns.Servers = appendNew(dns.Servers, c.Nameservers...)
 		dns.Searches = appendNew(dns.Searches, c.Searches...)
+		options := make([]string, 0, len(c.Options))
 		for _, o := range c.Options {
 			text := o.Name
 			if o.Value != nil && *o.Value != "" {
 				text += ":" + *o.Value
 			}
-			dns.Options = appendOptions(dns.Options, text)
+			options = append(options, text)
 		}
+		dns.Options = appendOptions(dns.Options, options...)
 	}
 	return &dns, append(warnings, limitDNS(&dns)...), nil
 }
@@ -179,17 +181,21 @@ func appendNew(list []string, more ...string) []string {
 
 // appendOptions appends resolver options; one with a known name takes the place of the older.
 func appendOptions(list []string, more ...string) []string {
+	name := func(option string) string {
+		n, _, _ := strings.Cut(option, ":")
+		return n
+	}
+	places := make(map[string]int, len(list)+len(more)) // users may write any number of options
+	for i, o := range slices.Backward(list) {
+		places[name(o)] = i // the first of a name
+	}
 	for _, o := range more {
-		name, _, _ := strings.Cut(o, ":")
-		i := slices.IndexFunc(list, func(old string) bool {
-			oldName, _, _ := strings.Cut(old, ":")
-			return oldName == name
-		})
-		if i < 0 {
-			list = append(list, o)
-		} else {
+		if i, ok := places[name(o)]; ok {
 			list[i] = o
+			continue
 		}
+		places[name(o)] = len(list)
+		list = append(list, o)
 	}
 	return list
 }

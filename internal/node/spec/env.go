@@ -15,18 +15,23 @@ type envVar struct{ name, value string }
 type environment struct {
 	list  []envVar
 	index map[string]int
+	room  room
 }
 
-func (e *environment) set(name, value string) {
+func (e *environment) set(name, value string) error {
+	if err := e.room.take(len(name) + len(value)); err != nil {
+		return err
+	}
 	if i, ok := e.index[name]; ok {
 		e.list[i].value = value
-		return
+		return nil
 	}
 	if e.index == nil {
 		e.index = make(map[string]int)
 	}
 	e.index[name] = len(e.list)
 	e.list = append(e.list, envVar{name, value})
+	return nil
 }
 
 func (e *environment) get(name string) (string, bool) {
@@ -51,11 +56,15 @@ func buildEnvironment(in *ContainerInput) (*environment, error) {
 	var env environment
 	if in.Devices != nil {
 		for _, v := range in.Devices.Env {
-			env.set(v.Name, v.Value)
+			if err := env.set(v.Name, v.Value); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, v := range serviceEnv(in.Pod, in.Sources.Services) {
-		env.set(v.name, v.value)
+		if err := env.set(v.name, v.value); err != nil {
+			return nil, err
+		}
 	}
 	for i := range in.Container.EnvFrom {
 		if err := env.addFrom(in, &in.Container.EnvFrom[i]); err != nil {
@@ -64,20 +73,24 @@ func buildEnvironment(in *ContainerInput) (*environment, error) {
 	}
 	for i := range in.Container.Env {
 		v := &in.Container.Env[i]
-		if v.ValueFrom != nil {
-			value, ok, err := valueFrom(in, v.ValueFrom)
-			if err != nil {
-				return nil, err
-			}
-			if ok {
-				env.set(v.Name, value)
-			}
-			continue
+		value, ok, err := env.value(in, v)
+		if err == nil && ok {
+			err = env.set(v.Name, value)
 		}
-		value, _ := expand(v.Value, env.get)
-		env.set(v.Name, value)
+		if err != nil {
+			return nil, err
+		}
 	}
 	return &env, nil
+}
+
+// value returns the value of one variable; ok is false for a missing optional one.
+func (e *environment) value(in *ContainerInput, v *corev1.EnvVar) (value string, ok bool, err error) {
+	if v.ValueFrom != nil {
+		return valueFrom(in, v.ValueFrom)
+	}
+	value, _, err = new(room).expand(v.Value, e.get)
+	return value, true, err
 }
 
 // addFrom adds all keys of a config map or secret (L3.130).
@@ -88,7 +101,9 @@ func (e *environment) addFrom(in *ContainerInput, from *corev1.EnvFromSource) er
 			return err
 		}
 		for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
-			e.set(from.Prefix+key, cm.Data[key])
+			if err := e.set(from.Prefix+key, cm.Data[key]); err != nil {
+				return err
+			}
 		}
 	}
 	if ref := from.SecretRef; ref != nil {
@@ -97,7 +112,9 @@ func (e *environment) addFrom(in *ContainerInput, from *corev1.EnvFromSource) er
 			return err
 		}
 		for _, key := range slices.Sorted(maps.Keys(s.Data)) {
-			e.set(from.Prefix+key, string(s.Data[key]))
+			if err := e.set(from.Prefix+key, string(s.Data[key])); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

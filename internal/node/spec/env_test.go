@@ -336,3 +336,59 @@ func FuzzEnvFile(f *testing.F) {
 		}
 	})
 }
+
+// References to references cannot make the agent use memory without end: 40 variables, each of two references to the one
+// before, are terabytes.
+func TestExpansionHasALimit(t *testing.T) {
+	many := strings.Repeat("$(BIG)", 100_000)
+	big := corev1.EnvVar{Name: "BIG", Value: strings.Repeat("x", 100_000)}
+	doubled := []corev1.EnvVar{{Name: "V0", Value: "xxxxxxxxxxxxxxxx"}}
+	for i := 1; i <= 40; i++ {
+		ref := fmt.Sprintf("$(V%d)", i-1)
+		doubled = append(doubled, corev1.EnvVar{Name: fmt.Sprintf("V%d", i), Value: ref + ref})
+	}
+	for name, change := range map[string]func(*corev1.Container, *api){
+		"variables": func(c *corev1.Container, _ *api) { c.Env = doubled },
+		"command":   func(c *corev1.Container, _ *api) { c.Env, c.Command = []corev1.EnvVar{big}, []string{many} },
+		"args":      func(c *corev1.Container, _ *api) { c.Env, c.Args = []corev1.EnvVar{big}, []string{"sh", many} },
+		"sub-path": func(c *corev1.Container, a *api) {
+			a.volumes = map[string]Volume{"v": {HostPath: "/v"}}
+			c.Env = []corev1.EnvVar{big}
+			c.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPathExpr: many}}
+		},
+		"one ConfigMap by many prefixes": func(c *corev1.Container, a *api) {
+			a.maps = map[string]*corev1.ConfigMap{"cm": {Data: map[string]string{"k": strings.Repeat("x", 1_000_000)}}}
+			for i := range 10_000 {
+				c.EnvFrom = append(c.EnvFrom, corev1.EnvFromSource{Prefix: fmt.Sprintf("P%d_", i),
+					ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: named("cm")}})
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod, a := testPod(), &api{}
+			c := &pod.Spec.Containers[0]
+			change(c, a)
+			if _, err := Assemble(t.Context(), ContainerInput{Pod: pod, Container: c, Node: testNode()}, a,
+				a); !errors.Is(err, errExpanded) {
+				t.Error(err)
+			}
+		})
+	}
+	if _, err := ExecProbeCommand([]string{many}, map[string]string{"BIG": big.Value}); !errors.Is(err, errExpanded) {
+		t.Errorf("a probe: %v", err)
+	}
+}
+
+// Users may write any number of resolver options; comparing each with all others would take minutes.
+func TestManyResolverOptions(t *testing.T) {
+	pod := testPod()
+	pod.Spec.DNSConfig = &corev1.PodDNSConfig{}
+	for i := range 400_000 {
+		pod.Spec.DNSConfig.Options = append(pod.Spec.DNSConfig.Options,
+			corev1.PodDNSConfigOption{Name: fmt.Sprintf("o%d", i/2), Value: new(fmt.Sprint(i))})
+	}
+	dns, _, err := dnsConfig(pod, testNode())
+	if err != nil || len(dns.Options) != 200_001 || dns.Options[1] != "o0:1" {
+		t.Error(len(dns.Options), err)
+	}
+}

@@ -18,7 +18,10 @@ func subPath(m *corev1.VolumeMount, env *environment) (string, error) {
 	p := m.SubPath
 	if m.SubPathExpr != "" {
 		var missing []string
-		if p, missing = expand(m.SubPathExpr, env.get); len(missing) > 0 {
+		var err error
+		if p, missing, err = new(room).expand(m.SubPathExpr, env.get); err != nil {
+			return "", err
+		} else if len(missing) > 0 {
 			return "", fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
 		}
 	}
