@@ -94,10 +94,15 @@ func (r *Rotator) Remove(containerID string) {
 func (r *Rotator) Run(ctx context.Context) error {
 	r.init()
 	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watching container logs: %w", err)
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	if err == nil {
+		defer w.Close()
+		events, lost = w.Events, w.Errors
+	} else { // all processes of a user together have 128 instances, and pods may be of this user
+		r.Logger.Error(err, "Container logs cannot be watched; all of them are checked every 10 seconds")
+		w = nil
 	}
-	defer w.Close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	planned := false // a check is planned
@@ -105,12 +110,12 @@ func (r *Rotator) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case ev := <-w.Events:
+		case ev := <-events:
 			if r.grew(w, ev.Name) && !planned {
 				planned = true
 				timer.Reset(checkPeriod)
 			}
-		case err := <-w.Errors:
+		case err := <-lost:
 			r.Logger.V(2).Info("Watching container logs", "err", err)
 		case <-r.wake:
 			if !planned {
@@ -139,7 +144,8 @@ func (r *Rotator) grew(w *fsnotify.Watcher, path string) bool {
 	return found
 }
 
-// look rotates the growing logs that are too long, and reports whether it must check again.
+// look rotates the growing logs that are too long, and reports whether it must check again. Without a watcher, no log
+// becomes quiet.
 func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 	r.mu.Lock()
 	growing := make(map[string]*rotating)
@@ -169,6 +175,10 @@ func (r *Rotator) look(ctx context.Context, w *fsnotify.Watcher) (again bool) {
 			continue
 		case info.Size() != l.size:
 			l.size, again = info.Size(), true
+			continue
+		}
+		if w == nil {
+			again = true
 			continue
 		}
 		// Quiet: wait for a write. One may have happened before the watch existed.
@@ -215,21 +225,31 @@ func (r *Rotator) rotate(ctx context.Context, id, path string, now time.Time) er
 	if err != nil {
 		return err
 	}
+	return errors.Join(r.tidy(dir, old), r.begin(ctx, dir, id, path, now))
+}
+
+// tidy removes and compresses older files. One that it cannot change (the disk is full, or a directory has the name)
+// does not end the rotation: the log would grow without a limit.
+func (r *Rotator) tidy(dir *os.File, old []string) error {
+	var errs []error
 	if excess := len(old) - (r.maxFiles() - 2); excess > 0 {
 		for _, name := range old[:excess] {
-			if err := errors.Join(remove(dir, name), remove(dir, name+compressed)); err != nil {
-				return err
-			}
+			errs = append(errs, remove(dir, name), remove(dir, name+compressed))
 		}
 		old = old[excess:]
 	}
 	for _, name := range old {
 		if !strings.HasSuffix(name, compressed) {
 			if err := compress(dir, name); err != nil {
-				return fmt.Errorf("compressing %s: %w", name, err)
+				errs = append(errs, fmt.Errorf("compressing %s: %w", name, err))
 			}
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// begin moves the log away and has the runtime begin a new one.
+func (r *Rotator) begin(ctx context.Context, dir *os.File, id, path string, now time.Time) error {
 	away := path + "." + now.UTC().Format(rotatedTime)
 	if _, err := os.Lstat(away); err == nil {
 		return nil // a second rotation within a second: the next check does it

@@ -35,6 +35,7 @@ const (
 	infoTimeout   = 10 * time.Second // of the connection and the first call
 	notifyTimeout = 5 * time.Second
 	firstRetry    = 500 * time.Millisecond
+	pollPeriod    = 10 * time.Second
 	maxRetry      = 2*time.Minute + 2*time.Second
 	maxText       = 4096 // bytes of a text of a plugin
 	maxVersions   = 64
@@ -67,9 +68,16 @@ type Config struct {
 // Watcher watches the directory. Create it with New and call Run once.
 type Watcher struct {
 	cfg    Config
-	notify *fsnotify.Watcher
-	known  map[string]func() // ends the work for a socket, and waits for its end; of Run
+	notify *fsnotify.Watcher   // nil: the kernel has no instance left
+	ticks  *time.Ticker        // see poll; nil: the kernel reports all changes
+	known  map[string]attended // by the path of the socket; of Run
 	all    sync.WaitGroup
+}
+
+// attended is a socket whose plugin is, or is being, registered.
+type attended struct {
+	end  func()      // ends the work for it, and waits for its end
+	file fs.FileInfo // of the socket
 }
 
 // New starts to watch: plugins that register from now on are found by Run.
@@ -77,32 +85,61 @@ func New(cfg Config) (*Watcher, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of plugins: %w", err)
 	}
+	w := &Watcher{cfg: cfg, known: map[string]attended{}}
 	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, fmt.Errorf("watch the directory of plugins: %w", err)
+	if err == nil {
+		w.notify = notify
+	} else { // all processes of a user together have 128 instances, and pods may be of this user
+		w.poll(err)
 	}
-	return &Watcher{cfg: cfg, notify: notify, known: map[string]func(){}}, nil
+	return w, nil
+}
+
+// poll has the whole directory examined every ten seconds, because the kernel does not report changes of all of it.
+func (w *Watcher) poll(err error) {
+	if w.ticks == nil {
+		w.cfg.Logger.Error(err, "The directory of plugins cannot be watched; it is examined every 10 seconds")
+		w.ticks = time.NewTicker(pollPeriod)
+	}
 }
 
 // Run registers plugins until ctx ends; then it unregisters all.
 func (w *Watcher) Run(ctx context.Context) error {
-	defer func() { _ = w.notify.Close() }()
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	if w.notify != nil {
+		defer func() { _ = w.notify.Close() }()
+		events, lost = w.notify.Events, w.notify.Errors
+	}
 	defer w.all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := w.walk(ctx, w.cfg.Dir); err != nil {
+	if err := w.walk(ctx, w.cfg.Dir, false); err != nil {
 		return err
 	}
+	defer func() {
+		if w.ticks != nil {
+			w.ticks.Stop()
+		}
+	}()
 	for {
+		var tick <-chan time.Time
+		if w.ticks != nil {
+			tick = w.ticks.C
+		}
 		select {
+		case <-tick:
+			if err := w.lookAtAll(ctx); err != nil {
+				w.cfg.Logger.V(2).Info("The directory of plugins cannot be examined", "err", err)
+			}
 		case <-ctx.Done():
 			return nil
-		case e, ok := <-w.notify.Events:
+		case e, ok := <-events:
 			if !ok {
 				return nil
 			}
 			w.event(ctx, e)
-		case err, ok := <-w.notify.Errors:
+		case err, ok := <-lost:
 			if !ok {
 				return nil
 			}
@@ -128,7 +165,7 @@ func (w *Watcher) event(ctx context.Context, e fsnotify.Event) {
 }
 
 func (w *Watcher) appeared(ctx context.Context, path string) {
-	if err := w.walk(ctx, path); err != nil {
+	if err := w.walk(ctx, path, false); err != nil {
 		w.cfg.Logger.Error(err, "A new entry of the directory of plugins is not watched", "path", path)
 	}
 }
@@ -142,6 +179,9 @@ func (w *Watcher) goneBelow(path string) {
 			w.gone(socket)
 		}
 	}
+	if w.notify == nil {
+		return
+	}
 	for _, dir := range w.notify.WatchList() {
 		if dir == path && path != w.cfg.Dir || strings.HasPrefix(dir, path+"/") {
 			_ = w.notify.Remove(dir) // it may have ended with the directory
@@ -151,9 +191,9 @@ func (w *Watcher) goneBelow(path string) {
 
 // gone unregisters the plugin whose socket was at a path, if there was one.
 func (w *Watcher) gone(path string) {
-	if end := w.known[path]; end != nil {
+	if a, ok := w.known[path]; ok {
 		delete(w.known, path)
-		end()
+		a.end()
 	}
 }
 
@@ -164,11 +204,12 @@ func (w *Watcher) lookAtAll(ctx context.Context) error {
 			w.gone(path)
 		}
 	}
-	return w.walk(ctx, w.cfg.Dir)
+	return w.walk(ctx, w.cfg.Dir, true)
 }
 
-// walk examines a path that appeared, and everything below it (S4.1).
-func (w *Watcher) walk(ctx context.Context, top string) error {
+// walk examines a path that appeared, and everything below it (S4.1). If all is examined again, sockets that are the
+// same keep their registrations.
+func (w *Watcher) walk(ctx context.Context, top string, again bool) error {
 	return filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -182,11 +223,14 @@ func (w *Watcher) walk(ctx context.Context, top string) error {
 			}
 			return nil
 		case entry.IsDir():
+			if w.notify == nil {
+				break
+			}
 			if err := w.notify.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("watch %s: %w", path, err)
+				w.poll(fmt.Errorf("watch %s: %w", path, err))
 			}
 		case entry.Type()&fs.ModeSocket != 0:
-			w.found(ctx, path)
+			w.found(ctx, path, again)
 		default:
 			w.gone(path) // something else was moved over its socket
 		}
@@ -194,14 +238,23 @@ func (w *Watcher) walk(ctx context.Context, top string) error {
 	})
 }
 
-// found begins to register the plugin behind a socket, anew if there was one before (S4.5).
-func (w *Watcher) found(ctx context.Context, path string) {
-	if end := w.known[path]; end != nil {
-		end()
+// found begins to register the plugin behind a socket, anew if there was one before (S4.5), unless the socket is only
+// looked at again and is the same.
+func (w *Watcher) found(ctx context.Context, path string, again bool) {
+	file, err := os.Lstat(path)
+	if err != nil {
+		w.gone(path) // just removed
+		return
+	}
+	if a, ok := w.known[path]; ok {
+		if again && os.SameFile(a.file, file) && a.file.ModTime().Equal(file.ModTime()) {
+			return
+		}
+		a.end()
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
-	w.known[path] = func() { cancel(ErrGone); <-done }
+	w.known[path] = attended{end: func() { cancel(ErrGone); <-done }, file: file}
 	w.all.Go(func() {
 		defer close(done)
 		defer cancel(nil)

@@ -74,10 +74,28 @@ func (s *Source) Wake() {
 // Run reads the manifests and follows their changes until ctx ends.
 func (s *Source) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch the pod manifests: %w", err)
+	if err != nil { // all processes of a user together have 128 instances, and pods may be of this user
+		klog.FromContext(ctx).Error(err, "Pod manifests cannot be watched; they are checked every 10 seconds")
+		return s.follow(ctx, nil, pollPeriod)
 	}
 	defer w.Close()
+	return s.follow(ctx, w, pollPeriod)
+}
+
+// pollPeriod is how often the manifests are checked while the kernel does not report their changes.
+const pollPeriod = 10 * time.Second
+
+func (s *Source) follow(ctx context.Context, w *fsnotify.Watcher, period time.Duration) error {
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	var poll <-chan time.Time
+	if w != nil {
+		events, lost = w.Events, w.Errors
+	} else {
+		ticks := time.NewTicker(period)
+		defer ticks.Stop()
+		poll = ticks.C
+	}
 	dir := s.cfg.Path
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		dir = filepath.Dir(dir)
@@ -85,7 +103,7 @@ func (s *Source) Run(ctx context.Context) error {
 	log := klog.FromContext(ctx)
 	watched := false
 	watch := func() {
-		if !watched { // a directory that was removed and created again needs a new watch
+		if !watched && w != nil { // a directory that was removed and created again needs a new watch
 			watched = w.Add(dir) == nil
 		}
 	}
@@ -101,7 +119,7 @@ func (s *Source) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case ev := <-w.Events:
+		case ev := <-events:
 			planned = true
 			if ev.Name == dir && ev.Has(fsnotify.Remove|fsnotify.Rename) {
 				watched = false
@@ -109,12 +127,13 @@ func (s *Source) Run(ctx context.Context) error {
 			if !hidden(ev.Name) {
 				settle.Reset(settleTime)
 			}
-		case err := <-w.Errors:
+		case err := <-lost:
 			planned = true
 			log.V(2).Info("Watching the pod manifests", "err", err)
 			settle.Reset(settleTime)
 		case <-settle.C:
 		case <-s.poke:
+		case <-poll:
 		}
 		if !planned {
 			watch()
