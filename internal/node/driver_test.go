@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"carob/internal/base/journal"
 	"carob/internal/core/podlife"
@@ -144,6 +145,37 @@ func TestLifeOfAPod(t *testing.T) {
 			t.Errorf("log directories left: %v %v", entries, err)
 		}
 	})
+}
+
+// A webhook may refuse the deletion of a pod as NotFound, when it cannot find something itself, or as a Conflict: the pod
+// is there, and is deleted later.
+func TestDeletionRefusedAsDone(t *testing.T) {
+	for _, refusal := range []error{apierrors.NewNotFound(corev1.Resource("policies"), "p"),
+		apierrors.NewConflict(corev1.Resource("policies"), "p", errors.New("busy"))} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.start()
+			defer w.stop()
+			w.api.put(webPod("a"))
+			settle(time.Millisecond)
+			w.mustBe("a", corev1.PodRunning)
+			w.api.mu.Lock()
+			w.api.fail = func(verb string, _ *corev1.Pod) error {
+				if verb == "delete" {
+					return refusal
+				}
+				return nil
+			}
+			w.api.mu.Unlock()
+			w.deleteGracefully("a", 30)
+			settle(time.Minute)
+			w.api.mu.Lock()
+			w.api.fail = func(string, *corev1.Pod) error { return nil }
+			w.api.mu.Unlock()
+			settle(10 * time.Minute)
+			w.mustBeGone("a")
+		})
+	}
 }
 
 // The work of removing a sandbox does not hold up the end of its pod, and comes also when the agent

@@ -507,6 +507,9 @@ func (a *fakeAPI) Delete(_ context.Context, name string, o metav1.DeleteOptions)
 	case o.Preconditions != nil && *o.Preconditions.UID != pod.UID:
 		return apierrors.NewConflict(podResource, name, fmt.Errorf("another pod"))
 	}
+	if err := a.fail("delete", pod); err != nil {
+		return err
+	}
 	a.note("delete grace=%d phase=%s", *o.GracePeriodSeconds, pod.Status.Phase)
 	delete(a.pods, name)
 	a.notify(pod, true)

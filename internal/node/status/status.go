@@ -362,11 +362,10 @@ func (w *Writer) put(ctx context.Context, base *corev1.Pod, want *corev1.PodStat
 		switch {
 		case err == nil:
 			return stored, nil
-		case apierrors.IsNotFound(err):
-			return nil, ErrGone
-		case !apierrors.IsConflict(err):
+		case !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
 			return fetched, err
 		}
+		refused := err
 		fetched, err = pods.Get(ctx, base.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -375,6 +374,8 @@ func (w *Writer) put(ctx context.Context, base *corev1.Pod, want *corev1.PodStat
 			return nil, err
 		case fetched.UID != base.UID:
 			return nil, ErrGone // L8.31: another pod has the name now
+		case apierrors.IsNotFound(refused): // by a webhook that cannot find something itself
+			return fetched, refused
 		}
 		base = fetched
 	}

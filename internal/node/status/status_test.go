@@ -364,6 +364,24 @@ func TestOutage(t *testing.T) {
 	})
 }
 
+// A webhook may refuse a status as NotFound, when it cannot find something itself: the pod is not gone.
+func TestRefusedAsNotFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w, pod := start(t)
+		s.mu.Lock()
+		s.fail = apierrors.NewNotFound(corev1.Resource("policies"), "p")
+		s.mu.Unlock()
+		w.Set(pod, running("x"))
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		s.fail = nil
+		s.mu.Unlock()
+		if err := w.Flush(t.Context(), "u"); err != nil || s.now().Status.Message != "x" {
+			t.Errorf("status %+v, %v", s.now().Status, err)
+		}
+	})
+}
+
 // A pod that is gone, or whose name another pod has now, is never written (L8.31).
 func TestStatusOfAGonePodIsNotWritten(t *testing.T) {
 	for name, vanish := range map[string]func(*server){
