@@ -147,8 +147,8 @@ func TestLifeOfAPod(t *testing.T) {
 	})
 }
 
-// A webhook may refuse the deletion of a pod as NotFound, when it cannot find something itself, or as a Conflict: the pod
-// is there, and is deleted later.
+// A webhook may refuse the deletion of a pod as NotFound, when it cannot find something itself, or as a Conflict: the
+// pod is there, and is deleted later.
 func TestDeletionRefusedAsDone(t *testing.T) {
 	for _, refusal := range []error{apierrors.NewNotFound(corev1.Resource("policies"), "p"),
 		apierrors.NewConflict(corev1.Resource("policies"), "p", errors.New("busy"))} {

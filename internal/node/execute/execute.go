@@ -459,7 +459,7 @@ func (e *Executor) deletePod(ctx context.Context, pod *corev1.Pod) *podlife.Fail
 	err = e.cfg.Client.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or replaced; or a webhook refuses with this code
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or replaced; or a webhook refuses by this code
 		stored, failed := e.cfg.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(failed) || failed == nil && stored.UID != pod.UID {
 			err = nil

@@ -263,7 +263,8 @@ func TestRefused(t *testing.T) {
 		t.Errorf("registered %q", got)
 	}
 	w.stop()
-	if w.known[filepath.Join(w.dir, ".hidden.sock")].end != nil || w.known[filepath.Join(w.dir, "seen.sock")].end == nil {
+	if w.known[filepath.Join(w.dir, ".hidden.sock")].end != nil ||
+		w.known[filepath.Join(w.dir, "seen.sock")].end == nil {
 		t.Errorf("%d sockets were looked at: a hidden one, or not all others", len(w.known))
 	}
 }

@@ -337,8 +337,8 @@ func FuzzEnvFile(f *testing.F) {
 	})
 }
 
-// References to references cannot make the agent use memory without end: 40 variables, each of two references to the one
-// before, are terabytes.
+// References to references cannot make the agent use memory without end: 40 variables, each of two references to the
+// one before, are terabytes.
 func TestExpansionHasALimit(t *testing.T) {
 	many := strings.Repeat("$(BIG)", 100_000)
 	big := corev1.EnvVar{Name: "BIG", Value: strings.Repeat("x", 100_000)}

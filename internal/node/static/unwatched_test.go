@@ -15,9 +15,9 @@ import (
 func TestWithoutInotify(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
-	told := 0
+	calls := 0
 	s := NewSource(SourceConfig{Path: filepath.Join(t.TempDir(), "none"), Node: "n", Complete: accept,
-		Wanted: func([]*corev1.Pod) { told++ }})
+		Wanted: func([]*corev1.Pod) { calls++ }})
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
@@ -30,8 +30,8 @@ func TestWithoutInotify(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	if err != nil || told != 1 {
-		t.Errorf("the manifests were told %d times: %v", told, err)
+	if err != nil || calls != 1 {
+		t.Errorf("%d sets of pods: %v", calls, err)
 	}
 
 	w := &watched{t: t, dir: t.TempDir(), pods: make(chan []*corev1.Pod, 10)}
