@@ -158,7 +158,8 @@ func (s *Server) readSummary() func(ctx context.Context, node string) (*usage.Su
 		if err != nil {
 			return nil, fmt.Errorf("make a client for node agents: %w", err)
 		}
-		answer, err := c.Get().AbsPath("/api/v1/nodes", node, "proxy/stats/summary").Stream(ctx)
+		answer, err := c.Get().AbsPath("/api/v1/nodes", node, "proxy/stats/summary").
+			Param("only_cpu_and_memory", "true").Stream(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("query the agent of node %s: %w", node, err)
 		}

@@ -77,7 +77,7 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 		Listener: cfg.Listener, TLS: cfg.TLS, AllowedUsers: cfg.AllowedUsers, Others: others, NodeName: cfg.Name,
 		Root: cfg.RootDir,
 		Pods: view{p.pods, p.observer}, Runtime: cfg.Runtime, Attacher: p.attacher,
-		Counter: p.counter, Handlers: cfg.Handlers, Claims: p.volumes.Stats,
+		Counter: p.counter, Handlers: cfg.Handlers, Summary: p.summarySources(),
 		Checks: p.checks(), Logs: cfg.Logs, Version: cfg.Version,
 		Meter: p.meter, Logger: klog.FromContext(ctx).WithName("server"),
 	})

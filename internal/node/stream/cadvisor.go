@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/node/summary"
 	cruntime "carob/internal/runtime"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	}
 	f.add("machine_cpu_cores", "gauge", "Number of logical CPU cores.", `boot_id="",machine_id="",system_uuid=""`,
 		float64(runtime.NumCPU()))
-	if m := measureMemory(); m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
+	if m := summary.MeasureMemory(); m != nil && m.AvailableBytes != nil && m.WorkingSetBytes != nil {
 		f.add("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.",
 			`boot_id="",machine_id="",system_uuid=""`,
 			float64(*m.AvailableBytes+*m.WorkingSetBytes))

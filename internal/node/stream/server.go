@@ -27,7 +27,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"carob/internal/node/csi"
+	"carob/internal/node/summary"
 	"carob/internal/runtime"
 )
 
@@ -85,7 +85,7 @@ type Config struct {
 	Checks   []Check                 // of /healthz
 	Logs     *NodeLogs               // of the machine; nil: they are not served
 	Version  string                  // of the agent, for /statusz
-	Claims   func() []csi.Stats      // figures of the claims that pods use; nil: none
+	Summary  summary.Config          // sources of /stats/summary; the server adds node and Root
 	Meter    Meter                   // the agent's metrics; nil: only those of the process
 	Handlers map[string]http.Handler // further paths, e.g. "/timeline/"; behind the same authentication
 	Logger   klog.Logger
@@ -100,6 +100,8 @@ type Server struct {
 	// started is when the server was made.
 	started time.Time
 	slis    *slis // made with the routes
+	// summaries computes /stats/summary.
+	summaries *summary.Source
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // all that are open, also those that an upgrade took over
@@ -116,6 +118,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("node server: no client is allowed to use it")
 	}
 	s := &Server{cfg: cfg, conns: make(map[net.Conn]struct{}), started: time.Now()}
+	cfg.Summary.Node, cfg.Summary.Root = cfg.NodeName, cfg.Root
+	s.summaries = summary.New(cfg.Summary)
 	if cfg.Others != nil {
 		var err error
 		if s.others, err = newAccess(cfg.NodeName, cfg.Others); err != nil {
@@ -147,6 +151,7 @@ func (c chatter) Write(text []byte) (int, error) {
 func (s *Server) Run(ctx context.Context) error {
 	streams, cancel := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), s.cfg.Logger))
 	defer cancel()
+	defer s.summaries.Close()
 	s.http.BaseContext = func(net.Listener) context.Context { return streams }
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -228,6 +233,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /logs/", s.nodeLogs)
 	mux.HandleFunc("GET /statusz", s.statusz)
 	mux.HandleFunc("GET /stats/summary", s.summary)
+	mux.HandleFunc("POST /stats/summary", s.summary)
 	mux.HandleFunc("GET /metrics/resource", s.resourceMetrics)
 	mux.HandleFunc("GET /metrics/cadvisor", s.cadvisorMetrics)
 	mux.Handle("GET /metrics/slis", s.slis.handler())

@@ -42,6 +42,8 @@ import (
 	criremote "k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	"k8s.io/klog/v2"
 	utilexec "k8s.io/utils/exec"
+
+	"carob/internal/node/summary"
 )
 
 // authority issues certificates.
@@ -674,13 +676,23 @@ func TestStats(t *testing.T) {
 	w := newWorld(t)
 	w.run("id1", "")
 	code, text := w.get("api", "/stats/summary")
-	var got summary
+	var got summary.Summary
 	if err := json.Unmarshal([]byte(text), &got); err != nil || code != http.StatusOK {
 		t.Fatal(code, text, err)
 	}
 	if len(got.Pods) != 1 || len(got.Pods[0].Containers) != 1 ||
 		*got.Pods[0].Containers[0].Memory.WorkingSetBytes != 4096 || got.Node.NodeName != "n1" {
 		t.Errorf("%s", text)
+	}
+	if !strings.Contains(text, `"rlimit":`) {
+		t.Errorf("not whole: %s", text)
+	}
+	if _, text = w.get("api", "/stats/summary?only_cpu_and_memory=true"); strings.Contains(text, `"rlimit":`) ||
+		!strings.Contains(text, `"usageCoreNanoSeconds":1500000000`) {
+		t.Errorf("only CPU and memory: %s", text)
+	}
+	if code, text = w.get("api", "/stats/summary?only_cpu_and_memory=perhaps"); code != http.StatusBadRequest {
+		t.Errorf("%d %s", code, text)
 	}
 	_, text = w.get("api", "/metrics/resource")
 	for _, want := range []string{

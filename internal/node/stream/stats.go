@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/node/spec"
+	"carob/internal/node/summary"
 )
 
 // pods serves all pods of this node.
@@ -33,64 +35,6 @@ func writeJSON(w http.ResponseWriter, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text) // the client may have gone
-}
-
-// summary is the part of the kubelet's stats summary for which runtime and machine have values. Unknown values are
-// omitted, never zero.
-type summary struct {
-	Node nodeStats  `json:"node"`
-	Pods []podStats `json:"pods"`
-}
-
-type podStats struct {
-	PodRef     podRef           `json:"podRef"`
-	StartTime  time.Time        `json:"startTime"`
-	Containers []containerStats `json:"containers"`
-	CPU        *cpuStats        `json:"cpu,omitempty"`
-	Memory     *memoryStats     `json:"memory,omitempty"`
-	Network    *networkStats    `json:"network,omitempty"`
-	Volumes    []volumeStats    `json:"volume,omitempty"`
-	Processes  *processStats    `json:"process_stats,omitempty"`
-}
-
-type podRef struct {
-	Name      string `json:"name"`
-	Namespace string `json:"namespace"`
-	UID       string `json:"uid"`
-}
-
-type containerStats struct {
-	Name      string       `json:"name"`
-	StartTime time.Time    `json:"startTime"`
-	CPU       *cpuStats    `json:"cpu,omitempty"`
-	Memory    *memoryStats `json:"memory,omitempty"`
-	Rootfs    *fsStats     `json:"rootfs,omitempty"`
-}
-
-type cpuStats struct {
-	Time                 time.Time `json:"time"`
-	UsageNanoCores       *uint64   `json:"usageNanoCores,omitempty"`
-	UsageCoreNanoSeconds *uint64   `json:"usageCoreNanoSeconds,omitempty"`
-}
-
-type memoryStats struct {
-	Time            time.Time `json:"time"`
-	AvailableBytes  *uint64   `json:"availableBytes,omitempty"`
-	UsageBytes      *uint64   `json:"usageBytes,omitempty"`
-	WorkingSetBytes *uint64   `json:"workingSetBytes,omitempty"`
-	RSSBytes        *uint64   `json:"rssBytes,omitempty"`
-	PageFaults      *uint64   `json:"pageFaults,omitempty"`
-	MajorPageFaults *uint64   `json:"majorPageFaults,omitempty"`
-}
-
-type fsStats struct {
-	Time           time.Time `json:"time"`
-	AvailableBytes *uint64   `json:"availableBytes,omitempty"`
-	CapacityBytes  *uint64   `json:"capacityBytes,omitempty"`
-	UsedBytes      *uint64   `json:"usedBytes,omitempty"`
-	InodesFree     *uint64   `json:"inodesFree,omitempty"`
-	Inodes         *uint64   `json:"inodes,omitempty"`
-	InodesUsed     *uint64   `json:"inodesUsed,omitempty"`
 }
 
 // sample is what the runtime measured of one container of a known pod.
@@ -140,39 +84,31 @@ func (s *Server) join(stats []*cri.ContainerStats) []sample {
 	return list
 }
 
+// summary serves the statistics of the machine and its pods; with only_cpu_and_memory, nothing else.
 func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
+	only := false
+	if v := req.FormValue("only_cpu_and_memory"); v != "" {
+		var err error
+		if only, err = strconv.ParseBool(v); err != nil {
+			http.Error(w, fmt.Sprintf("invalid value %q of parameter only_cpu_and_memory", v), http.StatusBadRequest)
+			return
+		}
+	}
 	samples, err := s.samples(req)
 	if err != nil {
 		http.Error(w, err.Error(), httpCode(err))
 		return
 	}
-	out := summary{Node: measureNode(s.cfg.NodeName, s.cfg.Root), Pods: []podStats{}}
-	whole, claims := s.sandboxStats(req), s.claimStats()
-	for _, m := range samples {
-		n := len(out.Pods)
-		if n == 0 || out.Pods[n-1].PodRef.UID != string(m.pod.UID) {
-			p := podStats{PodRef: podRef{m.pod.Name, m.pod.Namespace, string(m.pod.UID)},
-				Volumes: claims[string(m.pod.UID)]}
-			if t := m.pod.Status.StartTime; t != nil {
-				p.StartTime = t.Time
-			}
-			if st := whole[string(m.pod.UID)]; st != nil {
-				l := st.GetLinux()
-				p.CPU, p.Memory = cpuOf(l.GetCpu()), memoryOf(l.GetMemory())
-				p.Network, p.Processes = networkOf(l.GetNetwork()), processesOf(l.GetProcess())
-			}
-			out.Pods = append(out.Pods, p)
-			n++
-		}
-		c := containerStats{Name: m.container, StartTime: m.started, CPU: cpuOf(m.stats.Cpu),
-			Memory: memoryOf(m.stats.Memory)}
-		if fs := m.stats.WritableLayer; fs != nil {
-			c.Rootfs = &fsStats{Time: time.Unix(0, fs.Timestamp), UsedBytes: number(fs.UsedBytes),
-				InodesUsed: number(fs.InodesUsed)}
-		}
-		out.Pods[n-1].Containers = append(out.Pods[n-1].Containers, c)
+	list := make([]summary.Sample, len(samples))
+	for i, m := range samples {
+		list[i] = summary.Sample{Pod: m.pod, Container: m.container, Started: m.started, Stats: m.stats}
 	}
-	writeJSON(w, out)
+	whole := s.sandboxStats(req)
+	if only {
+		writeJSON(w, s.summaries.Brief(list, whole))
+		return
+	}
+	writeJSON(w, s.summaries.Whole(req.Context(), list, whole))
 }
 
 // sandboxStats are the statistics of whole pods by UID, from runtimes that provide them.
@@ -190,32 +126,6 @@ func sandboxesByUID(stats []*cri.PodSandboxStats) map[string]*cri.PodSandboxStat
 		byUID[st.GetAttributes().GetMetadata().GetUid()] = st
 	}
 	return byUID
-}
-
-func number(v *cri.UInt64Value) *uint64 {
-	if v == nil {
-		return nil
-	}
-	return &v.Value
-}
-
-func cpuOf(c *cri.CpuUsage) *cpuStats {
-	if c == nil {
-		return nil
-	}
-	return &cpuStats{Time: time.Unix(0, c.Timestamp), UsageNanoCores: number(c.UsageNanoCores),
-		UsageCoreNanoSeconds: number(c.UsageCoreNanoSeconds)}
-}
-
-func memoryOf(m *cri.MemoryUsage) *memoryStats {
-	if m == nil {
-		return nil
-	}
-	return &memoryStats{
-		Time: time.Unix(0, m.Timestamp), AvailableBytes: number(m.AvailableBytes), UsageBytes: number(m.UsageBytes),
-		WorkingSetBytes: number(m.WorkingSetBytes), RSSBytes: number(m.RssBytes),
-		PageFaults: number(m.PageFaults), MajorPageFaults: number(m.MajorPageFaults),
-	}
 }
 
 // resourceMetrics are the metrics that metrics-server reads.
@@ -257,7 +167,7 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 				c.Timestamp/1e6)
 		}
 	}
-	node := measureNode(s.cfg.NodeName, "")
+	node := summary.MeasureNode(s.cfg.NodeName)
 	if c := node.CPU; c != nil {
 		family("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds")
 		fmt.Fprintf(w, "node_cpu_usage_seconds_total %g %d\n", float64(*c.UsageCoreNanoSeconds)/1e9, c.Time.UnixMilli())
