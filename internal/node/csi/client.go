@@ -28,6 +28,7 @@ type driver struct {
 	conn          *grpc.ClientConn
 	node          csiapi.NodeClient
 	cancel        context.CancelFunc
+	info          nodeInfo // as reported when it registered
 }
 
 // call calls a driver with a deadline, which also bounds the wait for its socket, and counts the call.
@@ -194,7 +195,7 @@ func (m *Manager) nodeInfo(ctx context.Context, d *driver) (nodeInfo, error) {
 func (m *Manager) registered(name string) (*driver, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if d := m.drivers[name]; d != nil {
+	if d := m.newest(name); d != nil {
 		return d, nil
 	}
 	return nil, &transient{fmt.Errorf("driver name %s not found in the list of registered CSI drivers", name)}

@@ -93,7 +93,7 @@ type Manager struct {
 	queue keylock.Locks // by volume
 
 	mu      sync.Mutex
-	drivers map[string]*driver
+	drivers map[string][]*driver // by name, the one in use last
 	volumes map[volume.Handle]*staged
 	targets map[targetKey]*target
 	damaged map[types.UID][]string // directories of pods without a record, to be unmounted and removed
@@ -159,7 +159,7 @@ func New(cfg Config) (*Manager, error) {
 	if cfg.Meter == nil {
 		cfg.Meter = noMeter{}
 	}
-	m := &Manager{cfg: cfg, drivers: map[string]*driver{}, volumes: map[volume.Handle]*staged{},
+	m := &Manager{cfg: cfg, drivers: map[string][]*driver{}, volumes: map[volume.Handle]*staged{},
 		targets: map[targetKey]*target{}, damaged: map[types.UID][]string{}, moved: make(chan struct{}),
 		stats: figures{known: map[targetKey]Stats{}}}
 	if err := m.load(); err != nil {

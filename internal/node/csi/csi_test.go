@@ -76,6 +76,59 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
+// A driver that is not told the result of its registration, because it answers too late, can register again.
+func TestRegistrationWhoseResultIsLost(t *testing.T) {
+	w := newWorld(t, csidriver.Config{})
+	p := plugins.Plugin{Name: "late.carob.dev", Endpoint: w.driver.Socket(), Versions: []string{"1.0.0"}}
+	for i := range 2 {
+		undo, err := w.Register(t.Context(), p)
+		if err != nil {
+			t.Fatalf("registration %d: %v", i, err)
+		}
+		undo() // as the plugin watcher does; neither the agent nor the plugin has ended
+		if d, err := w.Manager.registered(p.Name); err == nil {
+			t.Errorf("registration %d: %v is still used", i, d.name)
+		}
+		if got := w.installed(); !slices.Equal(got, []string{driverOfTests}) {
+			t.Errorf("registration %d: CSINode has %q", i, got)
+		}
+	}
+}
+
+// A newer driver that registers beside the one in use, and does not answer, or goes away, does not take its name.
+func TestNewerDriver(t *testing.T) {
+	w := newWorld(t, csidriver.Config{})
+	old, err := w.Manager.registered(driverOfTests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inUse := func(when string, want bool) {
+		t.Helper()
+		d, err := w.Manager.registered(driverOfTests)
+		if err != nil || (d == old) != want {
+			t.Errorf("%s: the driver in use is the old one: %t, %v", when, d == old, err)
+		}
+		if got := w.installed(); !slices.Equal(got, []string{driverOfTests}) {
+			t.Errorf("%s: CSINode has %q", when, got)
+		}
+	}
+	p := plugins.Plugin{Name: driverOfTests, Endpoint: filepath.Join(w.root, "none.sock"), Versions: []string{"1.1.0"}}
+	if _, err := w.Register(t.Context(), p); err == nil {
+		t.Fatal("a driver without a socket is registered")
+	}
+	inUse("after one that did not answer", true)
+	p.Endpoint = w.driver.Socket()
+	ctx, gone := context.WithCancelCause(t.Context())
+	undo, err := w.Register(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inUse("beside a newer one", false)
+	gone(plugins.ErrGone)
+	undo()
+	inUse("after the newer one", true)
+}
+
 // The directories that pods of drivers mount as host paths of type Directory are there before any driver. Where they
 // cannot be made, the manager works without them.
 func TestDirectories(t *testing.T) {

@@ -54,21 +54,11 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 	}
 	own, cancel := context.WithCancel(ctx)
 	d := &driver{name: p.Name, version: version, conn: conn, node: csiapi.NewNodeClient(conn), cancel: cancel}
-	m.mu.Lock()
-	if old := m.drivers[p.Name]; old != nil && !volume.NewerVersion(version, old.version) {
-		m.mu.Unlock()
-		cancel()
-		return nil, errors.Join(
-			fmt.Errorf("rejecting CSI driver %s at endpoint %s. Another driver with the same name is "+
-				"already registered with a higher supported version: %q", p.Name, p.Endpoint, old.version),
-			conn.Close(),
-		)
+	if d.info, err = m.nodeInfo(ctx, d); err == nil {
+		err = m.enter(d, p.Endpoint)
 	}
-	m.drivers[p.Name] = d
-	m.mu.Unlock()
-	info, err := m.nodeInfo(ctx, d)
 	if err == nil {
-		err = m.install(ctx, d.name, info)
+		err = m.install(ctx, d.name, d.info)
 	}
 	if err != nil {
 		m.unregister(context.WithoutCancel(ctx), d)
@@ -90,30 +80,59 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 	}
 	m.mu.Unlock()
 	return func() {
-		if errors.Is(context.Cause(ctx), plugins.ErrGone) {
-			m.unregister(context.WithoutCancel(ctx), d)
-		} else { // the agent ends: the driver stays on the node
-			cancel()
+		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), plugins.ErrGone) {
+			cancel() // the agent ends: the driver stays on the node
 			_ = conn.Close()
+			return
 		}
+		m.unregister(context.WithoutCancel(ctx), d)
 	}, nil
 }
 
-// unregister removes a driver, here and in the API (S4.11).
+// enter makes a driver the one of its name, unless there is one whose version is as high. A driver of a lower version
+// is used again when this one is gone.
+func (m *Manager) enter(d *driver, endpoint string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if old := m.newest(d.name); old != nil && !volume.NewerVersion(d.version, old.version) {
+		return fmt.Errorf("rejecting CSI driver %s at endpoint %s. Another driver with the same name is "+
+			"already registered with a higher supported version: %q", d.name, endpoint, old.version)
+	}
+	m.drivers[d.name] = append(m.drivers[d.name], d)
+	return nil
+}
+
+// newest is the driver of a name; nil if there is none. m.mu is held.
+func (m *Manager) newest(name string) *driver {
+	if all := m.drivers[name]; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return nil
+}
+
+// unregister removes a driver, here and in the API (S4.11); if it replaced another one, that one is used again.
 func (m *Manager) unregister(ctx context.Context, d *driver) {
 	d.cancel()
 	_ = d.conn.Close()
 	m.mu.Lock()
-	last := m.drivers[d.name] == d
-	if last {
+	used := m.newest(d.name) == d
+	m.drivers[d.name] = slices.DeleteFunc(m.drivers[d.name], func(o *driver) bool { return o == d })
+	before := m.newest(d.name)
+	if before == nil {
 		delete(m.drivers, d.name)
 	}
 	m.mu.Unlock()
-	if !last { // a newer registration has its name
+	if !used && before != nil { // another registration has its name
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
+	if before != nil {
+		if err := m.install(ctx, before.name, before.info); err != nil {
+			m.cfg.Logger.Error(err, "A CSI driver is used again, but the API has another's figures", "driver", d.name)
+		}
+		return
+	}
 	err := m.writeCSINode(ctx, func(n *storagev1.CSINode) *storagev1.CSINode { return volume.RemoveDriver(n, d.name) })
 	if err == nil {
 		err = m.writeNode(ctx, d.name, "", nil)
@@ -160,6 +179,12 @@ func (m *Manager) newLimit(ctx context.Context, d *driver) error {
 	info, err := m.nodeInfo(ctx, d)
 	if err != nil {
 		return err
+	}
+	m.mu.Lock()
+	used := m.newest(d.name) == d
+	m.mu.Unlock()
+	if !used { // another one has replaced it
+		return nil
 	}
 	return m.installCSINode(ctx, d.name, info)
 }

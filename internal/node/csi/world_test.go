@@ -150,6 +150,20 @@ func (w *world) registered() {
 	}
 }
 
+// installed are the names of the drivers in the CSINode object.
+func (w *world) installed() []string {
+	w.t.Helper()
+	n, err := w.client.StorageV1().CSINodes().Get(w.t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var names []string
+	for _, d := range n.Spec.Drivers {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
 // kill ends the manager and begins with a new one, as kill -9 of the agent does.
 func (w *world) kill() {
 	w.t.Helper()
