@@ -216,8 +216,8 @@ func (s *WebSource) decode(text []byte) ([]*corev1.Pod, error) {
 // withKind adds the kind and apiVersion that the items of a PodList may omit.
 func withKind(doc json.RawMessage) json.RawMessage {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(doc, &fields) != nil || fields["kind"] != nil || fields["apiVersion"] != nil {
-		return doc
+	if json.Unmarshal(doc, &fields) != nil || fields == nil || fields["kind"] != nil || fields["apiVersion"] != nil {
+		return doc // null, which an empty document is, has no fields either
 	}
 	fields["kind"], fields["apiVersion"] = json.RawMessage(`"Pod"`), json.RawMessage(`"v1"`)
 	out, err := json.Marshal(fields)

@@ -93,7 +93,8 @@ func TestWebSource(t *testing.T) {
 		time.Sleep(webPeriod)
 		expect()
 		for _, bad := range []string{"{", "kind: Service\napiVersion: v1\n",
-			strings.Replace(podList, `"name":"a"`, `"x":1`, 1), strings.Repeat(" ", maxManifest+1)} {
+			strings.Replace(podList, `"name":"a"`, `"x":1`, 1), strings.Repeat(" ", maxManifest+1), "null",
+			"# later\n", "[]", `{"kind":"PodList","apiVersion":"v1","items":[null]}`} {
 			w.respond(200, bad, nil)
 			time.Sleep(webPeriod)
 			expect()
