@@ -1,7 +1,6 @@
 package pods
 
 import (
-	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/kinds/defaulting"
@@ -71,7 +70,9 @@ func defaultPodSpec(s *corev1.PodSpec) {
 func defaultContainer(c *corev1.Container) {
 	defaulting.OrDefault(&c.TerminationMessagePath, corev1.TerminationMessagePathDefault)
 	defaulting.OrDefault(&c.TerminationMessagePolicy, corev1.TerminationMessageReadFile)
-	defaulting.OrDefault(&c.ImagePullPolicy, DefaultPullPolicy(c.Image))
+	if c.ImagePullPolicy == "" {
+		c.ImagePullPolicy = DefaultPullPolicy(c.Image)
+	}
 	for i := range c.Ports {
 		defaulting.OrDefault(&c.Ports[i].Protocol, corev1.ProtocolTCP)
 	}
@@ -96,21 +97,6 @@ func defaultContainer(c *corev1.Container) {
 			defaultHTTPGet(l.PreStop.HTTPGet)
 		}
 	}
-}
-
-// DefaultPullPolicy is Always for the tag "latest", explicit or implied. For another tag, a digest,
-// or an invalid image name it is IfNotPresent (L1.15).
-func DefaultPullPolicy(image string) corev1.PullPolicy {
-	named, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return corev1.PullIfNotPresent
-	}
-	if tagged, ok := named.(reference.Tagged); ok && tagged.Tag() != "latest" {
-		return corev1.PullIfNotPresent
-	} else if _, digested := named.(reference.Digested); digested && !ok {
-		return corev1.PullIfNotPresent
-	}
-	return corev1.PullAlways
 }
 
 func defaultProbe(p *corev1.Probe) {

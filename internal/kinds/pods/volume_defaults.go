@@ -29,7 +29,9 @@ func defaultVolume(v *corev1.VolumeSource) {
 			volumes.DefaultClaimSpec(&t.Spec)
 		}
 	case v.Image != nil:
-		defaulting.OrDefault(&v.Image.PullPolicy, DefaultPullPolicy(v.Image.Reference))
+		if v.Image.PullPolicy == "" {
+			v.Image.PullPolicy = DefaultPullPolicy(v.Image.Reference)
+		}
 	case v.ISCSI != nil:
 		defaulting.OrDefault(&v.ISCSI.ISCSIInterface, "default")
 	case v.RBD != nil:
