@@ -34,6 +34,7 @@ func TestMendedSeeds(t *testing.T) {
 		{807319, "the assumed end of an init container was lost while its next start failed"},
 		{809927, "a cancelled start left the crash back-off of the instance before"},
 		{811625, "the simulator took no snapshot when a damaged image could be read again"},
+		{823218, "a status named an older instance, which had never started, after the newest vanished"},
 	} {
 		if _, err := Run(Options{Seed: tc.seed, Hours: 1}); err != nil {
 			t.Errorf("%s: %v", tc.was, err)

@@ -105,7 +105,7 @@ func (m *machine) index() {
 	}
 	for i := range m.containers {
 		c := &m.containers[i]
-		if m.supersededEnd(c) {
+		if m.superseded(c) {
 			c.newest, c.previous = nil, nil
 		}
 		c.record.Lost = c.record.Lost && c.newest == nil
@@ -153,15 +153,15 @@ func (m *machine) countLost(c *podContainer) {
 	c.record.Attempts = max(c.record.Attempts, int(old.RestartCount)+used)
 }
 
-// supersededEnd reports whether the only instances left of c, in a pod that has ended, are older
-// than the one whose end was published: its sandbox was removed before theirs. The status must not
-// show their end (L4.18, L4.27).
-func (m *machine) supersededEnd(c *podContainer) bool {
-	if m.s.Life != Terminated || c.newest == nil || c.newest.State != ContainerExited {
+// superseded reports whether the only instances left of c are older than the published one, which is gone, and must not
+// be shown in its place: in a pod that has ended, because its sandbox was removed before theirs (L4.18, L4.27); in any
+// pod, if the newest of them was created and never started.
+func (m *machine) superseded(c *podContainer) bool {
+	if c.old == nil || c.newest == nil || c.newest.Attempt >= int(c.old.RestartCount) {
 		return false
 	}
-	old := c.old
-	return old != nil && old.State.Terminated != nil && c.newest.Attempt < int(old.RestartCount)
+	return c.newest.State == ContainerCreated ||
+		m.s.Life == Terminated && c.newest.State == ContainerExited && c.old.State.Terminated != nil
 }
 
 // here returns the newest instance of c if it belongs to the sandbox in use.
