@@ -3,6 +3,7 @@ package gatewayplan
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -70,6 +71,10 @@ func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.Endpoint
 
 // ordered sorts endpoints, and leaves one of each address. It moves small keys, not endpoints: there may be thousands.
 func ordered(all []Endpoint) []Endpoint {
+	if keys, ok := plainKeys(all); ok {
+		slices.Sort(keys)
+		return distinct(all, keys)
+	}
 	type key struct {
 		family  int
 		address [16]byte
@@ -98,6 +103,39 @@ func ordered(all []Endpoint) []Endpoint {
 	for _, k := range keys {
 		if n := len(out); n == 0 || out[n-1].Address != all[k.at].Address {
 			out = append(out, all[k.at])
+		}
+	}
+	return out
+}
+
+// plainKeys are address, port, and index of each endpoint in one number; false: there are others than those of IPv4, or
+// more than an index of 16 bits has.
+func plainKeys(all []Endpoint) (keys []uint64, ok bool) {
+	if len(all) > 1<<16 {
+		return nil, false
+	}
+	keys = make([]uint64, len(all))
+	for i := range all {
+		a := all[i].Address
+		if !a.Addr().Is4() {
+			return nil, false
+		}
+		four := a.Addr().As4()
+		keys[i] = uint64(binary.BigEndian.Uint32(four[:]))<<32 | uint64(a.Port())<<16 | uint64(i)
+	}
+	return keys, true
+}
+
+// distinct returns the endpoints in the order of their keys, and of those with the same address the one of the first
+// pod.
+func distinct(all []Endpoint, keys []uint64) []Endpoint {
+	out := make([]Endpoint, 0, len(all))
+	for i, k := range keys {
+		e := &all[k&0xffff]
+		if i == 0 || keys[i-1]>>16 != k>>16 {
+			out = append(out, *e)
+		} else if last := &out[len(out)-1]; e.Pod < last.Pod {
+			*last = *e
 		}
 	}
 	return out
