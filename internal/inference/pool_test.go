@@ -24,10 +24,13 @@ import (
 type fleet struct {
 	mu      sync.Mutex
 	waiting map[string]int // by address; below 0: the server does not answer
+	more    map[string]int // bytes of its page that mean nothing
 	scraped map[string]int
 }
 
-func newFleet() *fleet { return &fleet{waiting: map[string]int{}, scraped: map[string]int{}} }
+func newFleet() *fleet {
+	return &fleet{waiting: map[string]int{}, more: map[string]int{}, scraped: map[string]int{}}
+}
 
 func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
@@ -38,6 +41,7 @@ func (f *fleet) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("connection refused")
 	}
 	text := fmt.Sprintf("vllm:num_requests_waiting %d\nvllm:num_requests_running 4\nvllm:kv_cache_usage_perc 0.1\n", n)
+	text += strings.Repeat("#\n", f.more[r.URL.Host]/2)
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
 }
 
@@ -142,6 +146,30 @@ func TestDeadServerIsScrapedLessOften(t *testing.T) {
 		}
 		if _, all := p.Statuses(); all[0].Problem == "" || all[1].Problem != "" {
 			t.Errorf("problems: %q, %q", all[0].Problem, all[1].Problem)
+		}
+	})
+}
+
+// A server with large pages is scraped less often, so that it takes a bounded part of a processor.
+func TestLargePagesAreScrapedLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, f := start(t, "", 3)
+		f.mu.Lock()
+		f.more[addr(0)], f.more[addr(1)] = mostPage-1000, mostPage/4
+		f.mu.Unlock()
+		k := pick(t, p)
+		defer k.End(Result{})
+		time.Sleep(20 * time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if n := f.scraped; n[addr(0)] > 25 || n[addr(1)] > 100 || n[addr(1)] < 60 || n[addr(2)] < 350 {
+			t.Errorf("scrapes: %v", n)
+		}
+		_, all := p.Statuses()
+		for _, s := range all {
+			if s.Problem != "" || s.Stats.Running != 4 {
+				t.Errorf("%+v", s)
+			}
 		}
 	})
 }

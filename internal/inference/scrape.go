@@ -24,6 +24,7 @@ const (
 	idleAfter     = 5 * time.Second // without a request
 	scrapeTimeout = time.Second
 	longestPause  = 2 * time.Second // between scrapes of a server that does not respond
+	largestPause  = time.Second     // between scrapes of a server whose page has mostPage bytes
 )
 
 // NewTransport returns a transport for scraping: one connection for each server, kept open, never through a proxy.
@@ -38,9 +39,9 @@ func NewTransport(verify bool) http.RoundTripper {
 // pages are buffers for the metrics of servers.
 var pages = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// scrape reads the metrics of one server.
+// scrape reads the metrics of one server. size is that of the page.
 func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, from routing.Source,
-	e *routing.Engine) (routing.Stats, error) {
+	e *routing.Engine) (s routing.Stats, size int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	scheme := "http://"
@@ -49,16 +50,16 @@ func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, from r
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+at.String()+from.Path, nil)
 	if err != nil {
-		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+		return routing.Stats{}, 0, fmt.Errorf("scrape %s: %w", at, err)
 	}
 	req.Header.Set("Accept", "text/plain;version=0.0.4")
 	res, err := rt.RoundTrip(req) // follows no redirect
 	if err != nil {
-		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+		return routing.Stats{}, 0, fmt.Errorf("scrape %s: %w", at, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return routing.Stats{}, fmt.Errorf("scrape %s: the answer is %d", at, res.StatusCode)
+		return routing.Stats{}, 0, fmt.Errorf("scrape %s: the answer is %d", at, res.StatusCode)
 	}
 	buf, ok := pages.Get().(*bytes.Buffer)
 	if !ok {
@@ -72,14 +73,13 @@ func scrape(ctx context.Context, rt http.RoundTripper, at netip.AddrPort, from r
 	}()
 	done, err := readPage(ctx, buf, res.Body)
 	if err != nil {
-		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+		return routing.Stats{}, 0, fmt.Errorf("scrape %s: %w", at, err)
 	}
 	defer done()
-	s, err := page(buf.Bytes(), e)
-	if err != nil {
-		return routing.Stats{}, fmt.Errorf("scrape %s: %w", at, err)
+	if s, err = page(buf.Bytes(), e); err != nil {
+		return routing.Stats{}, 0, fmt.Errorf("scrape %s: %w", at, err)
 	}
-	return s, nil
+	return s, buf.Len(), nil
 }
 
 // smallPage is the size of pages that are read at once; those of vLLM have 35 KB.
@@ -150,7 +150,7 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 		p.mu.Lock()
 		p.state.Scraping(ref, began)
 		p.mu.Unlock()
-		stats, err := scrape(ctx, rt, at, s.source, e)
+		stats, size, err := scrape(ctx, rt, at, s.source, e)
 		if ctx.Err() != nil {
 			return
 		}
@@ -158,6 +158,9 @@ func (p *Pool) follow(ctx context.Context, ref routing.Ref, at netip.AddrPort, s
 		pause := p.nextPause(time.Now())
 		if s.problem = err; err == nil {
 			s.failures = 0
+			if size > smallPage { // to parse it costs up to a fifth of a second
+				pause = max(pause, largestPause*time.Duration(size)/mostPage)
+			}
 			stats.At = began
 			p.state.Observe(ref, stats)
 			p.drain()

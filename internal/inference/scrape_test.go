@@ -48,7 +48,7 @@ func TestHostileServers(t *testing.T) {
 	for i, want := range []string{"the answer is 302", "more than", "the answer is 418"} {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), port)
 		from := routing.Source{Path: "/metrics"}
-		if _, err := scrape(t.Context(), NewTransport(false), at, from, engineOf("vllm")); err == nil ||
+		if _, _, err := scrape(t.Context(), NewTransport(false), at, from, engineOf("vllm")); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", at, err, want)
 		}
@@ -134,7 +134,7 @@ func TestMetricsWithTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		rt := NewTransport(c.Source().Verify)
-		stats, err := scrape(t.Context(), rt, at, c.Source(), engineOf("vllm"))
+		stats, _, err := scrape(t.Context(), rt, at, c.Source(), engineOf("vllm"))
 		if want == "" && (err != nil || stats.Waiting != 3) || want != "" && (err == nil ||
 			!strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %+v %v", parameters, stats, err)
