@@ -2,6 +2,7 @@ package cli
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -28,7 +29,9 @@ import (
 const (
 	bundleLogEnd    = 4 << 20 // bytes of the log's end, in all its files
 	bundleTimelines = 200     // pods
-	bundleTimeout   = time.Minute
+
+	bundleClusterTime = 45 * time.Second // for all that the cluster is asked
+	bundleStepTime    = 10 * time.Second // for one path of the API server, or one command
 )
 
 func (r *root) bundleCommand() *cobra.Command {
@@ -48,8 +51,7 @@ images: review it before you share it.`,
   carob support-bundle --output-file problem.tar.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), bundleTimeout)
-			defer cancel()
+			ctx := cmd.Context()
 			in, err := r.instance()
 			if err != nil {
 				return err
@@ -58,7 +60,9 @@ images: review it before you share it.`,
 				file = fmt.Sprintf("carob-support-%s-%s.tar.gz", in.ID, time.Now().UTC().Format("20060102T150405Z"))
 			}
 			b := &bundle{in: in, version: r.version}
-			if st, err := r.status(ctx); err != nil {
+			limited, cancel := context.WithTimeout(ctx, bundleStepTime)
+			defer cancel()
+			if st, err := r.status(limited); err != nil {
 				b.problem("status", err)
 			} else if b.add("status.json", st); st.Running {
 				c, err := r.client()
@@ -96,6 +100,7 @@ type bundle struct {
 	version Version
 	cluster kubernetes.Interface                                   // nil if the cluster does not run
 	raw     func(ctx context.Context, path string) ([]byte, error) // reads a path of the API server
+	within  time.Duration                                          // for the cluster; 0: bundleClusterTime
 
 	redact   redact.Redactor
 	objects  []bundled
@@ -117,12 +122,15 @@ func (b *bundle) problem(what string, err error) {
 func (b *bundle) collect(ctx context.Context) {
 	b.add("version.json", b.version)
 	if b.cluster != nil {
-		if err := b.addSecrets(ctx); err != nil {
+		// A cluster that does not answer must not take the time for what the host knows about it.
+		limited, cancel := context.WithTimeout(ctx, cmp.Or(b.within, bundleClusterTime))
+		if err := b.addSecrets(limited); err != nil {
 			// Without the values of secrets, the rest cannot be redacted.
 			b.problem("all data of the cluster, because its secrets cannot be read and removed", err)
 		} else {
-			b.collectCluster(ctx)
+			b.collectCluster(limited)
 		}
+		cancel()
 	}
 	b.collectHost(ctx)
 	for _, o := range b.objects {
@@ -199,7 +207,9 @@ func (b *bundle) collectCluster(ctx context.Context) {
 		b.add("events.json", events)
 	}
 	get := func(name, path string) {
-		if text, err := b.raw(ctx, path); err != nil {
+		limited, cancel := context.WithTimeout(ctx, bundleStepTime) // a node that does not answer
+		defer cancel()
+		if text, err := b.raw(limited, path); err != nil {
 			b.problem(name, err)
 		} else {
 			b.add(name, text)
@@ -276,7 +286,9 @@ func (b *bundle) collectHost(ctx context.Context) {
 			b.problem(name, fmt.Errorf("%s is not installed", command[0]))
 			continue
 		}
-		out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+		limited, cancel := context.WithTimeout(ctx, bundleStepTime)
+		out, err := exec.CommandContext(limited, command[0], command[1:]...).CombinedOutput()
+		cancel()
 		if name == "host/nft.txt" {
 			out = nftTables(out, b.in.NFTable)
 		}

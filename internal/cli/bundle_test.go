@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,6 +120,29 @@ func TestBundleWithoutRightToListSecrets(t *testing.T) {
 	all := unpacked(t, b)
 	if all["pods.json"] != "" || !strings.Contains(all["problems.txt"], "forbidden") {
 		t.Errorf("%v", all)
+	}
+}
+
+// What the host knows is in the bundle, also if the cluster does not answer: then it is needed most.
+func TestBundleOfAClusterThatDoesNotAnswer(t *testing.T) {
+	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir()}, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bundle{in: in, cluster: fake.NewClientset(), within: time.Millisecond,
+		raw: func(ctx context.Context, _ string) ([]byte, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}
+	b.collect(t.Context())
+	all := unpacked(t, b)
+	if _, err := exec.LookPath("df"); err == nil && all["host/disk.txt"] == "" {
+		t.Errorf("nothing about the disk: %v", b.problems)
+	}
+	for _, p := range b.problems {
+		if strings.HasPrefix(p, "host/") && strings.Contains(p, context.DeadlineExceeded.Error()) {
+			t.Error(p)
+		}
 	}
 }
 
