@@ -113,9 +113,7 @@ func Open(cfg Config) (*Manager, error) {
 		cfg.Reconcile = DefaultReconcile
 	}
 	m := &Manager{cfg: cfg, core: core, wake: make(chan struct{}, 1), applied: map[string]string{}}
-	if err := writeAll(cfg.Dir, &m.cfg.Policies, core.State()); err != nil {
-		return nil, err
-	}
+	m.save()
 	return m, nil
 }
 
@@ -148,9 +146,10 @@ func (m *Manager) Admit(pod *corev1.Pod) *pinning.Refusal {
 // other CPUs, and its containers move to them.
 func (m *Manager) save() {
 	err := writeAll(m.cfg.Dir, &m.cfg.Policies, m.core.State())
-	if m.unsaved = err != nil; m.unsaved {
+	if err != nil && !m.unsaved { // a full disk may last
 		m.cfg.Logger.Error(err, "These CPUs are not in the state file yet: a restart of carob would assign others")
 	}
+	m.unsaved = err != nil
 }
 
 func (m *Manager) notify() {
