@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"carob/internal/core/workload"
 )
 
 // The wait after consecutive failures doubles from the first to the last (W5.22).
@@ -84,7 +86,7 @@ func finishedAt(p *corev1.Pod) time.Time {
 		if p.DeletionGracePeriodSeconds != nil {
 			grace = *p.DeletionGracePeriodSeconds
 		}
-		return p.DeletionTimestamp.Add(-time.Duration(grace) * time.Second)
+		return p.DeletionTimestamp.Add(-workload.Seconds(grace))
 	}
 	return p.CreationTimestamp.Time
 }
