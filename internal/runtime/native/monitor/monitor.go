@@ -98,6 +98,8 @@ type Monitor struct {
 	version int // the monitor's PROTOCOL (csrc/monitor.h), 0 before its first answer
 	seq     uint32
 	waiting map[uint32]chan wire.Message
+	// timeout is how long a request waits for its answer.
+	timeout time.Duration
 	execs   map[uint32]chan int32
 	event   func(Event)
 	early   []Event // received before Listen was called
@@ -226,8 +228,8 @@ func Listen(dir string) (*os.File, error) {
 }
 
 func newMonitor(c *net.UnixConn, cmd *exec.Cmd) *Monitor {
-	m := &Monitor{conn: c, cmd: cmd, waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan int32{},
-		broken: make(chan struct{})}
+	m := &Monitor{conn: c, cmd: cmd, timeout: answerTime, waiting: map[uint32]chan wire.Message{},
+		execs: map[uint32]chan int32{}, broken: make(chan struct{})}
 	go m.receive()
 	return m
 }
@@ -295,7 +297,24 @@ func (m *Monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) 
 	ch := make(chan wire.Message, 1)
 	m.waiting[r.Seq] = ch
 	m.mu.Unlock()
-	return m.exchange(r, ch, files)
+	a, err := m.exchange(r, ch, files)
+	if err != nil {
+		m.forget(r.Seq) // no answer came, or none will be used
+	}
+	return a, err
+}
+
+// answerTime is how long a monitor may take for an answer: it may wait for the disk of a log.
+const answerTime = 30 * time.Second
+
+var errSilent = errors.New("the pod's monitor does not answer")
+
+// forget ends the wait for the answer to a request.
+func (m *Monitor) forget(seq uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.waiting, seq)
+	delete(m.execs, seq)
 }
 
 func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
@@ -326,8 +345,8 @@ func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.Fil
 		return a, nil
 	case <-m.broken:
 		return wire.Message{}, ErrGone
-	case <-time.After(30 * time.Second):
-		return wire.Message{}, fmt.Errorf("the pod's monitor does not answer")
+	case <-time.After(m.timeout):
+		return wire.Message{}, errSilent
 	}
 }
 
@@ -406,14 +425,28 @@ func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 	m.waiting[r.Seq], m.execs[r.Seq] = ch, x.Done
 	m.mu.Unlock()
 	a, err := m.exchange(r, ch, files)
-	if err != nil {
-		m.mu.Lock()
-		delete(m.execs, r.Seq)
-		m.mu.Unlock()
+	switch {
+	case errors.Is(err, errSilent):
+		go x.endLate(ch) // it may start later, when nobody waits for it
+		return nil, err
+	case err != nil:
+		m.forget(r.Seq)
 		return nil, err
 	}
 	x.PID = int(a.N[1])
 	return x, nil
+}
+
+// endLate kills a process whose start was answered too late.
+func (x *Exec) endLate(answer <-chan wire.Message) {
+	select {
+	case a := <-answer:
+		if a.N[0] == 0 {
+			_ = x.Kill(unix.SIGKILL) // it may have ended
+		}
+	case <-x.m.broken: // it has ended with the monitor, or its container ends it
+	}
+	x.m.forget(x.seq)
 }
 
 // Kill signals a container's first process; the error is unix.ESRCH if it has ended.

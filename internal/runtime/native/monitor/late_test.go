@@ -1,0 +1,60 @@
+package monitor
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"carob/internal/base/testwait"
+	"carob/internal/runtime/native/wire"
+)
+
+// A monitor that answers after the caller has given up leaves neither a process that nobody waits for nor an entry.
+func TestAnswersThatComeTooLate(t *testing.T) {
+	conn, theirs := connection(t)
+	m := newMonitor(conn, nil)
+	defer m.Close()
+	m.timeout = time.Millisecond
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	requests := func() wire.Message {
+		t.Helper()
+		raw, err := theirs.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := receiveMessage(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if _, err := m.Exec(ExecStart{ID: "c", Helper: null, Spec: null, Status: null,
+		Stdio: [3]*os.File{null, null, null}}); !errors.Is(err, errSilent) {
+		t.Fatal(err)
+	}
+	start := requests()
+	if _, err := m.List(); !errors.Is(err, errSilent) {
+		t.Fatal(err)
+	}
+	requests()
+	answer := wire.Message{Code: replyDone, Seq: start.Seq, N: [4]int64{0, 42}}
+	if _, err := theirs.Write(answer.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	kill := requests()
+	if kill.Code != msgKill || kill.N[0] != int64(unix.SIGKILL) || kill.N[1] != int64(start.Seq) {
+		t.Errorf("after the late answer: %+v", kill)
+	}
+	testwait.For(t, "nothing is waited for", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.waiting) == 0 && len(m.execs) == 0
+	})
+}
