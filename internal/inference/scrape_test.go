@@ -2,6 +2,7 @@ package inference
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -17,7 +18,8 @@ import (
 	"carob/internal/core/routing"
 )
 
-// Redirects, pages without end, and wrong answers are failures.
+// Redirects, pages without end, ones that stop, and wrong answers are failures. A page that is compressed, though
+// nobody has asked for it, is not unpacked.
 func TestHostileServers(t *testing.T) {
 	var elsewhere bool
 	mux := http.NewServeMux()
@@ -33,11 +35,20 @@ func TestHostileServers(t *testing.T) {
 			}
 		case "127.0.0.3":
 			w.WriteHeader(http.StatusTeapot)
+		case "127.0.0.4":
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = z.Write(bytes.Repeat([]byte("vllm:num_requests_waiting 1\n"), 8<<20/28))
+			_ = z.Close()
+		case "127.0.0.5":
+			_, _ = io.WriteString(w, "vllm:num_requests_waiting 1\n")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
 		}
 	})
 	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { elsewhere = true })
 	s := httptest.NewUnstartedServer(mux)
-	l, err := net.Listen("tcp4", "0.0.0.0:0") //nolint:gosec,noctx // three loopback addresses with one port
+	l, err := net.Listen("tcp4", "0.0.0.0:0") //nolint:gosec,noctx // loopback addresses with one port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +56,8 @@ func TestHostileServers(t *testing.T) {
 	s.Start()
 	defer s.Close()
 	port := netip.MustParseAddrPort(l.Addr().String()).Port() //nolint:gosec // our own
-	for i, want := range []string{"the answer is 302", "more than", "the answer is 418"} {
+	for i, want := range []string{"the answer is 302", "more than", "the answer is 418", errNoLoad.Error(),
+		context.DeadlineExceeded.Error()} {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(i + 1)}), port)
 		from := routing.Source{Path: "/metrics"}
 		if _, _, err := scrape(t.Context(), NewTransport(false), at, from, engineOf("vllm")); err == nil ||
