@@ -62,10 +62,8 @@ type cut struct {
 
 // follow makes a follower: each entry is in the files before the cut, or comes to the follower.
 func (s *Store) follow() (*follower, cut, error) {
-	if err := s.Flush(); err != nil {
-		return nil, cut{}, err
-	}
-	s.io.Lock() // nothing is written between the cut and the first entry of the follower
+	s.report(s.Flush()) // what was written before can be read, also on a full disk
+	s.io.Lock()         // nothing is written between the cut and the first entry of the follower
 	defer s.io.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -165,8 +165,11 @@ func (s *Store) put(buf *bytes.Buffer) error {
 		return nil
 	}
 	n, err := s.file.Write(buf.Bytes())
-	s.size += int64(n)
 	buf.Reset()
+	if err != nil && n > 0 && s.file.Truncate(s.size) == nil { // the next entry must not continue a part of a line
+		n = 0
+	}
+	s.size += int64(n)
 	if err != nil {
 		return fmt.Errorf("write timeline: %w", err)
 	}
@@ -214,9 +217,7 @@ func (s *Store) report(err error) {
 
 // Pod implements journal.Reader: all entries of the pods with this name, oldest first.
 func (s *Store) Pod(ctx context.Context, namespace, name string) ([]journal.Entry, error) {
-	if err := s.Flush(); err != nil {
-		return nil, err
-	}
+	s.report(s.Flush()) // what was written before can be read, also on a full disk
 	s.io.Lock()
 	segments := slices.Clone(s.segments)
 	s.io.Unlock()
