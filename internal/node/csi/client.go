@@ -25,6 +25,7 @@ func isNotFound(err error) bool { return apierrors.IsNotFound(err) }
 // driver is a registered driver.
 type driver struct {
 	name, version string
+	endpoint      string // path of its socket
 	conn          *grpc.ClientConn
 	node          csiapi.NodeClient
 	cancel        context.CancelFunc

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -127,6 +128,44 @@ func TestNewerDriver(t *testing.T) {
 	gone(plugins.ErrGone)
 	undo()
 	inUse("after the newer one", true)
+}
+
+// A driver that was killed, and comes back with another socket, is registered although the end of the first is not
+// noticed; one beside it is refused. The end of the first comes late, and changes nothing.
+func TestDriverWithAnotherSocket(t *testing.T) {
+	w := newWorld(t, csidriver.Config{})
+	first := filepath.Join(w.root, "first.sock")
+	if err := os.Link(w.driver.Socket(), first); err != nil {
+		t.Fatal(err)
+	}
+	p := plugins.Plugin{Name: "moves.carob.dev", Endpoint: first, Versions: []string{"1.0.0"}}
+	ctx, gone := context.WithCancelCause(t.Context())
+	undo, err := w.Register(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Endpoint = w.driver.Socket()
+	if _, err := w.Register(t.Context(), p); err == nil || !strings.Contains(err.Error(), "already registered") {
+		t.Fatalf("one beside it: %v", err)
+	}
+	stale := filepath.Join(w.root, "stale.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false) // as kill -9 leaves it
+	if err := errors.Join(l.Close(), os.Rename(stale, first)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Register(t.Context(), p); err != nil {
+		t.Fatalf("at another socket: %v", err)
+	}
+	gone(plugins.ErrGone)
+	undo()
+	d, err := w.Manager.registered(p.Name)
+	if err != nil || d.endpoint != p.Endpoint || !slices.Contains(w.installed(), p.Name) {
+		t.Errorf("after the end of the first: %+v, %v, CSINode has %q", d, err, w.installed())
+	}
 }
 
 // The directories that pods of drivers mount as host paths of type Directory are there before any driver. Where they

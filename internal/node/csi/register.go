@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
 	csiapi "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,9 +55,10 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 		return nil, err
 	}
 	own, cancel := context.WithCancel(ctx)
-	d := &driver{name: p.Name, version: version, conn: conn, node: csiapi.NewNodeClient(conn), cancel: cancel}
+	d := &driver{name: p.Name, version: version, endpoint: p.Endpoint, conn: conn, node: csiapi.NewNodeClient(conn),
+		cancel: cancel}
 	if d.info, err = m.nodeInfo(ctx, d); err == nil {
-		err = m.enter(d, p.Endpoint)
+		err = m.enter(d)
 	}
 	if err == nil {
 		err = m.install(ctx, d.name, d.info)
@@ -89,17 +92,30 @@ func (m *Manager) Register(ctx context.Context, p plugins.Plugin) (func(), error
 	}, nil
 }
 
-// enter makes a driver the one of its name, unless there is one whose version is as high. A driver of a lower version
-// is used again when this one is gone.
-func (m *Manager) enter(d *driver, endpoint string) error {
+// enter makes a driver the one of its name, unless there is one whose version is as high and whose socket still has a
+// listener: a driver that was killed leaves its socket, and may come back with another. A driver of a lower version is
+// used again when this one is gone.
+func (m *Manager) enter(d *driver) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if old := m.newest(d.name); old != nil && !volume.NewerVersion(d.version, old.version) {
-		return fmt.Errorf("rejecting CSI driver %s at endpoint %s. Another driver with the same name is "+
-			"already registered with a higher supported version: %q", d.name, endpoint, old.version)
+		if listens(old.endpoint) {
+			return fmt.Errorf("rejecting CSI driver %s at endpoint %s. Another driver with the same name is "+
+				"already registered with a higher supported version: %q", d.name, d.endpoint, old.version)
+		}
+		m.drivers[d.name] = slices.DeleteFunc(m.drivers[d.name], func(o *driver) bool { return o == old })
 	}
 	m.drivers[d.name] = append(m.drivers[d.name], d)
 	return nil
+}
+
+// listens reports whether a process may listen at a socket. It does not wait.
+func listens(socket string) bool {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT)
 }
 
 // newest is the driver of a name; nil if there is none. m.mu is held.
