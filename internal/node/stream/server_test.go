@@ -121,8 +121,11 @@ type world struct {
 	changed chan struct{}
 	logs    map[string]string // container id to path
 	syncErr error             // of the check syncloop
-	opened  int               // streams that were requested from the runtime
-	exec    func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
+	// sandboxes are the statistics of pods; nil: the runtime has none. lists counts the calls for containers.
+	sandboxes []*cri.PodSandboxStats
+	lists     int
+	opened    int // streams that were requested from the runtime
+	exec      func(ctx context.Context, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool) error
 }
 
 func newWorld(t *testing.T) *world { return newWorldWith(t, func(*Config) {}) }
@@ -267,11 +270,19 @@ func (w *world) ContainerStatus(_ context.Context, req *cri.ContainerStatusReque
 
 func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse,
 	error) {
-	return nil, status.Error(codes.Unimplemented, "no")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sandboxes == nil {
+		return nil, status.Error(codes.Unimplemented, "no")
+	}
+	return &cri.ListPodSandboxStatsResponse{Stats: w.sandboxes}, nil
 }
 
 func (w *world) ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse,
 	error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lists++
 	one := func(id, uid string) *cri.ContainerStats {
 		return &cri.ContainerStats{
 			Attributes: &cri.ContainerAttributes{Id: id,

@@ -94,21 +94,45 @@ func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	samples, err := s.samples(req)
-	if err != nil {
-		http.Error(w, err.Error(), httpCode(err))
-		return
+	whole := s.sandboxStats(req)
+	samples, all := s.inSandboxes(whole)
+	if !all {
+		var err error
+		if samples, err = s.samples(req); err != nil {
+			http.Error(w, err.Error(), httpCode(err))
+			return
+		}
 	}
 	list := make([]summary.Sample, len(samples))
 	for i, m := range samples {
 		list[i] = summary.Sample{Pod: m.pod, Container: m.container, Started: m.started, Stats: m.stats}
 	}
-	whole := s.sandboxStats(req)
 	if only {
 		writeJSON(w, s.summaries.Brief(list, whole))
 		return
 	}
 	writeJSON(w, s.summaries.Whole(req.Context(), list, whole))
+}
+
+// inSandboxes are the samples that the statistics of whole pods have; all is whether these are all containers that run.
+func (s *Server) inSandboxes(whole map[string]*cri.PodSandboxStats) (samples []sample, all bool) {
+	var stats []*cri.ContainerStats
+	for _, st := range whole { // any order: join sorts
+		stats = append(stats, st.GetLinux().GetContainers()...)
+	}
+	samples = s.join(stats)
+	running := 0
+	for _, pod := range s.cfg.Pods.List() {
+		for _, list := range [][]corev1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses,
+			pod.Status.EphemeralContainerStatuses} {
+			for i := range list {
+				if list[i].State.Running != nil {
+					running++
+				}
+			}
+		}
+	}
+	return samples, len(samples) >= running
 }
 
 // sandboxStats are the statistics of whole pods by UID, from runtimes that provide them.

@@ -68,7 +68,7 @@ func groups(samples []Sample) []group {
 	return list
 }
 
-// Brief has only CPU and memory; nothing on a disk is measured for it.
+// Brief has only CPU and memory; no volume, log or file system is measured for it.
 func (s *Source) Brief(samples []Sample, whole map[string]*cri.PodSandboxStats) *Summary {
 	out := s.usage(samples, whole)
 	for i := range out.Node.System {

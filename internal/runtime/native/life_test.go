@@ -668,3 +668,28 @@ func TestImageVolume(t *testing.T) {
 		t.Errorf("missing image: %v", err)
 	}
 }
+
+// The statistics of pods have the size of a writable layer as the last walk found it; those of containers are measured.
+func TestPodStatsDoNotWalkLayers(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("layers")
+	id := w.run(sb, sbc, "c", shell("touch /up; exec sleep 1000"))
+	w.until(id, "/up")
+	c, err := w.r.container(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const known = 123 << 30
+	c.layer.mu.Lock()
+	c.layer.at, c.layer.used = time.Now().Add(time.Hour), Usage{Bytes: known}
+	c.layer.mu.Unlock()
+	pods, err := w.r.ListPodSandboxStats(Bg, &cri.ListPodSandboxStatsRequest{})
+	if err != nil || len(pods.Stats) != 1 || len(pods.Stats[0].Linux.Containers) != 1 ||
+		pods.Stats[0].Linux.Containers[0].WritableLayer.GetUsedBytes().GetValue() != known {
+		t.Errorf("%v, %v", pods, err)
+	}
+	own, err := w.r.ListContainerStats(Bg, &cri.ListContainerStatsRequest{})
+	if err != nil || len(own.Stats) != 1 || own.Stats[0].WritableLayer.GetUsedBytes().GetValue() == known {
+		t.Errorf("%v, %v", own, err)
+	}
+}

@@ -15,6 +15,13 @@ func value(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
 
 // statsOf measures a running container.
 func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats {
+	st := r.usageOf(c)
+	st.WritableLayer = r.layerStats(r.layerOf(ctx, c))
+	return st
+}
+
+// usageOf is what a running container uses, without its writable layer.
+func (r *Runtime) usageOf(c *container) *cri.ContainerStats {
 	rec := c.record()
 	st := &cri.ContainerStats{Attributes: &cri.ContainerAttributes{
 		Id: rec.ID, Metadata: c.config.Metadata, Labels: c.config.Labels, Annotations: c.config.Annotations,
@@ -24,7 +31,6 @@ func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats
 		st.Cpu, st.Memory = u.CPUStats(), u.MemoryStats()
 		st.Swap, st.Io = u.SwapStats(), u.IOStats()
 	}
-	st.WritableLayer = r.layerStats(r.layerOf(ctx, c))
 	return st
 }
 
@@ -69,6 +75,8 @@ func (r *Runtime) ListContainerStats(ctx context.Context,
 	return resp, nil
 }
 
+// podStats measures a pod. The size of a writable layer may be as old as in a scrape: whoever asks for pods wants all
+// of them, often.
 func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats {
 	st := &cri.PodSandboxStats{
 		Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata, Labels: s.config.Labels,
@@ -77,7 +85,9 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 	}
 	for _, c := range r.containersOf(s.rec.ID) {
 		if c.running() {
-			st.Linux.Containers = append(st.Linux.Containers, r.statsOf(ctx, c))
+			one := r.usageOf(c)
+			one.WritableLayer = r.layerStats(c.layer.recent(func() (Usage, error) { return r.layerOf(ctx, c) }))
+			st.Linux.Containers = append(st.Linux.Containers, one)
 		}
 	}
 	if s.config.GetLinux().GetCgroupParent() == "" {
