@@ -391,6 +391,36 @@ func TestImagesThatCannotBeRemoved(t *testing.T) {
 	})
 }
 
+// The image of a container that is about to be made is in use: it was pulled for it, or cannot be pulled at all.
+func TestImageOfAStartingPodStays(t *testing.T) {
+	w := newWorld(t, 90, eviction.Settings{})
+	w.images = []*cri.Image{{Id: "init", RepoTags: []string{"docker.io/library/init:1"}, Size: 1},
+		{Id: "own", RepoTags: []string{"docker.io/library/own:1"}, Size: 1},
+		{Id: "other", RepoTags: []string{"docker.io/library/other:1"}, Size: 1}}
+	w.add("starting", 1, func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "init:1"}}
+		p.Spec.Containers[0].Image = "own:1"
+	})
+	kept := func() (ids []string) {
+		w.removeUnused(t.Context())
+		for _, im := range w.images {
+			ids = append(ids, im.Id)
+		}
+		return ids
+	}
+	if got := kept(); !slices.Equal(got, []string{"init", "own"}) {
+		t.Errorf("the pod starts: %v", got)
+	}
+	w.pods["starting"].Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "i", ContainerID: "x://1"}}
+	if got := kept(); !slices.Equal(got, []string{"own"}) {
+		t.Errorf("the init container has ended: %v", got)
+	}
+	w.pods["starting"].Status.Phase = corev1.PodFailed
+	if got := kept(); len(got) > 0 {
+		t.Errorf("the pod has ended: %v", got)
+	}
+}
+
 // L7.152
 func TestPodOverItsLocalLimitIsEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -112,12 +112,27 @@ func (m *Manager) detectImages(ctx context.Context) ([]eviction.Image, error) {
 	for _, c := range containers.Containers {
 		used[c.ImageRef], used[c.ImageId], used[c.GetImage().GetImage()] = true, true, true
 	}
+	use := func(reference string) {
+		if name, err := image.Normalize(reference); err == nil {
+			used[name] = true
+		}
+	}
 	for _, v := range m.cfg.Pods.List() { // the status of a container does not show which images it mounts
 		for i := range v.Pod.Spec.Volumes {
 			if im := v.Pod.Spec.Volumes[i].Image; im != nil {
-				if name, err := image.Normalize(im.Reference); err == nil {
-					used[name] = true
-				}
+				use(im.Reference)
+			}
+		}
+		if !runs(v) {
+			continue
+		}
+		made := map[string]bool{}
+		for _, s := range slices.Concat(v.Status.InitContainerStatuses, v.Status.ContainerStatuses) {
+			made[s.Name] = s.ContainerID != ""
+		}
+		for _, c := range slices.Concat(v.Pod.Spec.InitContainers, v.Pod.Spec.Containers) {
+			if !made[c.Name] {
+				use(c.Image) // it was pulled or imported for a container that does not exist yet
 			}
 		}
 	}
