@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -260,7 +259,7 @@ func (b *bundle) collectHost(ctx context.Context) {
 		if n > 0 {
 			file = logfile.Previous(b.in.LogFile, n)
 		}
-		if text, err := fileEnd(file, left); err == nil {
+		if text, err := logfile.End(file, left); err == nil {
 			b.add(filepath.Base(file), text)
 			left -= int64(len(text))
 		} else if !errors.Is(err, fs.ErrNotExist) {
@@ -354,26 +353,6 @@ func cgroupsBelow(mount, root string) []byte {
 		})
 	}
 	return []byte(out.String())
-}
-
-// fileEnd returns the end of a file, starting at the beginning of a line.
-func fileEnd(name string, most int64) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	from := max(st.Size()-most, 0)
-	text, err := io.ReadAll(io.NewSectionReader(f, from, most))
-	if from > 0 {
-		_, rest, _ := strings.Cut(string(text), "\n")
-		text = []byte(rest)
-	}
-	return text, err
 }
 
 // write creates the archive, readable by its owner only, or leaves no file.
