@@ -241,7 +241,9 @@ func (own *owner) finishProbe(f *flight, a podlife.RunProbe) {
 	own.probes = append(own.probes,
 		podlife.ProbeResult{Key: f.key, Container: a.Container, ContainerID: a.ContainerID, Type: a.Type,
 			At: w.now(), Verdict: verdict, Output: "probe output"})
-	own.step()
+	if verdict != podlife.ProbeSuccess || own.wake.IsZero() || own.wake.After(a.Steady) {
+		own.step()
+	}
 }
 
 func (own *owner) runHook(f *flight, a podlife.RunHook) {

@@ -39,6 +39,10 @@ type RunProbe struct {
 	Probe       *corev1.Probe
 	PodIP       string
 	Try         int // counts runs of this probe, to keep keys apart
+
+	// Steady is when the next run is due, if a success changes nothing until then: it may be passed to the Step at
+	// that time. Zero: it needs a Step at once.
+	Steady time.Time
 }
 
 // HookKind is when a hook runs.

@@ -160,6 +160,7 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 		return
 	}
 	if m.flightAt(place{opProbe, c.spec.Name, string(t)}) != nil {
+		m.wake(p.Next) // also when its result did not cause a Step
 		return
 	}
 	if m.now.Before(p.Next) {
@@ -167,8 +168,13 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 		return
 	}
 	p.Begin(m.now, period)
+	m.wake(p.Next)
+	var steady time.Time
+	if p.Steady() && m.s.Life == Syncing {
+		steady = p.Next
+	}
 	m.begin(RunProbe{Container: c.spec.Name, ContainerID: c.newest.ID, Type: t, Probe: spec, PodIP: m.podIP(),
-		Try: int(p.Runs)},
+		Try: int(p.Runs), Steady: steady},
 		"period "+period.String())
 }
 

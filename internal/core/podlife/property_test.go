@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
@@ -44,6 +45,30 @@ func TestProperties(t *testing.T) {
 		}
 		t.Fatalf("a deleted pod does not end: %s, in flight %v", w.state.Life, w.keys())
 	})
+}
+
+// steady checks that a success of a steady probe in flight changes nothing, and that there is a Step when its next run
+// is due. Without its result, Step decides out.
+func (w *world) steady(s State, in Input, out Output) {
+	for _, a := range w.flying {
+		p, ok := a.(RunProbe)
+		if !ok || !p.Steady.After(in.Now) || slices.Contains(out.Cancel, p.Key()) {
+			continue
+		}
+		if s.Life == Syncing && s.flies(p) && (out.Wake.IsZero() || out.Wake.After(p.Steady)) {
+			w.t.Fatalf("%s is due at %v, Step at %v", p.Key(), p.Steady, out.Wake)
+		}
+		in.Probes = []ProbeResult{{Key: p.Key(), Container: p.Container, ContainerID: p.ContainerID, Type: p.Type,
+			At: in.Now, Verdict: ProbeSuccess}}
+		if _, with := Step(s, in); print(with) != print(out) {
+			w.t.Fatalf("a success of %s changes something:\n%s", p.Key(), cmp.Diff(print(out), print(with)))
+		}
+	}
+}
+
+// flies reports whether Step has the probe in flight.
+func (s *State) flies(p RunProbe) bool {
+	return slices.ContainsFunc(s.InFlight, func(f flight) bool { return f.Key == p.Key() })
 }
 
 func drawPod(t *rapid.T) string {

@@ -582,9 +582,11 @@ func (w *world) step(title string) {
 	}
 	quiet := w.in
 	quiet.Done, quiet.Probes = nil, nil
-	if _, again := Step(next, quiet); len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
+	_, again := Step(next, quiet)
+	if len(again.Begin)+len(again.Cancel)+len(again.Events) > 0 {
 		w.t.Fatalf("Step again decides more: %s", print(again))
 	}
+	w.steady(next, quiet, again)
 	if !out.Wake.IsZero() && !out.Wake.After(w.in.Now) {
 		w.t.Fatalf("wake %v is not after now", out.Wake)
 	}

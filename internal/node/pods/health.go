@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// rests records that the owner has finished the work from its mailbox.
-func (o *owner) rests() {
+// rests records that the owner has finished the work from its mailbox, and when it wakes by itself.
+func (o *owner) rests(alarm time.Time) {
 	o.box.mu.Lock()
-	o.box.works = time.Time{}
+	o.box.works, o.box.alarm = time.Time{}, alarm
 	o.box.mu.Unlock()
 }
 

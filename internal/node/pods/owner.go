@@ -56,7 +56,8 @@ type mailbox struct {
 	mu   sync.Mutex
 	wake chan struct{} // capacity 1: the box holds something
 
-	waits time.Time // since when something is in the box; zero: nothing is
+	waits time.Time // since when something is in the box that the owner must be woken for; zero: nothing is
+	alarm time.Time // when the sleeping owner wakes by itself; zero: never, or it is awake
 	works time.Time // since when the owner works on its mail; zero: it sleeps
 
 	pod      *corev1.Pod
@@ -121,7 +122,7 @@ func (o *owner) collect() {
 	b := &o.box
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waits, b.works = time.Time{}, time.Now()
+	b.waits, b.alarm, b.works = time.Time{}, time.Time{}, time.Now()
 	o.pod, o.gone, o.hold, o.rejected = b.pod, b.gone, b.hold, b.rejected
 	if b.stop != nil {
 		o.stop, b.stop = b.stop, nil
@@ -153,16 +154,18 @@ func (o *owner) run(ctx context.Context) bool {
 		case <-timer.C:
 		}
 		o.collect()
+		var alarm time.Time
 		if o.ready(ctx) {
 			wake := o.step(ctx, &actions)
 			if o.life == podlife.Finished && len(o.flights) == 0 {
 				return true
 			}
-			schedule(timer, earlier(wake, o.look))
+			alarm = earlier(wake, o.look)
 		} else {
-			schedule(timer, o.lookErr.next)
+			alarm = o.lookErr.next
 		}
-		o.rests()
+		schedule(timer, alarm)
+		o.rests(alarm)
 	}
 }
 
@@ -382,16 +385,29 @@ func (o *owner) finish(action podlife.Action, r Result, cancelled bool) {
 		aborted.Reason = podlife.Aborted
 		r.Err = &aborted
 	}
+	if probe, ok := action.(podlife.RunProbe); ok && r.Err == nil {
+		o.probed(probe, podlife.ProbeResult{
+			Key: key, Container: probe.Container, ContainerID: probe.ContainerID, Type: probe.Type,
+			At: now, Verdict: r.Verdict, Output: r.Output,
+		})
+		return
+	}
 	o.post(func(b *mailbox) {
-		if probe, ok := action.(podlife.RunProbe); ok && r.Err == nil {
-			b.probes = append(b.probes, podlife.ProbeResult{
-				Key: key, Container: probe.Container, ContainerID: probe.ContainerID, Type: probe.Type,
-				At: now, Verdict: r.Verdict, Output: r.Output,
-			})
-			return
-		}
 		b.done = append(b.done, podlife.Outcome{Key: key, At: now, Err: r.Err, Pulled: r.Pulled})
 	})
+}
+
+// probed reports the result of a probe. One that changes nothing does not wake an owner that wakes in time by itself.
+func (o *owner) probed(probe podlife.RunProbe, r podlife.ProbeResult) {
+	deliver := func(b *mailbox) { b.probes = append(b.probes, r) }
+	o.box.mu.Lock()
+	if r.Verdict == podlife.ProbeSuccess && !o.box.alarm.IsZero() && !o.box.alarm.After(probe.Steady) {
+		deliver(&o.box)
+		o.box.mu.Unlock()
+		return
+	}
+	o.box.mu.Unlock()
+	o.post(deliver)
 }
 
 // land removes an action that ended, with its context.

@@ -321,3 +321,51 @@ func TestPodAtRestHasNoOwner(t *testing.T) {
 		}
 	})
 }
+
+// A success that changes nothing does not wake the owner, which gets it when it wakes by itself. A failure does, and so
+// does a success of which the owner would hear too late.
+func TestSteadyProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		var results, wakes []string
+		var probe podlife.RunProbe
+		try, wake, begun := 0, time.Second, time.Now()
+		w.script("a", func(in podlife.Input) podlife.Output {
+			out := podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			wakes = append(wakes, time.Since(begun).String())
+			for _, p := range in.Probes {
+				results = append(results, string(p.Key)+" "+time.Since(begun).String())
+			}
+			if len(in.Probes) > 0 || try == 0 {
+				try++
+				probe = podlife.RunProbe{Container: "c", Type: podlife.Liveness, Try: try,
+					Steady: in.Now.Add(time.Second)}
+				out.Begin = []podlife.Begin{{Action: probe}}
+				out.Wake = in.Now.Add(wake)
+			}
+			return out
+		})
+		w.Update("api", pod("a", 1))
+		ends := func(r Result, want string) {
+			t.Helper()
+			synctest.Wait()
+			a := w.action(probe.Key())
+			time.Sleep(100 * time.Millisecond)
+			a.end <- r
+			synctest.Wait()
+			if got := strings.Join(results, ", "); got != want {
+				t.Errorf("100 ms later: %q, want %q", got, want)
+			}
+			time.Sleep(900 * time.Millisecond)
+			synctest.Wait()
+			results = nil
+		}
+		ends(Result{Verdict: podlife.ProbeSuccess}, "")
+		if want := []string{"0s", "1s"}; !slices.Equal(wakes[len(wakes)-2:], want) {
+			t.Errorf("Steps at %q, want %q", wakes, want)
+		}
+		wake = 3 * time.Second // for the third
+		ends(Result{Verdict: podlife.ProbeFailure}, "probe/c/Liveness/2 1.1s")
+		ends(Result{Verdict: podlife.ProbeSuccess}, "probe/c/Liveness/3 2.1s")
+	})
+}

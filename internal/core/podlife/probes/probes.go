@@ -88,6 +88,11 @@ func (r *Record) Ran(spec *corev1.Probe, raw Result) (reached bool) {
 	return true
 }
 
+// Steady reports whether one more success has no effect but on Count, which has reached its threshold.
+func (r *Record) Steady() bool {
+	return r.Result == Success && r.Raw == Success && r.Errors == 0 && !r.Held
+}
+
 // Hold ends the runs for this instance and resets the count.
 func (r *Record) Hold() { r.Held, r.Raw, r.Count = true, None, 0 }
 
