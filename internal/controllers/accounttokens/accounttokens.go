@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 )
@@ -128,7 +129,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 			"serviceAccount", account)
 		err = c.client.CoreV1().Secrets(namespace).Delete(ctx, name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
-		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		err = children.Ended(ctx, secret.UID, err, func(ctx context.Context) (metav1.Object, error) {
+			return c.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		})
+		if err == nil {
 			return 0, nil
 		}
 		return 0, fmt.Errorf("remove secret %s of a deleted service account: %w", key, err)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
 )
 
@@ -83,6 +84,19 @@ func TestSecretIsRemovedWithItsAccount(t *testing.T) {
 	opaque.Type = corev1.SecretTypeOpaque
 	if s := after(t, opaque); s == nil || s.Data != nil {
 		t.Errorf("an ordinary secret: %+v", s)
+	}
+}
+
+// A webhook refuses the deletion as if the Secret did not exist: it is tried again.
+func TestRefusedDeletionIsRetried(t *testing.T) {
+	client := fake.NewClientset(secret("robot", "a"))
+	controllertest.FailOnce(client, "delete", "secrets", apierrors.NewNotFound(corev1.Resource("secrets"), "s"))
+	c := controller(client, signed)
+	if _, err := c.reconcile(t.Context(), "ns/s"); err == nil {
+		t.Error("the secret is there, and no error")
+	}
+	if _, err := c.reconcile(t.Context(), "ns/s"); err != nil {
+		t.Error(err)
 	}
 }
 

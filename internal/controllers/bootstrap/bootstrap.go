@@ -22,6 +22,7 @@ import (
 	"k8s.io/cluster-bootstrap/util/secrets"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 )
@@ -105,8 +106,11 @@ func clean(ctx context.Context, client kubernetes.Interface, name string) (time.
 	klog.FromContext(ctx).V(2).Info("Removing an expired bootstrap token", "secret", klog.KObj(s))
 	err = client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return 0, nil // the watch reports changes
+	err = children.Ended(ctx, s.UID, err, func(ctx context.Context) (metav1.Object, error) {
+		return client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
+	})
+	if err == nil {
+		return 0, nil
 	}
 	return 0, fmt.Errorf("remove bootstrap token %s: %w", name, err)
 }

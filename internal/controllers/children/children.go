@@ -103,19 +103,27 @@ func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planne
 // ever. So the object is read then: live reads it from the API.
 func (k *Keeper) Gone(ctx context.Context, key string, w *source.Watch, o metav1.Object, err error,
 	live func(ctx context.Context) (metav1.Object, error)) error {
-	if err != nil {
-		if !Stale(err) {
-			return err
-		}
-		switch stored, failed := live(ctx); {
-		case apierrors.IsNotFound(failed):
-		case failed != nil:
-			return fmt.Errorf("%w; then: %w", err, failed)
-		case stored.GetUID() == o.GetUID() && stored.GetDeletionTimestamp() == nil:
-			return err
-		}
+	if err = Ended(ctx, o.GetUID(), err, live); err != nil {
+		return err
 	}
 	k.Fresh.Deleted(key, w, o)
+	return nil
+}
+
+// Ended is Gone for a controller that does not wait for its own writes. It takes a write of a status before the
+// deletion, too.
+func Ended(ctx context.Context, uid types.UID, err error,
+	live func(ctx context.Context) (metav1.Object, error)) error {
+	if err == nil || !Stale(err) {
+		return err
+	}
+	switch stored, failed := live(ctx); {
+	case apierrors.IsNotFound(failed):
+	case failed != nil:
+		return fmt.Errorf("%w; then: %w", err, failed)
+	case stored.GetUID() == uid && stored.GetDeletionTimestamp() == nil:
+		return err
+	}
 	return nil
 }
 

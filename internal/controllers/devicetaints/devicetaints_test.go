@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -241,6 +242,25 @@ func TestEvictionIsRepeated(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A webhook refuses the deletion as if the pod did not exist: it is tried again.
+func TestRefusedEvictionIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, refused := world([][]runtime.Object{pod("p", 0)}, slice(taint())), false
+		api.Before = func(verb string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "delete" && gvr.Resource == "pods" && !refused {
+				refused = true
+				return apierrors.NewNotFound(corev1.Resource("pods"), "p")
+			}
+			return nil
+		}
+		run(t, api)
+		wait(time.Minute)
+		if got := left(api); !refused || got != "" {
+			t.Errorf("refused %v, left %q", refused, got)
+		}
+	})
 }
 
 // Watches deliver events late, twice, or not at all until the next list: each pod is evicted once, and

@@ -7,9 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/devicetaints"
@@ -111,13 +111,14 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		err = pods.Delete(ctx, pod.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
+	deleted := err == nil
+	err = children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
+		return pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	})
 	if err != nil {
 		return false, fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return true, nil
+	return deleted, nil
 }
 
 // setCondition reports whether it changed anything.

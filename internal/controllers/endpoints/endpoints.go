@@ -142,9 +142,13 @@ func (c *Controller) remove(ctx context.Context, key string, stored *corev1.Endp
 	gone := c.gone[key]
 	c.mu.Unlock()
 	if stored != nil && (gone || ours(stored)) {
-		err := c.keeper.Client.CoreV1().Endpoints(stored.Namespace).Delete(ctx, stored.Name,
+		api := c.keeper.Client.CoreV1().Endpoints(stored.Namespace)
+		err := api.Delete(ctx, stored.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(stored.UID))})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		err = children.Ended(ctx, stored.UID, err, func(ctx context.Context) (metav1.Object, error) {
+			return api.Get(ctx, stored.Name, metav1.GetOptions{})
+		})
+		if err != nil {
 			return fmt.Errorf("delete endpoints %s: %w", key, err)
 		}
 	}

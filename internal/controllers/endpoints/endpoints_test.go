@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
@@ -71,6 +72,14 @@ func TestEndpointsAreDeletedWithTheirService(t *testing.T) {
 		expect("at the start", "alone manual web")
 		api.Remove(byHand("web", false))
 		expect("deleted by somebody", "alone manual web")
+		refused := false
+		api.Before = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "delete" && !refused {
+				refused = true
+				return apierrors.NewNotFound(corev1.Resource("endpoints"), "web") // of a webhook
+			}
+			return nil
+		}
 		api.Remove(service("web", nil))
 		api.Remove(service("manual", nil))
 		expect("without the Services", "alone")

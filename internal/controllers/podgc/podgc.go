@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -186,8 +187,16 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
 		err = pods.Delete(ctx, pod.Name,
 			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // deleted, or another pod of that name
+	err = children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
+		keeper := children.Keeper{Client: c.client}
+		stored, err := keeper.PodNamed(pod.Namespace, pod.Name)(ctx)
+		if err == nil {
+			stored.SetDeletionTimestamp(nil) // a pod that is being deleted is not removed yet
+		}
+		return stored, err
+	})
+	if err == nil {
+		return nil
 	}
 	metrics.PodsNotRemoved.WithLabelValues(pod.Namespace, reason).Inc()
 	return fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err)

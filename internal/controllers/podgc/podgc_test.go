@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -95,6 +96,14 @@ func TestNodeWasGoneBefore(t *testing.T) {
 		kept := pod("kept", "here", false)
 		kept.Status.Phase = corev1.PodFailed
 		api := controllertest.New(node("here", "True"), finished, pod("running", "lost", false), kept)
+		refused := 0 // a webhook refuses each deletion once
+		api.Before = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "delete" && refused < 2 {
+				refused++
+				return apierrors.NewConflict(corev1.Resource("pods"), "p", errors.New("a webhook says so"))
+			}
+			return nil
+		}
 		nodes, pods := source.Nodes(api), source.Pods(api)
 		c, err := New(api, nodes, pods)
 		if err != nil {

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -203,7 +203,10 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		}
 	}
-	if err == nil || apierrors.IsNotFound(err) {
+	err = children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
+		return pods.Get(ctx, pod.Name, metav1.GetOptions{})
+	})
+	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("evict pod %s: %w", key(pod), err)

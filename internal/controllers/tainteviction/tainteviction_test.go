@@ -224,8 +224,12 @@ func TestTaintRemovedInTime(t *testing.T) {
 
 // The condition is written before the pod is deleted; a request that fails is retried.
 func TestEvictionIsRetried(t *testing.T) {
-	for _, step := range []struct{ verb, resource string }{{"get", "pods"}, {"update", "pods/status"},
-		{"delete", "pods"}} {
+	no, notFound := errors.New("no connection"), apierrors.NewNotFound(corev1.Resource("pods"), "p") // of a webhook
+	for _, step := range []struct {
+		verb, resource string
+		err            error
+	}{{"get", "pods", no}, {"update", "pods/status", no}, {"delete", "pods", no}, {"update", "pods/status", notFound},
+		{"delete", "pods", notFound}} {
 		inWorld(t, func(w *world) {
 			var last corev1.PodStatus
 			w.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
@@ -235,7 +239,7 @@ func TestEvictionIsRetried(t *testing.T) {
 				}
 				return false, nil, nil
 			})
-			controllertest.FailOnce(w.Clientset, step.verb, step.resource, errors.New("no connection"))
+			controllertest.FailOnce(w.Clientset, step.verb, step.resource, step.err)
 			w.setTaints(noExecute())
 			time.Sleep(time.Second)
 			if w.exists("p") {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -63,12 +64,15 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	options := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground),
 		Preconditions: metav1.NewUIDPreconditions(string(j.UID))}
-	switch err := c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); {
-	case err == nil:
+	if err = c.client.BatchV1().Jobs(j.Namespace).Delete(ctx, j.Name, options); err == nil {
 		if at, ok, err := job.Expires(j); ok && err == nil {
 			metrics.JobDeletionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
 		}
-	case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+	}
+	err = children.Ended(ctx, j.UID, err, func(ctx context.Context) (metav1.Object, error) {
+		return c.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
+	})
+	if err != nil {
 		return 0, fmt.Errorf("delete Job %s, which is over: %w", key, err)
 	}
 	return 0, nil

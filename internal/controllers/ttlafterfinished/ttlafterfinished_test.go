@@ -8,7 +8,9 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/source"
@@ -28,6 +30,14 @@ func TestTTL(t *testing.T) {
 		}
 		api := controllertest.New(job("soon", new(int32(30)), true), job("kept", nil, true),
 			job("runs", new(int32(0)), false), job("raised", new(int32(60)), true))
+		refused := false
+		api.Before = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "delete" && !refused {
+				refused = true
+				return apierrors.NewNotFound(batchv1.Resource("jobs"), "soon") // of a webhook
+			}
+			return nil
+		}
 		jobs := source.Jobs(api)
 		c, err := New(api, jobs)
 		if err != nil {
@@ -51,10 +61,10 @@ func TestTTL(t *testing.T) {
 		}
 		time.Sleep(29 * time.Second)
 		expect(4)
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		expect(3)
 		// The TTL is raised right before it expires, and the event arrives late.
-		time.Sleep(29 * time.Second)
+		time.Sleep(28 * time.Second)
 		api.Late = func() time.Duration { return 10 * time.Second }
 		controllertest.Change(api, "ns", "raised",
 			func(j *batchv1.Job) { j.Spec.TTLSecondsAfterFinished = new(int32(100)) })
