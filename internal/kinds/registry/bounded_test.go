@@ -21,12 +21,14 @@ func TestManyErrorsAreBounded(t *testing.T) {
 		found := func(context.Context, runtime.Object) field.ErrorList {
 			var errs field.ErrorList
 			for i := range c.errors {
-				errs = append(errs, field.Invalid(field.NewPath("data").Index(i), strings.Repeat("x", c.value), "is bad"))
+				path := field.NewPath("data").Index(i)
+				errs = append(errs, field.Invalid(path, strings.Repeat("x", c.value), "is bad"))
 			}
 			return errs
 		}
-		s := Strategy{scheme: runtime.NewScheme(), Resource: &Resource{OwnMetadata: true, Validator: Validator{Create: found,
-			Update: func(ctx context.Context, obj, _ runtime.Object) field.ErrorList { return found(ctx, obj) }}}}
+		changed := func(ctx context.Context, obj, _ runtime.Object) field.ErrorList { return found(ctx, obj) }
+		s := Strategy{scheme: runtime.NewScheme(),
+			Resource: &Resource{OwnMetadata: true, Validator: Validator{Create: found, Update: changed}}}
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "ns", ResourceVersion: "1"}}
 		for how, errs := range map[string]field.ErrorList{"create": s.Validate(t.Context(), m),
 			"update": s.ValidateUpdate(t.Context(), m, m)} {
