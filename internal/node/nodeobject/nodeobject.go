@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/backoff"
 	"carob/internal/core/eviction"
 	"carob/internal/core/resources"
 )
@@ -94,6 +95,8 @@ const (
 	leaseSeconds   = 40 // L0.44
 	reportPeriod   = 5 * time.Minute
 	retryPeriod    = time.Second
+	mostRetry      = 7 * time.Second // as the kubelet's
+	logPeriod      = time.Minute     // of a failure that lasts
 	imagesReported = 50
 	leaseNamespace = "kube-node-lease"
 )
@@ -112,6 +115,8 @@ type Reporter struct {
 	untaintRefused bool
 	lease          *coordinationv1.Lease // as stored; nil: unknown
 	reported       time.Time             // last status written
+	failures       int                   // consecutive
+	logged         time.Time             // last failure that was logged
 }
 
 // New returns a Reporter; nothing is written before Run.
@@ -181,15 +186,34 @@ func (r *Reporter) Run(ctx context.Context, sources Sources) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			log.Info("Reporting the node failed", "err", err)
-			next = retryPeriod
+			next = r.failed(log, err)
 		case !ready:
+			r.works(log)
 			next = retryPeriod
 		default:
+			r.works(log)
 			r.readyOnce.Do(func() { close(r.ready) })
 		}
 		timer.Reset(next)
 	}
+}
+
+// failed logs a failure, a lasting one seldom, and returns when to try again: later after each failure.
+func (r *Reporter) failed(log klog.Logger, err error) time.Duration {
+	r.failures++
+	if now := time.Now(); r.failures == 1 || now.Sub(r.logged) >= logPeriod {
+		r.logged = now
+		log.Info("Reporting the node failed", "err", err, "failures", r.failures)
+	}
+	return backoff.Exponential{Initial: retryPeriod, Max: min(mostRetry, r.renewPeriod())}.Delay(r.failures)
+}
+
+// works logs the end of failures.
+func (r *Reporter) works(log klog.Logger) {
+	if r.failures > 0 {
+		log.Info("Reporting the node works again", "failures", r.failures)
+	}
+	r.failures = 0
 }
 
 // report writes the object if necessary; it reports whether the node is ready.

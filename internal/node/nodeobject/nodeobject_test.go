@@ -2,21 +2,27 @@ package nodeobject
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/klog/v2"
 
 	"carob/internal/core/eviction"
 )
@@ -31,6 +37,8 @@ type fixture struct {
 	events   []string
 	hostIPs  []netip.Addr
 	handlers []corev1.NodeRuntimeHandler
+
+	log atomic.Pointer[atomic.Int32] // counts the lines of the log
 }
 
 func (f *fixture) set(problems ...string) {
@@ -103,7 +111,11 @@ func (f *fixture) run(t *testing.T, client kubernetes.Interface) *Reporter {
 			f.events = append(f.events, reason+": "+message)
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), funcr.New(func(string, string) {
+		if n := f.log.Load(); n != nil {
+			n.Add(1)
+		}
+	}, funcr.Options{})))
 	var run sync.WaitGroup
 	run.Go(func() {
 		f.r.Run(ctx, Sources{
@@ -502,6 +514,51 @@ func TestAdvertisedResources(t *testing.T) {
 					t.Errorf("%s: %s %v", step.what, what, list)
 				}
 			}
+		}
+	})
+}
+
+// While the API server is away, the node tries seldom and the log has a line each minute, not each second; when it is
+// back, the node is reported within 7 seconds.
+func TestAPIServerIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		var away atomic.Bool
+		tries := 0
+		f.client.PrependReactor("*", "*", func(ktesting.Action) (bool, runtime.Object, error) {
+			if !away.Load() {
+				return false, nil, nil
+			}
+			tries++
+			return true, nil, errors.New("connection refused")
+		})
+		renewed := func() time.Time {
+			l, err := f.client.CoordinationV1().Leases(leaseNamespace).Get(t.Context(), "n1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l.Spec.RenewTime.Time
+		}
+		var lines atomic.Int32
+		f.log.Store(&lines)
+		away.Store(true)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if tries < 60 || tries > 200 {
+			t.Errorf("%d tries in ten minutes", tries)
+		}
+		if n := lines.Load(); n < 9 || n > 11 {
+			t.Errorf("%d lines in the log of ten minutes", n)
+		}
+		away.Store(false)
+		before := time.Now()
+		time.Sleep(mostRetry)
+		synctest.Wait()
+		if !renewed().After(before) {
+			t.Error("the lease is not renewed")
+		}
+		if n := lines.Load(); n > 12 {
+			t.Errorf("%d lines in the log", n)
 		}
 	})
 }
