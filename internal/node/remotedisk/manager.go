@@ -109,10 +109,13 @@ func (m *Manager) Detach(ctx context.Context, dir string) error {
 func (m *Manager) detach(ctx context.Context, dir, name string) error {
 	path := filepath.Join(dir, name)
 	d, err := read(path)
-	if err != nil {
+	if errors.Is(err, errDamaged) {
 		// It was written by others, or is damaged: which disk it is cannot be known.
 		m.cfg.Logger.Error(err, "A record of a disk cannot be used, and the disk stays attached", "record", path)
 		return os.Remove(path)
+	}
+	if err != nil {
+		return err
 	}
 	unlock, err := m.locks.Acquire(ctx, d.key())
 	if err != nil {
@@ -153,8 +156,11 @@ func (m *Manager) users(own string, d *Disk) (disk, target bool, err error) {
 				continue
 			}
 			other, err := read(path)
-			if err != nil {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
 				continue // it went meanwhile, or is of no use to its own pod
+			}
+			if err != nil {
+				return false, false, err // it may be of the same disk
 			}
 			disk = disk || d.same(other)
 			target = target || d.ISCSI != nil && other.ISCSI != nil && other.ISCSI.Target == d.ISCSI.Target
@@ -163,16 +169,23 @@ func (m *Manager) users(own string, d *Disk) (disk, target bool, err error) {
 	return disk, target, nil
 }
 
+// errDamaged is the error for a record whose content is not that of a disk.
+var errDamaged = errors.New("the record of a disk is damaged")
+
 func read(path string) (*Disk, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	d := &Disk{}
-	if err := json.Unmarshal(text, d); err != nil {
-		return nil, err
+	err = json.Unmarshal(text, d)
+	if err == nil {
+		err = d.Check()
 	}
-	return d, d.Check()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return d, nil
 }
 
 // remove removes the devices of a disk from the kernel, after the multipath device above them.

@@ -495,3 +495,31 @@ func FuzzISCSI(f *testing.F) {
 		}
 	})
 }
+
+// A record that cannot be read now, as when the agent has too many open files, is no damaged one: it stays, and no disk
+// is removed that it may name.
+func TestUnreadableRecord(t *testing.T) {
+	w := newWorld(t)
+	m := w.manager()
+	w.device("sdc", "by-id/scsi-x")
+	disk := Disk{FC: &FC{WWIDs: []string{"x"}}}
+	if _, err := m.Attach(t.Context(), w.pod("a"), "v", disk, Secrets{}); err != nil {
+		t.Fatal(err)
+	}
+	w.dir("pods/b/v") // reading it is an error
+	if err := m.Detach(t.Context(), w.pod("b")); err == nil {
+		t.Error("the record was given up")
+	}
+	if _, err := os.Lstat(filepath.Join(w.pod("b"), "v")); err != nil {
+		t.Error(err)
+	}
+	if err := m.Detach(t.Context(), w.pod("a")); err == nil || w.read("sys/block/sdc/device/delete") != "" {
+		t.Errorf("a disk is removed that another pod may have: %v", err)
+	}
+	if err := os.Remove(filepath.Join(w.pod("b"), "v")); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Detach(t.Context(), w.pod("a")); err != nil || w.read("sys/block/sdc/device/delete") != "1" {
+		t.Error(err)
+	}
+}
