@@ -79,6 +79,9 @@ func fetch(ctx context.Context, in *ContainerInput, f Fetcher, d Disk) (Sources,
 			if _, ok := in.Files.Volumes[key.Volume]; !ok {
 				continue // reported with the variable
 			}
+			if _, ok := src.EnvFiles[key]; ok {
+				continue
+			}
 			text, err := d.ReadFile(in.Pod.UID, key.Volume, key.Path)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%w: %w", errEnvFile, err))

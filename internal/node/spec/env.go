@@ -16,6 +16,13 @@ type environment struct {
 	list  []envVar
 	index map[string]int
 	room  room
+	files map[EnvFile]envFile // those that were parsed
+}
+
+// envFile is what a file of variables has.
+type envFile struct {
+	values map[string]string
+	err    error
 }
 
 func (e *environment) set(name, value string) error {
@@ -87,7 +94,7 @@ func buildEnvironment(in *ContainerInput) (*environment, error) {
 // value returns the value of one variable; ok is false for a missing optional one.
 func (e *environment) value(in *ContainerInput, v *corev1.EnvVar) (value string, ok bool, err error) {
 	if v.ValueFrom != nil {
-		return valueFrom(in, v.ValueFrom)
+		return e.valueFrom(in, v.ValueFrom)
 	}
 	value, _, err = new(room).expand(v.Value, e.get)
 	return value, true, err
@@ -122,7 +129,7 @@ func (e *environment) addFrom(in *ContainerInput, from *corev1.EnvFromSource) er
 
 // valueFrom returns the value of one variable; ok is false for a missing optional one
 // (L3.133–136).
-func valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (value string, ok bool, err error) {
+func (e *environment) valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (value string, ok bool, err error) {
 	switch {
 	case from.FieldRef != nil:
 		value, err = Field(in.Pod, in.Node, in.PodIPs, from.FieldRef.FieldPath)
@@ -157,24 +164,33 @@ func valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (value string, ok 
 		return string(data), ok, nil
 
 	case from.FileKeyRef != nil:
-		return fileKey(in, from.FileKeyRef)
+		return e.fileKey(in, from.FileKeyRef)
 	}
 	return "", false, nil
 }
 
-func fileKey(in *ContainerInput, ref *corev1.FileKeySelector) (value string, ok bool, err error) {
+func (e *environment) fileKey(in *ContainerInput, ref *corev1.FileKeySelector) (value string, ok bool, err error) {
 	if _, ok := in.Files.Volumes[ref.VolumeName]; !ok {
 		return "", false, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", ref.VolumeName)
 	}
-	text, ok := in.Sources.EnvFiles[EnvFile{ref.VolumeName, ref.Path}]
-	if !ok {
-		return "", false, errEnvFile
+	name := EnvFile{ref.VolumeName, ref.Path}
+	file, parsed := e.files[name]
+	if !parsed { // once: a container may have very many variables of one file
+		text, ok := in.Sources.EnvFiles[name]
+		if !ok {
+			return "", false, errEnvFile
+		}
+		file.values, file.err = parseEnvFile(string(text))
+		if e.files == nil {
+			e.files = map[EnvFile]envFile{}
+		}
+		e.files[name] = file
 	}
-	value, ok, err = lookupEnvFile(string(text), ref.Key)
+	value = file.values[ref.Key]
 	switch {
-	case err != nil:
-		return "", false, err
-	case ok && value != "":
+	case file.err != nil:
+		return "", false, file.err
+	case value != "":
 		return value, true, nil
 	case isTrue(ref.Optional):
 		return "", false, nil

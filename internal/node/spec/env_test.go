@@ -60,6 +60,7 @@ type api struct {
 	files    map[EnvFile]string
 	hosts    string
 	subPaths []SubPath
+	reads    int // of files
 }
 
 func (a *api) ConfigMap(_ context.Context, _, name string) (*corev1.ConfigMap, error) {
@@ -97,6 +98,7 @@ func (a *api) TerminationLog(types.UID, string) (string, error) {
 }
 
 func (a *api) ReadFile(_ types.UID, volume, path string) ([]byte, error) {
+	a.reads++
 	if text, ok := a.files[EnvFile{volume, path}]; ok {
 		return []byte(text), nil
 	}
@@ -313,7 +315,8 @@ func TestEnvFile(t *testing.T) {
 		{text: "A='x\ny'\nB=2", key: "A", err: "line 3: value not in single quotes"},
 	}
 	for _, tc := range tests {
-		got, _, err := lookupEnvFile(tc.text, tc.key)
+		values, err := parseEnvFile(tc.text)
+		got := values[tc.key]
 		if tc.err != "" {
 			if err == nil || !strings.HasSuffix(err.Error(), tc.err) {
 				t.Errorf("%q: got %v, want %s", tc.text, err, tc.err)
@@ -327,10 +330,11 @@ func TestEnvFile(t *testing.T) {
 func FuzzEnvFile(f *testing.F) {
 	f.Add("A='1'\n# c\nB='x\ny' # z\nC=\n", "B")
 	f.Fuzz(func(t *testing.T, text, key string) {
-		v, ok, err := lookupEnvFile(text, key)
-		if (err != nil || !ok) && v != "" {
-			t.Errorf("value %q with ok=%v err=%v", v, ok, err)
+		values, err := parseEnvFile(text)
+		if err != nil && len(values) > 0 {
+			t.Errorf("values %q with err=%v", values, err)
 		}
+		v := values[key]
 		if strings.Contains(v, "'") {
 			t.Errorf("a value holds a quote: %q", v)
 		}
@@ -390,5 +394,31 @@ func TestManyResolverOptions(t *testing.T) {
 	dns, _, err := dnsConfig(pod, testNode())
 	if err != nil || len(dns.Options) != 200_001 || dns.Options[1] != "o0:1" {
 		t.Error(len(dns.Options), err)
+	}
+}
+
+// A file is read and parsed once, however many variables name it: a pod may have ten thousand of a file of 64 KiB.
+func TestEnvFileIsReadOnce(t *testing.T) {
+	name := EnvFile{"files", "env"}
+	c := &corev1.Container{Name: "c"}
+	for _, key := range []string{"A", "B", "A"} {
+		c.Env = append(c.Env, corev1.EnvVar{Name: "V" + key, ValueFrom: &corev1.EnvVarSource{
+			FileKeyRef: &corev1.FileKeySelector{VolumeName: name.Volume, Path: name.Path, Key: key}}})
+	}
+	a := &api{files: map[EnvFile]string{name: "A='1'\nB='2'\n"}}
+	in := ContainerInput{Pod: &corev1.Pod{}, Container: c, Node: testNode(),
+		Files: Files{Volumes: map[string]Volume{name.Volume: {HostPath: "/v"}}}}
+	src, err := fetch(t.Context(), &in, a, a)
+	if err != nil || a.reads != 1 {
+		t.Errorf("%d reads, %v", a.reads, err)
+	}
+	in.Sources = src
+	var env environment
+	if v, _, err := env.value(&in, &c.Env[0]); v != "1" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+	delete(src.EnvFiles, name) // so that a second look at the text fails
+	if v, _, err := env.value(&in, &c.Env[1]); v != "2" || err != nil {
+		t.Errorf("%q, %v", v, err)
 	}
 }
