@@ -1,6 +1,7 @@
 package webui
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -255,7 +256,7 @@ func fromStatus(p *corev1.Pod) []stage {
 	if p.DeletionTimestamp != nil {
 		grace := time.Duration(0)
 		if s := p.DeletionGracePeriodSeconds; s != nil {
-			grace = time.Duration(*s) * time.Second
+			grace = time.Duration(min(max(*s, 0), int64(math.MaxInt64/time.Second))) * time.Second
 		}
 		add(p.DeletionTimestamp.Add(-grace), stageStop)
 	}
