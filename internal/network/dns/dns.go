@@ -117,7 +117,7 @@ func (s *Server) configure(text string) error {
 		return err
 	}
 	if old := s.blocks.Swap(made); old != nil {
-		old.stop()
+		old.retire()
 	}
 	made.group.start(func() { s.look(made) })
 	for _, one := range made.all {

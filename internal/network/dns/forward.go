@@ -49,6 +49,8 @@ type forwarder struct {
 	ctx      context.Context // of the health checks: the life of the configuration
 	group    *tasks
 
+	questions context.Context // of questions of clients, which a new configuration does not end
+
 	flights singleflight.Group
 	slots   chan struct{}
 	next    atomic.Uint32
@@ -64,13 +66,13 @@ type health struct {
 	checking bool
 }
 
-func newForwarder(ctx context.Context, group *tasks, cfg *core.Forward, resolver func() []netip.AddrPort,
+func newForwarder(ctx, questions context.Context, group *tasks, cfg *core.Forward, resolver func() []netip.AddrPort,
 	e exchanger, m *metrics) *forwarder {
 	most := cfg.MaxConcurrent
 	if most == 0 {
 		most = mostForwards
 	}
-	return &forwarder{cfg: cfg, resolver: resolver, exchange: e, m: m, ctx: ctx, group: group,
+	return &forwarder{cfg: cfg, resolver: resolver, exchange: e, m: m, ctx: ctx, questions: questions, group: group,
 		slots: make(chan struct{}, most), health: map[core.Upstream]*health{}}
 }
 
@@ -165,7 +167,7 @@ func (f *forwarder) query(ctx context.Context, key string, m *dns.Msg) (*dns.Msg
 			return nil, errBusy
 		}
 		// The query outlives the client that sent it first: others wait for it, too.
-		ctx, cancel := context.WithTimeout(f.ctx, forwardTimeout)
+		ctx, cancel := context.WithTimeout(f.questions, forwardTimeout)
 		defer cancel()
 		return f.tryAll(ctx, m)
 	})

@@ -527,3 +527,32 @@ no.corp.example {
 	want(t, "another", query(t, s, "x.example.", dns.TypeA), "NOERROR x.example. 1 A 192.0.2.53")
 	want(t, "a longer zone", query(t, s, "a.no.corp.example.", dns.TypeA), "NOERROR a.no.corp.example. 3600 A 192.0.2.8")
 }
+
+// reconfiguring is a server that gets the question of a client while the Corefile changes.
+type reconfiguring struct{ change func() }
+
+func (r *reconfiguring) Exchange(ctx context.Context, _ core.Upstream, m *dns.Msg, _ bool) (*dns.Msg, error) {
+	r.change()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return address(m, "192.0.2.1", 30), nil
+}
+
+// A client gets the answer to a question that is forwarded while the Corefile changes; the end of the server ends it.
+func TestNewCorefileKeepsQuestions(t *testing.T) {
+	e := &reconfiguring{}
+	s := newServer(Config{Domain: "cluster.local", ResolvConf: "/nonexistent"}, e, time.Now)
+	t.Cleanup(func() { s.blocks.Load().stop() })
+	if err := s.configure(".:53 {\nforward . 192.0.2.1\n}"); err != nil {
+		t.Fatal(err)
+	}
+	e.change = func() {
+		if err := s.configure(".:53 {\nforward . 192.0.2.2\n}"); err != nil {
+			t.Error(err)
+		}
+	}
+	want(t, "with a new Corefile", query(t, s, "a.example.", dns.TypeA), "NOERROR a.example. 30 A 192.0.2.1")
+	e.change = func() { s.blocks.Load().stop() }
+	want(t, "at the end", query(t, s, "b.example.", dns.TypeA), "SERVFAIL")
+}

@@ -17,11 +17,12 @@ import (
 	core "carob/internal/core/netplan/dns"
 )
 
-// serverBlocks is a configuration in force; stop ends it.
+// serverBlocks is a configuration in force; stop ends it, and retire does so after another one replaced it.
 type serverBlocks struct {
 	all    []*serverBlock
-	cancel context.CancelFunc
-	group  tasks // health checks, probes, refreshes
+	cancel context.CancelFunc // of health checks, probes, refreshes
+	end    context.CancelFunc // of questions to other servers
+	group  tasks              // health checks, probes, refreshes
 }
 
 // serverBlock is a server block in force.
@@ -93,13 +94,15 @@ func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now 
 	out := &serverBlocks{}
 	ctx, cancel := context.WithCancel(context.Background())
 	out.cancel = cancel
+	questions, end := context.WithCancel(context.Background())
+	out.end = end
 	for i := range cfg.Servers {
 		s := &serverBlock{Server: &cfg.Servers[i]}
 		if s.Cache != nil {
 			s.cache = newCache(s.Cache, now, m)
 		}
 		for i := range s.Forwards {
-			s.forwards = append(s.forwards, newForwarder(ctx, &out.group, &s.Forwards[i], resolver, e, m))
+			s.forwards = append(s.forwards, newForwarder(ctx, questions, &out.group, &s.Forwards[i], resolver, e, m))
 		}
 		for i := range s.Templates {
 			t, err := compile(&s.Templates[i])
@@ -127,6 +130,12 @@ func build(cfg *core.Config, resolver func() []netip.AddrPort, e exchanger, now 
 
 // stop ends what the configuration started, and waits for it.
 func (s *serverBlocks) stop() {
+	s.end()
+	s.retire()
+}
+
+// retire is stop, but clients get the answers to the questions that are forwarded now: each ends after its time limit.
+func (s *serverBlocks) retire() {
 	s.cancel()
 	s.group.stop()
 }
