@@ -72,6 +72,10 @@ type Watcher struct {
 	ticks  *time.Ticker        // see poll; nil: the kernel reports all changes
 	known  map[string]attended // by the path of the socket; of Run
 	all    sync.WaitGroup
+	delays backoff.Exponential // between two tries to register a plugin
+
+	mu   sync.Mutex
+	left chan struct{} // closed, and made again, when a registration ends
 }
 
 // attended is a socket whose plugin is, or is being, registered.
@@ -85,7 +89,8 @@ func New(cfg Config) (*Watcher, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of plugins: %w", err)
 	}
-	w := &Watcher{cfg: cfg, known: map[string]attended{}}
+	w := &Watcher{cfg: cfg, known: map[string]attended{}, left: make(chan struct{}),
+		delays: backoff.Exponential{Initial: firstRetry, Max: maxRetry}}
 	notify, err := fsnotify.NewWatcher()
 	if err == nil {
 		w.notify = notify
@@ -262,14 +267,31 @@ func (w *Watcher) found(ctx context.Context, path string, again bool) {
 	})
 }
 
-// serve registers a plugin, repeatedly until that succeeds, and unregisters it when ctx ends.
+// anyLeft returns a channel that is closed when the next registration ends.
+func (w *Watcher) anyLeft() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.left
+}
+
+// hasLeft tells all that wait for it that a registration has ended.
+func (w *Watcher) hasLeft() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.left)
+	w.left = make(chan struct{})
+}
+
+// serve registers a plugin, repeatedly until that succeeds, and unregisters it when ctx ends. It tries again at once
+// when another plugin is gone, because that may be the one on account of which this one was refused.
 func (w *Watcher) serve(ctx context.Context, path string) {
-	delays := backoff.Exponential{Initial: firstRetry, Max: maxRetry}
 	for n := 1; ; n++ {
+		left := w.anyLeft()
 		unregister, err := w.register(ctx, path)
 		if err == nil {
 			<-ctx.Done()
 			unregister()
+			w.hasLeft()
 			return
 		}
 		if ctx.Err() != nil {
@@ -279,7 +301,9 @@ func (w *Watcher) serve(ctx context.Context, path string) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(delays.Delay(n)):
+		case <-left:
+			n = 0
+		case <-time.After(w.delays.Delay(n)):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"carob/internal/base/backoff"
 )
 
 // plugin is a plugin that registers at a socket.
@@ -339,5 +342,54 @@ func TestHostileErrors(t *testing.T) {
 		if status.Code(err) != codes.OutOfRange || status.Convert(err).Message() != want {
 			t.Errorf("%.20q: code %s, message %.5000q", message, status.Code(err), status.Convert(err).Message())
 		}
+	}
+}
+
+// exclusive takes one plugin at a time, as a driver's name has one.
+type exclusive struct {
+	calls chan string
+	taken atomic.Bool
+}
+
+func (e *exclusive) Register(_ context.Context, p Plugin) (func(), error) {
+	if e.taken.Swap(true) {
+		e.calls <- "refused " + p.Name
+		return nil, errors.New("another plugin has the name")
+	}
+	e.calls <- "registered " + p.Name
+	return func() { e.taken.Store(false) }, nil
+}
+
+// A plugin that is refused because of another one is registered when that one is gone, and not after its delay, which
+// grows to two minutes.
+func TestRefusedUntilAnotherLeaves(t *testing.T) {
+	e := &exclusive{calls: make(chan string, 20)}
+	dir, err := os.MkdirTemp("", "plugins") // paths of sockets have 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w, err := New(Config{Dir: dir, Handlers: map[string]Handler{"CSIPlugin": e}, Logger: klog.Background()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.delays = backoff.Exponential{Initial: time.Hour, Max: time.Hour}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); _ = next(t, "the end of Run", done) })
+	stop := newPlugin("CSIPlugin", "first", "1.0.0").serve(t, filepath.Join(dir, "first.sock"))
+	if got := next(t, "the first", e.calls); got != "registered first" {
+		t.Fatal(got)
+	}
+	second := newPlugin("CSIPlugin", "second", "1.0.0")
+	second.serve(t, filepath.Join(dir, "second.sock"))
+	if got := next(t, "the second", e.calls); got != "refused second" {
+		t.Fatal(got)
+	}
+	next(t, "its status", second.reported)
+	stop()
+	if got := next(t, "the second again", e.calls); got != "registered second" {
+		t.Error(got)
 	}
 }
