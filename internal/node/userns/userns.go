@@ -1,7 +1,8 @@
 // Package userns gives pods with spec.hostUsers=false their range of user and
 // group ids (L3.163). The executor calls it before it creates a sandbox. The range of a pod is stored in its directory,
-// so that it stays the same after restarts; the package must never assign IDs that another pod of this node has. While
-// the stored range of a pod is unreadable, no pod gets a new range.
+// so that it stays the same after restarts; the package must never assign IDs that another pod of this node has, nor
+// those that /etc/subuid and /etc/subgid give to users. Nodes with other directories begin elsewhere, so that two on
+// one machine hardly ever assign the same. While the stored range of a pod is unreadable, no pod gets a new range.
 //
 // Contract: docs/spec/pod-lifecycle.md.
 package userns
@@ -13,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,16 +26,22 @@ import (
 )
 
 const (
-	length   = 65536     // ids of one pod
-	slots    = 1<<16 - 2 // ranges that fit into 32 bits
-	fileName = "userns"  // in the pod's directory
+	length = 65536     // ids of one pod
+	slots  = 1<<16 - 2 // ranges that fit into 32 bits
+	// The first range of a node is one of these: above those that useradd gives to users (SUB_UID_MAX, 600,100,000),
+	// and below 1,000,000,000 ids, which is what a container with a user namespace of its own often has.
+	lowest   = 9158
+	highest  = 15257
+	fileName = "userns" // in the pod's directory
 	mode     = fs.FileMode(0o600)
 	dirMode  = fs.FileMode(0o750)
 )
 
 // Manager assigns ranges. It is safe for concurrent use.
 type Manager struct {
-	dir string
+	dir      string
+	first    uint32 // slot that is tried first
+	reserved []ids  // of the users of the machine
 
 	mu      sync.Mutex
 	pods    map[types.UID]uint32 // slot; the ids begin at slot*length, slot 0 is the host's
@@ -55,7 +63,15 @@ type mapping struct {
 
 // Open reads the ranges of the pods that have a directory below dir. It logs those that it cannot read.
 func Open(dir string, log klog.Logger) (*Manager, error) {
-	m := &Manager{dir: dir, pods: map[types.UID]uint32{}, used: map[uint32]bool{}, damaged: map[types.UID]error{}}
+	m := &Manager{dir: dir, first: firstSlot(dir), pods: map[types.UID]uint32{}, used: map[uint32]bool{},
+		damaged: map[types.UID]error{}}
+	for _, file := range subordinate {
+		list, err := subordinateIDs(file)
+		if err != nil {
+			log.Error(err, "Pods with hostUsers: false may get ids that a user of the machine has")
+		}
+		m.reserved = append(m.reserved, list...)
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the user namespaces of pods: %w", err)
@@ -107,10 +123,8 @@ func (m *Manager) Of(pod *corev1.Pod) (*cri.UserNamespace, error) {
 		for uid, err := range m.damaged {
 			return nil, fmt.Errorf("the range of user ids of pod %s is unknown, delete this pod: %w", uid, err)
 		}
-		for slot = 1; m.used[slot]; slot++ {
-			if slot == slots {
-				return nil, errors.New("no range of user ids is left on this node")
-			}
+		if slot, ok = m.free(); !ok {
+			return nil, errors.New("no range of user ids is left on this node, beside those of pods and /etc/subuid")
 		}
 		if err := m.save(pod.UID, slot); err != nil {
 			return nil, err
@@ -119,6 +133,17 @@ func (m *Manager) Of(pod *corev1.Pod) (*cri.UserNamespace, error) {
 	}
 	ids := []*cri.IDMapping{{HostId: slot * length, ContainerId: 0, Length: length}}
 	return &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}, nil
+}
+
+// free returns a slot that neither a pod has nor a user of the machine. m.mu is held.
+func (m *Manager) free() (uint32, bool) {
+	for i := range uint32(slots) {
+		slot := (m.first-1+i)%slots + 1
+		if !m.used[slot] && !slices.ContainsFunc(m.reserved, func(r ids) bool { return r.overlaps(slot) }) {
+			return slot, true
+		}
+	}
+	return 0, false
 }
 
 func (m *Manager) save(uid types.UID, slot uint32) error {
