@@ -35,6 +35,7 @@ func TestMendedSeeds(t *testing.T) {
 		{809927, "a cancelled start left the crash back-off of the instance before"},
 		{811625, "the simulator took no snapshot when a damaged image could be read again"},
 		{823218, "a status named an older instance, which had never started, after the newest vanished"},
+		{842209, "a sidecar that was unknown after a restart of the agent waited beside the containers that run after it"},
 	} {
 		if _, err := Run(Options{Seed: tc.seed, Hours: 1}); err != nil {
 			t.Errorf("%s: %v", tc.was, err)

@@ -53,7 +53,7 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 	case old != nil && m.starting(c):
 		s = *old // the new instance is not shown before it runs or its start has failed
 	case c.newest != nil:
-		m.observedStatus(c, &s, old)
+		m.observedStatus(c, &s, old, regularBegun)
 	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" &&
 		(old.State.Terminated == nil || !m.resetRuns()):
 		m.resetStatus(&s, old)
@@ -153,7 +153,7 @@ func assumed(t *corev1.ContainerStateTerminated) bool {
 }
 
 // observedStatus is the entry of a container that the runtime has (L4.28–L4.32).
-func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus) {
+func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus, regularBegun bool) {
 	o := c.newest
 	id := m.in.Node.RuntimeName + "://" + o.ID
 	s.ContainerID, s.ImageID = id, o.ImageRef
@@ -179,11 +179,16 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 			s.LastTerminationState = corev1.ContainerState{} // shown there while the container waited
 		}
 	case ContainerUnknown:
-		if old != nil && old.State.Running != nil {
+		ran := old != nil && old.State.Running != nil
+		// Without an earlier status, as of a static pod after a restart of the agent, containers that run after a sidecar
+		// show that it ran, too (L3.73).
+		if ran || old == nil && c.class == sidecar && regularBegun {
 			s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: unknownExitCode,
 				Reason:  reasonStatusUnknown,
 				Message: "The container could not be located when the pod was terminated", ContainerID: id}
-			s.RestartCount = old.RestartCount + 1
+			if ran {
+				s.RestartCount = old.RestartCount + 1
+			}
 			break
 		}
 		if old != nil && old.State.Terminated != nil && old.ContainerID == id {
