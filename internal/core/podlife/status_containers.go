@@ -180,8 +180,8 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 		}
 	case ContainerUnknown:
 		ran := old != nil && old.State.Running != nil
-		// Without an earlier status, as of a static pod after a restart of the agent, containers that run after a sidecar
-		// show that it ran, too (L3.73).
+		// Without an earlier status, as of a static pod after a restart of the agent, containers that run after a
+		// sidecar show that it ran, too (L3.73).
 		if ran || old == nil && c.class == sidecar && regularBegun {
 			s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: unknownExitCode,
 				Reason:  reasonStatusUnknown,
