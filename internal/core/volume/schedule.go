@@ -39,10 +39,15 @@ type PodClaim struct {
 // PodClaims are the claims of a pod, each once; nil for none.
 func PodClaims(pod *corev1.Pod) []PodClaim {
 	var out []PodClaim
+	var known map[PodClaim]bool // a pod may have tens of thousands of volumes
 	for i := range pod.Spec.Volumes {
 		name, own := ClaimOf(pod, &pod.Spec.Volumes[i])
-		if name != "" && !slices.Contains(out, PodClaim{name, own}) {
-			out = append(out, PodClaim{name, own})
+		if one := (PodClaim{name, own}); name != "" && !known[one] {
+			if known == nil {
+				known = map[PodClaim]bool{}
+			}
+			known[one] = true
+			out = append(out, one)
 		}
 	}
 	return out
