@@ -1,6 +1,7 @@
 package job
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,13 +129,16 @@ func indexOf(p *corev1.Pod) int {
 	return -1
 }
 
+// mostCounted leaves room to add to numbers that users may change: two of them, and one more, are a number, too.
+const mostCounted = math.MaxInt32/2 - 1
+
 // counted reads a number that the controller wrote as an annotation; an invalid one is 0.
 func counted(p *corev1.Pod, annotation string) int32 {
 	n, err := strconv.ParseInt(p.Annotations[annotation], 10, 32)
 	if err != nil || n < 0 {
 		return 0
 	}
-	return int32(n)
+	return int32(min(n, mostCounted))
 }
 
 // failuresBefore returns how many pods of this pod's index failed before it, including ignored

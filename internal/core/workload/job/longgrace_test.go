@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -19,5 +20,19 @@ func TestEndOfAPodWithALongGrace(t *testing.T) {
 		if end := finishedAt(p); end.After(at.Time) || grace > 0 && !end.Before(at.Time) {
 			t.Errorf("grace %d: it ended at %v", grace, end)
 		}
+	}
+}
+
+// Users may write any number of failures into a pod: the next one still waits the longest time, and counts further.
+func TestHugeFailureCount(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		batchv1.JobIndexFailureCountAnnotation:        "2147483647",
+		batchv1.JobIndexIgnoredFailureCountAnnotation: "2147483647"}}}
+	if n := failuresBefore(pod) + 1; n <= 0 || left(n, now, now) != lastWait {
+		t.Errorf("%d failures: the next pod waits %v", n, left(n, now, now))
+	}
+	if n := counted(pod, batchv1.JobIndexFailureCountAnnotation) + 1; n <= 0 {
+		t.Errorf("%d failures", n)
 	}
 }
