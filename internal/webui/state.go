@@ -355,7 +355,7 @@ func (s *state) render(now time.Time) {
 		case *corev1.Node:
 			made = renderNode(o, s.warnings(o), s.onNode[o.Name], now)
 		case *corev1.Service:
-			made = renderService(o, slices.Collect(maps.Values(s.slices[key])),
+			made = renderService(o, s.slicesOf(key),
 				func() []*corev1.Pod { return s.selected(o.Namespace, o.Spec.Selector) }, now)
 		case *appsv1.Deployment, *appsv1.StatefulSet, *appsv1.DaemonSet, *batchv1.Job:
 			made = renderWorkload(o, explain.Related{Pods: s.podsOf(id), Events: s.warnings(o)}, now)
@@ -401,6 +401,14 @@ func (s *state) warnings(o metav1.Object) (out []corev1.Event) {
 	return out
 }
 
+// slicesOf are the EndpointSlices of a Service, by name: the same slices make the same row.
+func (s *state) slicesOf(service string) (out []*discoveryv1.EndpointSlice) {
+	for _, name := range slices.Sorted(maps.Keys(s.slices[service])) {
+		out = append(out, s.slices[service][name])
+	}
+	return out
+}
+
 func (s *state) podsOf(owner string) (out []*corev1.Pod) {
 	for _, key := range slices.Sorted(maps.Keys(s.owned[owner])) {
 		if p, ok := s.objects["pod"][key].(*corev1.Pod); ok {
@@ -415,12 +423,13 @@ func (s *state) selected(namespace string, selector map[string]string) (out []*c
 		return nil
 	}
 	matches := labels.SelectorFromSet(selector)
-	for _, key := range slices.Sorted(maps.Keys(s.objects["pod"])) {
-		p, ok := s.objects["pod"][key].(*corev1.Pod)
+	for _, o := range s.objects["pod"] { // any order: sorted below
+		p, ok := o.(*corev1.Pod)
 		if ok && p.Namespace == namespace && matches.Matches(labels.Set(p.Labels)) {
 			out = append(out, p)
 		}
 	}
+	slices.SortFunc(out, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
