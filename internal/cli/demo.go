@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	"carob/internal/cli/terminal"
 )
 
 // dist contains the demo's image; `make build` puts it there.
@@ -110,7 +112,8 @@ type demo struct {
 }
 
 func (d *demo) printf(format string, args ...any) {
-	d.write("%6d ms  %s\n", time.Since(d.start).Milliseconds(), fmt.Sprintf(format, args...))
+	d.write("%6d ms  %s\n", time.Since(d.start).Milliseconds(),
+		terminal.Printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ")))
 }
 
 func (d *demo) write(format string, args ...any) {

@@ -22,7 +22,8 @@ func TestDemoShowsWhyPodIsPending(t *testing.T) {
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "all well"},
 			{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Message: "enough"},
-			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue, Message: "nodefs.available is below 7"},
+			{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue,
+				Message: "nodefs.available is\x1b[2J\nbelow 7"},
 		}}}
 	var out bytes.Buffer
 	d := &demo{c: fake.NewClientset(node), out: &out, start: time.Now()}
@@ -38,7 +39,7 @@ func TestDemoShowsWhyPodIsPending(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, times := range map[string]int{"the pod cannot be scheduled: 0/1 nodes are available": 1,
-		"node n: DiskPressure is True: nodefs.available is below 7": 1, "all well": 0, "enough": 0} {
+		"node n: DiskPressure is True: nodefs.available is\uFFFD[2J below 7": 1, "all well": 0, "enough": 0} {
 		if got := strings.Count(out.String(), text); got != times {
 			t.Errorf("%q: %d times, want %d, in\n%s", text, got, times, out.String())
 		}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"carob/internal/base/imageapi"
+	"carob/internal/cli/terminal"
 )
 
 func (r *root) imageCommand() *cobra.Command {
@@ -311,7 +312,7 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 		case p.Done != nil:
 			return p.Done, nil
 		case verbose && p.Message != "":
-			fmt.Fprintln(r.out, p.Message)
+			fmt.Fprintln(r.out, terminal.Printable(p.Message))
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/client-go/kubernetes"
+
+	"carob/internal/cli/terminal"
 )
 
 // clusterStatus is what `carob status` prints.
@@ -209,7 +211,7 @@ func printStatus(w io.Writer, st clusterStatus, wide bool) error {
 	for _, n := range st.Nodes {
 		s := "Ready"
 		if !n.Ready {
-			s = "NotReady: " + n.Reason
+			s = "NotReady: " + terminal.Printable(n.Reason)
 		}
 		fmt.Fprintf(tw, "node %s\t%s, %s\n", n.Name, s, n.Runtime)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"carob/internal/base/instance"
+	"carob/internal/cli/terminal"
 )
 
 // Exit codes of all commands except kubectl, which has its own.
@@ -49,7 +50,7 @@ func message(err error) string {
 	if u, ok := errors.AsType[unreachable](err); ok {
 		return u.Error() + "; check that the cluster runs (`carob ls`), and the kubeconfig"
 	}
-	return plainErrors.Replace(err.Error())
+	return terminal.PrintableLines(plainErrors.Replace(err.Error())) // a registry or an API server may have written it
 }
 
 // finish makes all commands of a tree handle invalid use in the same way.

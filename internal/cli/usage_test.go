@@ -265,3 +265,11 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 }
+
+// An error may have the words of a registry or of a server: they do not control the terminal.
+func TestErrorsOfOthersArePrintable(t *testing.T) {
+	err, want := errors.New("pull x: \x1b]0;owned\x07\nnext"), "pull x: \uFFFD]0;owned\uFFFD\nnext"
+	if got := message(err); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"carob/internal/base/journal"
+	"carob/internal/cli/terminal"
 )
 
 // Render draws the life of a pod for a terminal of the given width: one row for each thing
@@ -25,6 +26,7 @@ func Render(w io.Writer, entries []journal.Entry, width int, color bool) error {
 		_, err := fmt.Fprintln(w, "no entries for this pod")
 		return err
 	}
+	printable(entries)
 	g := &gantt{entries: named(entries), color: color, width: max(width, leastWidth)}
 	width = g.width
 	g.collect()
@@ -44,6 +46,17 @@ func Render(w io.Writer, entries []journal.Entry, width int, color bool) error {
 	g.list(&b, width)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// printable replaces what a terminal would take for more than text: outputs of probes and messages of registries are
+// part of entries.
+func printable(entries []journal.Entry) {
+	for i := range entries {
+		e := &entries[i]
+		for _, text := range []*string{&e.Namespace, &e.Pod, &e.UID, &e.Key, &e.Object, &e.Cause, &e.Error, &e.Detail} {
+			*text = terminal.Printable(strings.ReplaceAll(*text, "\n", " "))
+		}
+	}
 }
 
 const (
@@ -244,7 +257,11 @@ func place(e journal.Entry) (group, name string) {
 	case "probe":
 		return or(object, steps[1]), "probes"
 	case "hook":
-		return or(object, steps[2]), strings.ToLower(steps[1][:1]) + steps[1][1:]
+		name := steps[1]
+		if name != "" { // it is empty in a damaged entry
+			name = strings.ToLower(name[:1]) + name[1:]
+		}
+		return or(object, steps[2]), name
 	default: // stop, remove, resize: the key has an ID, Object the name
 		return or(object, steps[1]), steps[0]
 	}

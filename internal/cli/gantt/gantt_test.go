@@ -2,6 +2,7 @@ package gantt
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,5 +117,45 @@ func TestGanttFits(t *testing.T) {
 				t.Fatalf("width %d: a line of %d columns: %q in\n%s", width, n, l, out.String())
 			}
 		}
+	}
+}
+
+// An entry with a damaged key is drawn, whatever its kind.
+func TestDamagedKeys(t *testing.T) {
+	for _, kind := range []journal.Kind{journal.ActionBegin, journal.ActionEnd, journal.Event, journal.Status,
+		journal.Wait, journal.Life} {
+		for _, key := range []string{"hook", "hook/", "hook//web", "/", "", "start", "sandbox", "\xff/\xff"} {
+			e := journal.Entry{Time: time.Unix(1, 0), Pod: "web", UID: "u", Kind: kind, Key: key}
+			if err := Render(&bytes.Buffer{}, []journal.Entry{e, e}, 80, false); err != nil {
+				t.Errorf("%s %q: %v", kind, key, err)
+			}
+			Model([]journal.Entry{e, e}, time.Unix(2, 0))
+		}
+	}
+}
+
+// What a container or a registry has written can't control the terminal, and does not change the entries.
+func TestHostileTexts(t *testing.T) {
+	const hostile = "\x1b]0;owned\x07\r\u009b2J\x7f\nnext"
+	var entries []journal.Entry
+	for _, kind := range []journal.Kind{journal.ActionBegin, journal.ActionEnd, journal.Event, journal.Status,
+		journal.Wait, journal.API, journal.Schedule, journal.Life, "other"} {
+		for _, key := range []string{"probe/" + hostile, "start/web/0", hostile, ""} {
+			entries = append(entries, journal.Entry{Time: time.Unix(1, 0), Namespace: hostile, Pod: hostile,
+				UID: hostile, Kind: kind, Key: key, Object: hostile, Cause: hostile, Error: hostile, Detail: hostile})
+		}
+	}
+	before := slices.Clone(entries)
+	var out bytes.Buffer
+	if err := Render(&out, entries, 110, false); err != nil {
+		t.Fatal(err)
+	}
+	if i := strings.IndexFunc(out.String(), func(c rune) bool {
+		return c < ' ' && c != '\n' || c >= 0x7f && c < 0xa0
+	}); i >= 0 {
+		t.Errorf("%q", out.String()[max(i-20, 0):i+20])
+	}
+	if !slices.Equal(entries, before) {
+		t.Error("the entries of the caller have changed")
 	}
 }

@@ -25,6 +25,15 @@ func Wrap(s string, width int) []string {
 	return append(lines, string(rest))
 }
 
+// PrintableLines is Printable for a text of several lines.
+func PrintableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = Printable(strings.ReplaceAll(lines[i], "\t", "    "))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // Printable shows what a terminal would take for more than text, and what would break a table.
 func Printable(text string) string {
 	return strings.Map(func(c rune) rune {

@@ -28,3 +28,9 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 }
+
+func TestPrintableLines(t *testing.T) {
+	if got, want := PrintableLines("a\x1b[2J\n\tb\r\n"), "a\uFFFD[2J\n    b\uFFFD\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
