@@ -19,17 +19,20 @@ import (
 const relistAfter = time.Second
 
 // follow lists and watches src until ctx ends. all gets each complete list by key, one gets each
-// change (nil for a deletion).
+// change (nil for a deletion). It lists again at once after a watch that ended without an error, but at most once per
+// relistAfter: a watch may end at once, again and again.
 func follow(ctx context.Context, src Source, all func(map[string]runtime.Object),
 	one func(key string, obj runtime.Object)) {
 	ctx = partiallist.With(ctx) // an object that cannot be read gives no rights; others keep theirs
 	for ctx.Err() == nil {
+		next := time.Now().Add(relistAfter)
 		if err := followOnce(ctx, src, all, one); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Listing again", "reason", err.Error())
-			select {
-			case <-ctx.Done():
-			case <-time.After(relistAfter):
-			}
+			next = time.Now().Add(relistAfter)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(next)):
 		}
 	}
 }
