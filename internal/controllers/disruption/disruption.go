@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -156,8 +158,11 @@ func (c *Controller) clear(ctx context.Context, key string) (time.Duration, erro
 	}
 	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return 0, nil // the watch will report a newer version
+	err = children.Overtaken(ctx, pod, err, func(ctx context.Context) (metav1.Object, error) {
+		return c.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	})
+	if err == nil {
+		return 0, nil
 	}
 	return 0, fmt.Errorf("clear the condition %s of pod %s: %w", corev1.DisruptionTarget, key, err)
 }
@@ -203,8 +208,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err == nil {
 		c.recordEvents(in, problem)
 	}
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return again, nil // the watch will report a newer version
+	err = children.Overtaken(ctx, b, err, func(ctx context.Context) (metav1.Object, error) {
+		return c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).Get(ctx, b.Name, metav1.GetOptions{})
+	})
+	if err == nil {
+		return again, nil
 	}
 	return 0, fmt.Errorf("update the status of budget %s: %w", key, err)
 }
@@ -246,10 +254,17 @@ func (c *Controller) scale(ctx context.Context, namespace string, pods []*corev1
 		if err != nil {
 			return 0, err
 		}
-		sum += n
+		if n < 0 {
+			return 0, fmt.Errorf("the scale of %s %s/%s has %d replicas", top.Kind, namespace, top.Name, n)
+		}
+		sum = plus(sum, n)
 	}
 	return sum, nil
 }
+
+// plus adds two numbers that are not negative. Scales may have any size: a sum that wraps around would allow to evict
+// every pod.
+func plus(a, b int32) int32 { return a + min(b, math.MaxInt32-a) }
 
 // scaleOwner returns the object that sets the number of pods: the Deployment of a ReplicaSet.
 func (c *Controller) scaleOwner(ctx context.Context, namespace string,
