@@ -165,8 +165,11 @@ func (c *Controller) fill(ctx context.Context, secret *corev1.Secret, account *c
 	}
 	secret.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
 	_, err := c.client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the watch reports the newer version
+	err = children.Overtaken(ctx, secret, err, func(ctx context.Context) (metav1.Object, error) {
+		return c.client.CoreV1().Secrets(secret.Namespace).Get(ctx, secret.Name, metav1.GetOptions{})
+	})
+	if err == nil {
+		return nil
 	}
 	return fmt.Errorf("add a token to secret %s/%s: %w", secret.Namespace, secret.Name, err)
 }

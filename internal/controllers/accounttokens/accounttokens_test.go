@@ -100,6 +100,19 @@ func TestRefusedDeletionIsRetried(t *testing.T) {
 	}
 }
 
+// A webhook refuses the token as if the Secret did not exist: it is tried again.
+func TestRefusedTokenIsRetried(t *testing.T) {
+	client := fake.NewClientset(secret("robot", ""), robot("a"))
+	controllertest.FailOnce(client, "update", "secrets", apierrors.NewNotFound(corev1.Resource("secrets"), "s"))
+	c := controller(client, signed)
+	if _, err := c.reconcile(t.Context(), "ns/s"); err == nil {
+		t.Error("the secret has no token, and no error")
+	}
+	if _, err := c.reconcile(t.Context(), "ns/s"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSignerFails(t *testing.T) {
 	client := fake.NewClientset(secret("robot", ""), robot("a"))
 	c := controller(client, func(*corev1.ServiceAccount, *corev1.Secret) (string, error) {

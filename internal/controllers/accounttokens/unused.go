@@ -3,6 +3,7 @@ package accounttokens
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/core/nodegraph"
@@ -97,6 +99,7 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 	if err != nil {
 		return fmt.Errorf("list tokens of service accounts: %w", err)
 	}
+	var refused []error
 	named := map[string]map[nodegraph.Ref]bool{} // used by pods, by namespace
 	for i := range secrets.Items {
 		s := &secrets.Items[i]
@@ -123,11 +126,11 @@ func cleanUnused(ctx context.Context, reader, client kubernetes.Interface, now t
 		if named[s.Namespace][nodegraph.Ref{Kind: nodegraph.Secret, Namespace: s.Namespace, Name: s.Name}] {
 			continue
 		}
-		if err := carryOut(ctx, client, s, decide(s, now), now); err != nil {
-			return err
+		if err := carryOut(ctx, reader, client, s, decide(s, now), now); err != nil {
+			refused = append(refused, err) // a webhook may refuse this one for ever
 		}
 	}
-	return nil
+	return errors.Join(refused...)
 }
 
 // decide returns the decision about a Secret that a controller created for its service account and
@@ -168,7 +171,7 @@ func namedByPods(ctx context.Context, reader kubernetes.Interface, namespace str
 	return out, nil
 }
 
-func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret, v verdict,
+func carryOut(ctx context.Context, reader, client kubernetes.Interface, s *corev1.Secret, v verdict,
 	now time.Time) (err error) {
 	log := klog.FromContext(ctx).WithValues("secret", klog.KObj(s))
 	switch v {
@@ -191,7 +194,10 @@ func carryOut(ctx context.Context, client kubernetes.Interface, s *corev1.Secret
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID,
 				ResourceVersion: &s.ResourceVersion}})
 	}
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	err = children.Overtaken(ctx, s, err, func(ctx context.Context) (metav1.Object, error) {
+		return reader.CoreV1().Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
+	})
+	if err == nil {
 		return nil // or the token has been used meanwhile
 	}
 	return fmt.Errorf("remove the unused token %s/%s: %w", s.Namespace, s.Name, err)

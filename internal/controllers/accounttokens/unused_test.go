@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"carob/internal/controllers/controllertest"
 )
 
 func TestUnusedTokens(t *testing.T) {
@@ -94,5 +96,25 @@ func TestUnusedTokens(t *testing.T) {
 	client := fake.NewClientset(old(nil), robot("1", "s"))
 	if err := cleanUnused(t.Context(), client, client, now); err != nil {
 		t.Errorf("without the config map: %v", err)
+	}
+}
+
+// A webhook refuses to change one Secret, as if it did not exist: the others are invalidated, and it is tried again.
+func TestRefusedUnusedToken(t *testing.T) {
+	now := time.Date(2026, 6, 15, 12, 0, 0, 0, time.UTC)
+	a, b := secret("robot", "1"), secret("robot", "1")
+	a.Name, b.Name = "a", "b"
+	a.CreationTimestamp = metav1.NewTime(now.AddDate(-3, 0, 0))
+	b.CreationTimestamp = a.CreationTimestamp
+	client := fake.NewClientset(a, b, robot("1", "a", "b"), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: trackingName},
+		Data:       map[string]string{trackingSince: "2020-01-01"}})
+	controllertest.FailOnce(client, "patch", "secrets", apierrors.NewNotFound(corev1.Resource("secrets"), "a"))
+	if err := cleanUnused(t.Context(), client, client, now); !apierrors.IsNotFound(err) {
+		t.Errorf("error %v", err)
+	}
+	if s, err := client.CoreV1().Secrets("ns").Get(t.Context(), "b", metav1.GetOptions{}); err != nil ||
+		s.Labels[labelInvalidSince] == "" {
+		t.Errorf("the other one: %v %v", s, err)
 	}
 }

@@ -160,8 +160,11 @@ func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, erro
 		return next, nil
 	}
 	info.Data = want
-	if _, err = client.CoreV1().ConfigMaps(info.Namespace).Update(ctx, info, metav1.UpdateOptions{}); err != nil &&
-		!apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+	_, err = client.CoreV1().ConfigMaps(info.Namespace).Update(ctx, info, metav1.UpdateOptions{})
+	err = children.Overtaken(ctx, info, err, func(ctx context.Context) (metav1.Object, error) {
+		return client.CoreV1().ConfigMaps(info.Namespace).Get(ctx, info.Name, metav1.GetOptions{})
+	})
+	if err != nil {
 		return 0, fmt.Errorf("sign config map cluster-info: %w", err)
 	}
 	return next, nil

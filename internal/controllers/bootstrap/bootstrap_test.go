@@ -96,12 +96,14 @@ func TestClusterInfoIsSigned(t *testing.T) {
 		info := clusterInfo(map[string]string{"kubeconfig": content, "jws-kubeconfig-zzzzzz": "of a token that is gone",
 			"note": "kept"})
 		client := fake.NewClientset(short, long, silent, misnamed, info)
+		controllertest.FailOnce(client, "update", "configmaps", // of a webhook
+			apierrors.NewNotFound(corev1.Resource("configmaps"), info.Name))
 		c := NewSigner(client, anInventory())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer func() { cancel(); synctest.Wait() }()
 		go c.Run(ctx)
 		keys := func() []string {
-			synctest.Wait()
+			time.Sleep(time.Second)
 			m, err := client.CoreV1().ConfigMaps("kube-public").Get(ctx, "cluster-info", metav1.GetOptions{})
 			if err != nil {
 				t.Fatal(err)

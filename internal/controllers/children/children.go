@@ -127,6 +127,24 @@ func Ended(ctx context.Context, uid types.UID, err error,
 	return nil
 }
 
+// Overtaken takes the error of a write to an object that was planned as it is in planned, for a controller that a watch
+// wakes when the object changes. It returns nil if the object is deleted or a newer version is stored: the watch then
+// wakes the controller. NotFound and Conflict may also be the answer of a webhook, and nothing would wake it.
+func Overtaken(ctx context.Context, planned metav1.Object, err error,
+	live func(ctx context.Context) (metav1.Object, error)) error {
+	if err == nil || !Stale(err) {
+		return err
+	}
+	switch stored, failed := live(ctx); {
+	case apierrors.IsNotFound(failed):
+	case failed != nil:
+		return fmt.Errorf("%w; then: %w", err, failed)
+	case stored.GetUID() == planned.GetUID() && stored.GetResourceVersion() == planned.GetResourceVersion():
+		return err
+	}
+	return nil
+}
+
 // PodNamed reads a pod from the API. Most controllers may list pods, but not get one.
 func (k *Keeper) PodNamed(namespace, name string) func(ctx context.Context) (metav1.Object, error) {
 	return func(ctx context.Context) (metav1.Object, error) {

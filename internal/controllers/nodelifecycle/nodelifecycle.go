@@ -12,6 +12,7 @@ package nodelifecycle
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	basemetrics "k8s.io/component-base/metrics"
 
+	"carob/internal/controllers/children"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -118,10 +120,13 @@ func (c *Controller) alive(node string) {
 	c.seen[node] = time.Now()
 }
 
-// renewed records a lease. It triggers a reconciliation only for a node without recent heartbeats.
+// renewed records a lease. It triggers a reconciliation only for a node without recent heartbeats. The lease of a node
+// that does not exist is ignored: anybody may name a lease anything, and that of a deleted node may be deleted later.
 func (c *Controller) renewed(node string) {
-	c.alive(node)
 	c.mu.Lock()
+	if _, exists, _ := c.nodes.GetByKey(node); exists {
+		c.seen[node] = time.Now()
+	}
 	unknown := c.ready[node] == corev1.ConditionUnknown
 	c.mu.Unlock()
 	if unknown {
@@ -255,8 +260,11 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, t types.Patch
 		return fmt.Errorf("encode patch of node %q: %w", node.Name, err)
 	}
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, t, data, metav1.PatchOptions{}, subresources...)
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or the watch will report a newer version
+	err = children.Overtaken(ctx, node, err, func(ctx context.Context) (metav1.Object, error) {
+		return c.client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+	})
+	if err == nil {
+		return nil
 	}
 	return fmt.Errorf("patch node %q: %w", node.Name, err)
 }
@@ -267,29 +275,43 @@ func (c *Controller) markPods(ctx context.Context, node string) error {
 	if err != nil {
 		return fmt.Errorf("find pods of node %q: %w", node, err)
 	}
+	var errs []error
 	for _, obj := range objects {
 		pod := obj.(*corev1.Pod)
 		if !isReady(pod) {
 			continue
 		}
-		full, err := c.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if err == nil && full.UID == pod.UID {
-			for i := range full.Status.Conditions {
-				if cond := &full.Status.Conditions[i]; cond.Type == corev1.PodReady &&
-					cond.Status == corev1.ConditionTrue {
-					cond.Status, cond.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
-				}
-			}
-			_, err = c.client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, full, metav1.UpdateOptions{})
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("mark pod %s/%s not ready: %w", pod.Namespace, pod.Name, err)
-		}
-		if err == nil {
-			c.events.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+		if err := c.markPod(ctx, pod); err != nil {
+			// A webhook may refuse this pod for ever; the others are marked.
+			errs = append(errs, fmt.Errorf("mark pod %s/%s not ready: %w", pod.Namespace, pod.Name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func (c *Controller) markPod(ctx context.Context, pod *corev1.Pod) error {
+	client := c.client.CoreV1().Pods(pod.Namespace)
+	full, err := client.Get(ctx, pod.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (full.UID != pod.UID || !isReady(full)) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for i := range full.Status.Conditions {
+		if cond := &full.Status.Conditions[i]; cond.Type == corev1.PodReady {
+			cond.Status, cond.LastTransitionTime = corev1.ConditionFalse, metav1.Now()
+		}
+	}
+	_, err = client.UpdateStatus(ctx, full, metav1.UpdateOptions{})
+	if err == nil {
+		c.events.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+		return nil
+	}
+	// A newer version that is ready is marked by the next attempt.
+	return children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
+		return client.Get(ctx, pod.Name, metav1.GetOptions{})
+	})
 }
 
 func isReady(pod *corev1.Pod) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -47,7 +48,8 @@ func readyPod(name, node string) *corev1.Pod {
 type world struct {
 	*testing.T
 	*fake.Clientset
-	events *record.FakeRecorder
+	events     *record.FakeRecorder
+	controller *Controller
 }
 
 func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
@@ -59,6 +61,7 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		w.controller = c
 		controllertest.Run(t, c, nodes, leases, pods)
 		controllertest.Events(w.events) // RegisteredNode
 		test(w)
@@ -215,7 +218,7 @@ func TestEvictionRate(t *testing.T) {
 // A write that conflicts with another one is repeated when the watch reports the newer node, not before.
 func TestConflict(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue)}, func(w *world) {
-		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("changed"))
+		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("a webhook says so"))
 		controllertest.FailOnce(w.Clientset, "patch", "nodes", conflict)
 		controllertest.Writes(w.Clientset)
 		cordoned := node("n1", corev1.ConditionTrue)
@@ -224,12 +227,9 @@ func TestConflict(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(nodehealth.Grace / 2)
-		controllertest.Equal(t, "after the conflict", controllertest.Writes(w.Clientset), "update nodes", "patch nodes")
-		cordoned.Labels = map[string]string{"a": "b"}
-		if _, err := w.CoreV1().Nodes().Update(t.Context(), cordoned, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		controllertest.Equal(t, "after the next change", w.state("n1"), "True",
+		controllertest.Equal(t, "after the conflict", controllertest.Writes(w.Clientset), "update nodes", "patch nodes",
+			"patch nodes")
+		controllertest.Equal(t, "after the conflict", w.state("n1"), "True",
 			"node.kubernetes.io/unschedulable:NoSchedule")
 	})
 }
@@ -237,13 +237,14 @@ func TestConflict(t *testing.T) {
 // Pods of a node that is not ready become not ready, those of other nodes do not (L7.161). If a
 // pod's status cannot be written, the others are retried, and each event is recorded once.
 func TestPodsOfUnreadyNode(t *testing.T) {
-	for _, fails := range []bool{false, true} {
+	for _, fails := range []error{nil, errors.New("no connection"),
+		apierrors.NewNotFound(corev1.Resource("pods"), "of a webhook")} {
 		inWorld(t, []runtime.Object{
 			node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue), readyPod("a", "n1"),
 			readyPod("b", "n1"), readyPod("c", "n2"),
 		}, func(w *world) {
-			if fails {
-				controllertest.FailOnce(w.Clientset, "update", "pods/status", errors.New("no connection"))
+			if fails != nil {
+				controllertest.FailOnce(w.Clientset, "update", "pods/status", fails)
 			}
 			if _, err := w.CoreV1().Nodes().UpdateStatus(t.Context(), node("n1", corev1.ConditionFalse),
 				metav1.UpdateOptions{}); err != nil {
@@ -259,12 +260,33 @@ func TestPodsOfUnreadyNode(t *testing.T) {
 				}
 				got = append(got, name+" "+string(p.Status.Conditions[0].Status))
 			}
-			controllertest.Equal(t, fmt.Sprintf("fails: %t", fails), got, "a False", "b False", "c True")
+			controllertest.Equal(t, fmt.Sprintf("fails: %v", fails), got, "a False", "b False", "c True")
 			events := controllertest.Events(w.events)
 			slices.Sort(events)
-			controllertest.Equal(t, fmt.Sprintf("events, fails: %t", fails), events,
+			controllertest.Equal(t, fmt.Sprintf("events, fails: %v", fails), events,
 				"Normal NodeNotReady Node n1 status is now: NodeNotReady", "Warning NodeNotReady Node is not ready",
 				"Warning NodeNotReady Node is not ready")
 		})
 	}
+}
+
+// Leases without a node, and those of deleted nodes, leave nothing behind.
+func TestLeasesWithoutNodes(t *testing.T) {
+	inWorld(t, []runtime.Object{node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue)}, func(w *world) {
+		for _, name := range []string{"n1", "n2", "x", "y"} {
+			w.renewLease(name)
+		}
+		if err := w.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := w.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(t.Context(), "n1",
+			metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.controller.mu.Lock()
+		defer w.controller.mu.Unlock()
+		controllertest.Equal(t, "nodes with a time", slices.Collect(maps.Keys(w.controller.seen)), "n2")
+	})
 }
