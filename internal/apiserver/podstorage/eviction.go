@@ -370,8 +370,15 @@ func budgetForbids(b *policyv1.PodDisruptionBudget, message, cause string) error
 	return err
 }
 
-// remove sets the condition about the eviction in the pod's status, and deletes the pod (L1.101).
+// remove sets the condition about the eviction in the pod's status, and deletes the pod (L1.101): the one that the
+// budget was asked about, not a later pod of the same name.
 func (r *evictionREST) remove(ctx context.Context, p *corev1.Pod, options *metav1.DeleteOptions) error {
+	if options.Preconditions == nil {
+		options.Preconditions = &metav1.Preconditions{}
+	}
+	if options.Preconditions.UID == nil {
+		options.Preconditions.UID = new(p.UID)
+	}
 	if !dryrun.IsDryRun(options.DryRun) {
 		written, err := r.mark(ctx, p, options)
 		if err != nil {

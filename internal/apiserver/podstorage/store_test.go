@@ -297,10 +297,57 @@ func TestEvictionTakesFromTheBudget(t *testing.T) {
 	}
 }
 
+// The pod is replaced by another one of the same name after its budget has allowed the eviction: the new pod is
+// evicted only if the budget allows that, too.
+func TestEvictionOfAReplacedPod(t *testing.T) {
+	for allowed, replaced := range map[int32]bool{1: true, 2: false} {
+		ctx, s := open(t)
+		run := func() types.UID {
+			p := create(t, ctx, s, nil)
+			p.Status.Phase = corev1.PodRunning
+			if _, _, err := s.Resources["pods/status"].(rest.Updater).Update(ctx, "p",
+				rest.DefaultUpdatedObjectInfo(p), rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, false,
+				&metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			return p.UID
+		}
+		run()
+		later, once := types.UID(""), false
+		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"},
+			Spec:   policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+			Status: policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed}}
+		budgets := &budgetStore{budget: b, written: func() {
+			if once {
+				return
+			}
+			once = true
+			if _, _, err := s.Resources["pods"].(rest.GracefulDeleter).Delete(ctx, "p", rest.ValidateAllObjectFunc,
+				&metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+				t.Fatal(err)
+			}
+			later = run()
+		}}
+		r := s.Resources["pods/eviction"].(*evictionREST)
+		r.pause = func(context.Context) error { return nil }
+		r.reader, r.storages = &changingPods{budget: b}, func(schema.GroupResource) rest.Storage { return budgets }
+		_, err := r.Create(ctx, "p", &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}},
+			rest.ValidateAllObjectFunc, &metav1.CreateOptions{})
+		p, failed := stored(ctx, s)
+		if failed != nil || p.UID != later {
+			t.Fatalf("the later pod: %v, %v", p, failed)
+		}
+		if left := p.DeletionTimestamp == nil; left != replaced || left != apierrors.IsTooManyRequests(err) {
+			t.Errorf("%d disruptions allowed: %v, the later pod is left: %v", allowed, err, left)
+		}
+	}
+}
+
 // budgetStore stores one budget, and fails the next writes with a conflict.
 type budgetStore struct {
 	budget            *policyv1.PodDisruptionBudget
 	conflicts, writes int
+	written           func() // called after each write; may be nil
 }
 
 func (*budgetStore) New() runtime.Object { return &policyv1.PodDisruptionBudget{} }
@@ -322,6 +369,8 @@ func (s *budgetStore) Update(ctx context.Context, name string, info rest.Updated
 		return nil, false, err
 	}
 	s.budget = obj.(*policyv1.PodDisruptionBudget)
-	s.writes++
+	if s.writes++; s.written != nil {
+		s.written()
+	}
 	return obj, false, nil
 }
