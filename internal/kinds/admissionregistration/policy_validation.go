@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
@@ -260,11 +261,13 @@ func validatingBinding(b *admissionregistrationv1.ValidatingAdmissionPolicyBindi
 	if len(list) == 0 {
 		return append(errs, field.Required(p, ""))
 	}
+	seen := sets.New[admissionregistrationv1.ValidationAction]()
 	for i := range list {
 		errs = append(errs, oneOf(&list[i], actions, p.Index(i))...)
-		if slices.Contains(list[:i], list[i]) {
+		if seen.Has(list[i]) {
 			errs = append(errs, field.Duplicate(p.Index(i), list[i]))
 		}
+		seen.Insert(list[i])
 	}
 	if slices.Contains(list, admissionregistrationv1.Deny) && slices.Contains(list, admissionregistrationv1.Warn) {
 		errs = append(errs, field.Invalid(p, list,

@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -211,17 +212,24 @@ func (c *jobChange) indexes() {
 	}
 }
 
-// overlap returns the first index that is in both lists. Unreadable parts are skipped.
+// overlap returns the first index that is in both lists. Unreadable parts are skipped. Each list may have hundreds of
+// thousands of parts.
 func overlap(a, b string, completions int32) (int32, bool) {
-	for _, x := range intervals(a, completions) {
-		for _, y := range intervals(b, completions) {
-			if x[0] <= y[1] && y[0] <= x[1] {
-				return max(x[0], y[0]), true
-			}
+	x, y := intervals(a, completions), intervals(b, completions)
+	for len(x) > 0 && len(y) > 0 {
+		if x[0][0] <= y[0][1] && y[0][0] <= x[0][1] {
+			return max(x[0][0], y[0][0]), true
+		}
+		if x[0][1] < y[0][1] {
+			x = x[1:]
+		} else {
+			y = y[1:]
 		}
 	}
 	return 0, false
 }
+
+// intervals returns the readable parts of a list, in order.
 
 func intervals(list string, completions int32) [][2]int32 {
 	var all [][2]int32
@@ -237,5 +245,15 @@ func intervals(list string, completions int32) [][2]int32 {
 			all = append(all, [2]int32{int32(low), int32(high)})
 		}
 	}
-	return all
+	// A stored list need not be valid. Intervals that overlap are joined, so that both ends ascend.
+	slices.SortFunc(all, func(a, b [2]int32) int { return cmp.Compare(a[0], b[0]) })
+	joined := all[:0]
+	for _, x := range all {
+		if n := len(joined); n > 0 && x[0] <= joined[n-1][1] {
+			joined[n-1][1] = max(joined[n-1][1], x[1])
+			continue
+		}
+		joined = append(joined, x)
+	}
+	return joined
 }

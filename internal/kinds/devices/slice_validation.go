@@ -361,8 +361,9 @@ func validateBindingConditions(conditions, failures []string, at *field.Path) fi
 					fmt.Sprintf("%s are required to use %s", list.name, list.other)))
 		}
 	}
+	awaited := sets.New(conditions...) // any number: their limit is checked elsewhere
 	for i, c := range failures {
-		if slices.Contains(conditions, c) {
+		if awaited.Has(c) {
 			errs = append(errs,
 				field.Invalid(at.Child("bindingFailureConditions").Index(i), c,
 					"bindingFailureConditions must not overlap with bindingConditions"))

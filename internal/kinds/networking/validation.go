@@ -13,6 +13,7 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
@@ -175,14 +176,14 @@ func validateIngressBackend(b *networkingv1.IngressBackend, at *field.Path) fiel
 
 func validateIngressStatusUpdate(i, old *networkingv1.Ingress) field.ErrorList {
 	var errs field.ErrorList
-	var known []string
+	known := sets.New[string]()
 	for _, in := range old.Status.LoadBalancer.Ingress {
-		known = append(known, in.IP)
+		known.Insert(in.IP)
 	}
 	for j, in := range i.Status.LoadBalancer.Ingress {
 		at := field.NewPath("status", "loadBalancer", "ingress").Index(j)
 		if in.IP != "" {
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, true, known)...)
+			errs = append(errs, rules.LegacyIP(at.Child("ip"), in.IP, known)...)
 		}
 		if in.Hostname != "" {
 			errs = append(errs,
@@ -246,10 +247,10 @@ func validateNetworkPolicy(p *networkingv1.NetworkPolicy) field.ErrorList {
 }
 
 func validateNetworkPolicyUpdate(p, old *networkingv1.NetworkPolicy) field.ErrorList {
-	var known []string
+	known := sets.New[string]()
 	eachBlock(&old.Spec, func(b *networkingv1.IPBlock,
 		_ *field.Path) {
-		known = append(append(known, b.CIDR), b.Except...)
+		known.Insert(b.CIDR).Insert(b.Except...)
 	})
 	badLabels := len(metav1validation.ValidateLabelSelector(&old.Spec.PodSelector,
 		metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
@@ -258,7 +259,8 @@ func validateNetworkPolicyUpdate(p, old *networkingv1.NetworkPolicy) field.Error
 
 // validateNetworkPolicySpec validates a policy; known are addresses of the stored policy, which may
 // stay.
-func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool, known []string) field.ErrorList {
+func validateNetworkPolicySpec(s *networkingv1.NetworkPolicySpec, badLabels bool,
+	known sets.Set[string]) field.ErrorList {
 	at := field.NewPath("spec")
 	opts := metav1validation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: badLabels}
 	errs := metav1validation.ValidateLabelSelector(&s.PodSelector, opts, at.Child("podSelector"))
@@ -318,7 +320,7 @@ func validatePolicyPort(p *networkingv1.NetworkPolicyPort, at *field.Path) field
 }
 
 func validatePolicyPeer(p *networkingv1.NetworkPolicyPeer, opts metav1validation.LabelSelectorValidationOptions,
-	known []string, at *field.Path) field.ErrorList {
+	known sets.Set[string], at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if p.PodSelector != nil {
 		errs = append(errs, metav1validation.ValidateLabelSelector(p.PodSelector, opts, at.Child("podSelector"))...)
@@ -340,11 +342,11 @@ func validatePolicyPeer(p *networkingv1.NetworkPolicyPeer, opts metav1validation
 	return errs
 }
 
-func validateIPBlock(b *networkingv1.IPBlock, known []string, at *field.Path) field.ErrorList {
+func validateIPBlock(b *networkingv1.IPBlock, known sets.Set[string], at *field.Path) field.ErrorList {
 	if b.CIDR == "" {
 		return field.ErrorList{field.Required(at.Child("cidr"), "")}
 	}
-	errs := validation.IsValidCIDRForLegacyField(at.Child("cidr"), b.CIDR, true, known)
+	errs := rules.LegacyCIDR(at.Child("cidr"), b.CIDR, known)
 	_, outer, err := netutils.ParseCIDRSloppy(b.CIDR)
 	if err != nil {
 		return errs
@@ -352,7 +354,7 @@ func validateIPBlock(b *networkingv1.IPBlock, known []string, at *field.Path) fi
 	size, _ := outer.Mask.Size()
 	for i, except := range b.Except {
 		at := at.Child("except").Index(i)
-		errs = append(errs, validation.IsValidCIDRForLegacyField(at, except, true, known)...)
+		errs = append(errs, rules.LegacyCIDR(at, except, known)...)
 		_, inner, err := netutils.ParseCIDRSloppy(except)
 		if err != nil {
 			continue

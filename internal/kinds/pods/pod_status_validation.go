@@ -106,9 +106,9 @@ func validateHostIPs(p, old *corev1.Pod, at *field.Path) field.ErrorList {
 // perFamily validates addresses, at most one of each family; known ones may have an old form.
 func perFamily(ips, known []string, shown any, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	families := map[bool]int{}
+	families, kept := map[bool]int{}, sets.New(known...)
 	for i, ip := range ips {
-		errs = append(errs, validation.IsValidIPForLegacyField(at.Index(i), ip, true, known)...)
+		errs = append(errs, rules.LegacyIP(at.Index(i), ip, kept)...)
 		if rules.IsIP(ip) {
 			families[strings.Contains(ip, ":")]++
 		}

@@ -306,12 +306,17 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 	errs = append(errs, apivalidation.ValidateObjectMetaUpdate(&p.ObjectMeta, &old.ObjectMeta,
 		field.NewPath("metadata"))...)
 	errs = append(errs, validateAnnotationUpdate(p, old)...)
+	first := map[string]int{} // where a container of this name is
+	for i := range p.Spec.EphemeralContainers {
+		if _, ok := first[p.Spec.EphemeralContainers[i].Name]; !ok {
+			first[p.Spec.EphemeralContainers[i].Name] = i
+		}
+	}
 	for i := range old.Spec.EphemeralContainers {
 		o := &old.Spec.EphemeralContainers[i]
-		j := slices.IndexFunc(p.Spec.EphemeralContainers,
-			func(e corev1.EphemeralContainer) bool { return e.Name == o.Name })
+		j, kept := first[o.Name]
 		switch {
-		case j < 0:
+		case !kept:
 			errs = append(errs,
 				field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", o.Name)))
 		case !apiequality.Semantic.DeepEqual(&p.Spec.EphemeralContainers[j], o):

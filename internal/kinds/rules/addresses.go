@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 )
@@ -24,6 +26,23 @@ func specialIP(ip string) string {
 		return "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
 	}
 	return ""
+}
+
+// LegacyIP validates an address in a field that allowed other forms before; those in kept, of the stored object, may
+// stay. The library searches a list for each address: two objects of the largest size would take minutes.
+func LegacyIP(at *field.Path, ip string, kept sets.Set[string]) field.ErrorList {
+	if kept.Has(ip) {
+		return nil
+	}
+	return validation.IsValidIPForLegacyField(at, ip, true, nil)
+}
+
+// LegacyCIDR is LegacyIP for a CIDR block.
+func LegacyCIDR(at *field.Path, cidr string, kept sets.Set[string]) field.ErrorList {
+	if kept.Has(cidr) {
+		return nil
+	}
+	return validation.IsValidCIDRForLegacyField(at, cidr, true, nil)
 }
 
 // IsIP reports whether s is an IPv4 or IPv6 address.

@@ -20,11 +20,11 @@ func validateService(s *corev1.Service) field.ErrorList { return checkService(s,
 
 // checkService validates s; addresses in a form that is no longer valid may stay if old has them.
 func checkService(s, old *corev1.Service) field.ErrorList {
-	var known []string
+	known := sets.New[string]()
 	if old != nil {
-		known = append(append(known, old.Spec.ClusterIPs...), old.Spec.ExternalIPs...)
+		known.Insert(old.Spec.ClusterIPs...).Insert(old.Spec.ExternalIPs...)
 		for _, r := range old.Spec.LoadBalancerSourceRanges {
-			known = append(known, strings.TrimSpace(r))
+			known.Insert(strings.TrimSpace(r))
 		}
 	}
 	sp, at := &s.Spec, field.NewPath("spec")
@@ -78,7 +78,7 @@ func checkService(s, old *corev1.Service) field.ErrorList {
 	}
 	for i, ip := range sp.ExternalIPs {
 		at := at.Child("externalIPs").Index(i)
-		more := validation.IsValidIPForLegacyField(at, ip, true, known)
+		more := rules.LegacyIP(at, ip, known)
 		if errs = append(errs, more...); len(more) == 0 {
 			errs = append(errs, rules.NonSpecialIP(ip, at)...)
 		}
@@ -92,15 +92,15 @@ func ValidateServiceClusterIPs(s, old *corev1.Service) field.ErrorList {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	var known []string
+	known := sets.New[string]()
 	if old != nil {
-		known = old.Spec.ClusterIPs
+		known.Insert(old.Spec.ClusterIPs...)
 	}
 	return validateClusterIPs(&s.Spec, known, field.NewPath("spec"))
 }
 
 // validateClusterIPs validates the addresses of a service and their families.
-func validateClusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
+func validateClusterIPs(sp *corev1.ServiceSpec, known sets.Set[string], at *field.Path) field.ErrorList {
 	ips, families := at.Child("clusterIPs"), at.Child("ipFamilies")
 	var errs field.ErrorList
 	switch {
@@ -128,7 +128,7 @@ func validateClusterIPs(sp *corev1.ServiceSpec, known []string, at *field.Path) 
 	var wrong field.ErrorList
 	for i, ip := range sp.ClusterIPs {
 		if i > 0 || ip != corev1.ClusterIPNone {
-			wrong = append(wrong, validation.IsValidIPForLegacyField(ips.Index(i), ip, true, known)...)
+			wrong = append(wrong, rules.LegacyIP(ips.Index(i), ip, known)...)
 		} else if len(sp.ClusterIPs) > 1 {
 			wrong = append(wrong, field.Invalid(ips, sp.ClusterIPs, "'None' must be the first and only value"))
 		}
@@ -199,7 +199,7 @@ func validateServicePorts(sp *corev1.ServiceSpec, at *field.Path) field.ErrorLis
 	return errs
 }
 
-func validateTrafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.Path) field.ErrorList {
+func validateTrafficPolicies(sp *corev1.ServiceSpec, known sets.Set[string], at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	external := sp.Type == corev1.ServiceTypeLoadBalancer || sp.Type == corev1.ServiceTypeNodePort ||
 		sp.Type == corev1.ServiceTypeClusterIP && len(sp.ExternalIPs) > 0
@@ -244,8 +244,7 @@ func validateTrafficPolicies(sp *corev1.ServiceSpec, known []string, at *field.P
 		}
 		for i, r := range sp.LoadBalancerSourceRanges {
 			errs = append(errs,
-				validation.IsValidCIDRForLegacyField(at.Child("LoadBalancerSourceRanges").Index(i),
-					strings.TrimSpace(r), true, known)...)
+				rules.LegacyCIDR(at.Child("LoadBalancerSourceRanges").Index(i), strings.TrimSpace(r), known)...)
 		}
 		return errs
 	}
@@ -350,15 +349,15 @@ func validateServiceStatusUpdate(s, old *corev1.Service) field.ErrorList {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer && len(list) > 0 {
 		return field.ErrorList{field.Forbidden(at, "may only be used when `spec.type` is 'LoadBalancer'")}
 	}
-	var known []string
+	known := sets.New[string]()
 	for _, in := range old.Status.LoadBalancer.Ingress {
-		known = append(known, in.IP)
+		known.Insert(in.IP)
 	}
 	var errs field.ErrorList
 	for i, in := range list {
 		at := at.Index(i)
 		if in.IP != "" {
-			errs = append(errs, validation.IsValidIPForLegacyField(at.Child("ip"), in.IP, true, known)...)
+			errs = append(errs, rules.LegacyIP(at.Child("ip"), in.IP, known)...)
 		}
 		switch mode := at.Child("ipMode"); {
 		case in.IPMode == nil && in.IP != "":

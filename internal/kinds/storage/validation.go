@@ -85,7 +85,7 @@ func validateParameters(list map[string]string, empty bool) field.ErrorList {
 
 func validateTopologies(terms []corev1.TopologySelectorTerm, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	var seen []map[string]sets.Set[string]
+	seen := sets.New[string]()
 	for i, term := range terms {
 		values := map[string]sets.Set[string]{}
 		for j, r := range term.MatchLabelExpressions {
@@ -106,14 +106,22 @@ func validateTopologies(terms []corev1.TopologySelectorTerm, at *field.Path) fie
 			}
 			values[r.Key] = set
 		}
-		if len(term.MatchLabelExpressions) == 0 ||
-			slices.ContainsFunc(seen,
-				func(other map[string]sets.Set[string]) bool { return apiequality.Semantic.DeepEqual(other, values) }) {
+		text := canonical(values)
+		if len(term.MatchLabelExpressions) == 0 || seen.Has(text) {
 			errs = append(errs, field.Duplicate(at.Index(i).Child("matchLabelExpressions"), ""))
 		}
-		seen = append(seen, values)
+		seen.Insert(text)
 	}
 	return errs
+}
+
+// canonical returns a text that only equal sets have.
+func canonical(values map[string]sets.Set[string]) string {
+	var b strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		fmt.Fprintf(&b, "%q:%q;", key, sets.List(values[key]))
+	}
+	return b.String()
 }
 
 func validateVolumeAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
@@ -213,12 +221,15 @@ func validateCSINode(n *storagev1.CSINode) field.ErrorList {
 // A driver's entry is immutable, except for the number of volumes.
 func validateCSINodeUpdate(n, old *storagev1.CSINode) field.ErrorList {
 	errs := validateCSINode(n)
-	for _, was := range old.Spec.Drivers {
-		for _, is := range n.Spec.Drivers {
-			if is.Name == was.Name {
-				is.Allocatable, was.Allocatable = nil, nil
-				errs = append(errs, apivalidation.ValidateImmutableField(is, was, field.NewPath("spec", "drivers"))...)
-			}
+	before := map[string]*storagev1.CSINodeDriver{} // names are unique
+	for i := range old.Spec.Drivers {
+		before[old.Spec.Drivers[i].Name] = &old.Spec.Drivers[i]
+	}
+	for _, is := range n.Spec.Drivers {
+		if stored, ok := before[is.Name]; ok {
+			was := *stored
+			is.Allocatable, was.Allocatable = nil, nil
+			errs = append(errs, apivalidation.ValidateImmutableField(is, was, field.NewPath("spec", "drivers"))...)
 		}
 	}
 	return errs
