@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
@@ -218,7 +217,7 @@ func TestEvictionRate(t *testing.T) {
 // A write that conflicts with another one is repeated when the watch reports the newer node, not before.
 func TestConflict(t *testing.T) {
 	inWorld(t, []runtime.Object{node("n1", corev1.ConditionTrue), node("n2", corev1.ConditionTrue)}, func(w *world) {
-		conflict := apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("a webhook says so"))
+		conflict := apierrors.NewConflict(corev1.Resource("nodes"), "n1", errors.New("a webhook says so"))
 		controllertest.FailOnce(w.Clientset, "patch", "nodes", conflict)
 		controllertest.Writes(w.Clientset)
 		cordoned := node("n1", corev1.ConditionTrue)

@@ -14,7 +14,6 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/diff"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -228,7 +227,7 @@ func validateSigningRequestUpdate(stage signingStage) func(c,
 			case !apiequality.Semantic.DeepEqual(now, was):
 				errs = append(errs,
 					field.Forbidden(at,
-						fmt.Sprintf("updates may not modify a condition of type %q\n%v", t, diff.Diff(was, now))))
+						fmt.Sprintf("updates may not modify a condition of type %q\n%v", t, rules.Diff(was, now))))
 			}
 		}
 		switch certificate := field.NewPath("status", "certificate"); {

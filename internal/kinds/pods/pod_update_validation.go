@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/util/diff"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -75,7 +74,7 @@ func ValidatePodUpdate(p, old *corev1.Pod) field.ErrorList {
 		errs = append(errs,
 			field.Forbidden(spec,
 				fmt.Sprintf("pod updates may not change fields other than %s\n%v", updatable,
-					diff.Diff(&old.Spec, rest))))
+					rules.Diff(&old.Spec, rest))))
 	}
 	return errs
 }
@@ -323,7 +322,7 @@ func ValidateEphemeralContainersUpdate(p, old *corev1.Pod) field.ErrorList {
 			errs = append(errs,
 				field.Forbidden(at,
 					fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", o.Name,
-						diff.Diff(o, &p.Spec.EphemeralContainers[j]))))
+						rules.Diff(o, &p.Spec.EphemeralContainers[j]))))
 		}
 	}
 	return errs

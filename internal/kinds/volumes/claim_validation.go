@@ -9,7 +9,6 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/util/diff"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -51,7 +50,8 @@ func validatePersistentVolumeClaimUpdate(c, old *corev1.PersistentVolumeClaim) f
 		errs = append(errs,
 			field.Forbidden(spec,
 				fmt.Sprintf(
-					"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n%v", diff.Diff(&old.Spec, rest))))
+					"spec is immutable after creation except resources.requests and volumeAttributesClassName "+
+						"for bound claims\n%v", rules.Diff(&old.Spec, rest))))
 	}
 	if have := old.Status.Capacity[corev1.ResourceStorage]; is.Cmp(was) < 0 && is.Cmp(have) <= 0 {
 		errs = append(errs, field.Forbidden(spec.Child("resources", "requests", "storage"),

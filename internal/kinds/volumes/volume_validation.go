@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/util/diff"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -165,7 +164,7 @@ func validatePersistentVolumeUpdate(v, old *corev1.PersistentVolume) field.Error
 	if !apiequality.Semantic.DeepEqual(is, &old.Spec.PersistentVolumeSource) {
 		errs = append(errs, field.Forbidden(spec.Child("persistentvolumesource"),
 			fmt.Sprintf("spec.persistentvolumesource is immutable after creation\n%v",
-				diff.Diff(old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource))))
+				rules.Diff(old.Spec.PersistentVolumeSource, v.Spec.PersistentVolumeSource))))
 	}
 	errs = append(errs, apivalidation.ValidateImmutableField(v.Spec.VolumeMode, old.Spec.VolumeMode,
 		field.NewPath("volumeMode"))...)
