@@ -139,6 +139,7 @@ func (s *Sampler) Rates(ctx context.Context, node string) (*Rates, error) {
 		return nil, ctx.Err()
 	}
 	if err := s.refresh(ctx, node, n); err != nil {
+		s.forget(node, n)
 		return nil, err
 	}
 	if len(n.snapshots) < 2 {
@@ -170,6 +171,15 @@ func (s *Sampler) node(name string) *sampled {
 		s.nodes[name] = n
 	}
 	return n
+}
+
+// forget removes a node without values: a pod may name any node, and no list of nodes need follow.
+func (s *Sampler) forget(name string, n *sampled) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(n.snapshots) == 0 && s.nodes[name] == n {
+		delete(s.nodes, name)
+	}
 }
 
 // Keep removes all other nodes.
