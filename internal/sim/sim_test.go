@@ -36,6 +36,7 @@ func TestMendedSeeds(t *testing.T) {
 		{811625, "the simulator took no snapshot when a damaged image could be read again"},
 		{823218, "a status named an older instance, which had never started, after the newest vanished"},
 		{842209, "a sidecar that was unknown after a restart of the agent waited beside the containers that run after it"},
+		{843345, "a container that had vanished waited for another event after a restart of all containers"},
 	} {
 		if _, err := Run(Options{Seed: tc.seed, Hours: 1}); err != nil {
 			t.Errorf("%s: %v", tc.was, err)

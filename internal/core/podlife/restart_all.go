@@ -30,6 +30,7 @@ func (m *machine) restartAll() bool {
 	}
 	if !r.Active {
 		*r = restartingAll{Active: true, Since: m.now}
+		m.resetting = true // what vanished before is reset now: nothing else may have to be removed but the trigger
 	}
 	busy := false
 	for i := range m.s.InFlight {

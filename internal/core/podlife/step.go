@@ -57,7 +57,7 @@ type machine struct {
 
 	sandbox        *Sandbox // the one that the pod runs in; nil when it must be replaced
 	sandboxProblem string   // why there is none (L3.57–61)
-	resetting      bool     // a restart of all containers was in progress when Step began
+	resetting      bool     // a restart of all containers is or was in progress in this Step
 }
 
 // open completes the state of a new pod, and finds what the rest of Step needs.
