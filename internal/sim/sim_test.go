@@ -37,6 +37,7 @@ func TestMendedSeeds(t *testing.T) {
 		{823218, "a status named an older instance, which had never started, after the newest vanished"},
 		{842209, "a sidecar that was unknown after a restart of the agent waited beside the containers that run after it"},
 		{843345, "a container that had vanished waited for another event after a restart of all containers"},
+		{862988, "an end that was assumed stayed beside the decision by the observed one: the pod ran for ever"},
 	} {
 		if _, err := Run(Options{Seed: tc.seed, Hours: 1}); err != nil {
 			t.Errorf("%s: %v", tc.was, err)

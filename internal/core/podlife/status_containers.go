@@ -213,12 +213,11 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 
 // terminated converts an instance that ended to the API's form.
 func (m *machine) terminated(o *Container, id string, old *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
-	if old != nil { // an end does not change: share it
-		if t := old.State.Terminated; t != nil && t.ContainerID == id {
-			return t
-		}
-		if t := old.LastTerminationState.Terminated; t != nil && t.ContainerID == id {
-			return t
+	if old != nil { // an end does not change: share it, unless it was assumed of an unknown instance
+		for _, state := range [...]*corev1.ContainerState{&old.State, &old.LastTerminationState} {
+			if t := state.Terminated; t != nil && t.ContainerID == id && t.Reason != reasonStatusUnknown {
+				return t
+			}
 		}
 	}
 	return &corev1.ContainerStateTerminated{

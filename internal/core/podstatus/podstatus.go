@@ -58,7 +58,7 @@ const (
 	TransitionTime  Rule = "lastTransitionTime moves with the status of the condition, and with it alone (L1.74)"
 	InitializedOnce Rule = "Initialized stays True (L4.52)"
 	FinalEnd        Rule = "a container that may not restart stays terminated (L4.34)"
-	OneLife         Rule = "an instance that ended does not run again, and keeps its start and its end (L4.29)"
+	OneLife         Rule = "an ended instance does not run again, and keeps its start and a real end (L4.27, L4.29)"
 	EndShown        Rule = "a container that ran and waits shows how it ended (L4.27, L4.35)"
 )
 
