@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,6 +43,10 @@ everything from the host except the data directory.`,
 				fmt.Fprintf(r.out, "carob is not running on %s\n", in.DataDir)
 			}
 			if !pods {
+				return nil
+			}
+			if _, err := os.Stat(in.DataDir); errors.Is(err, fs.ErrNotExist) {
+				fmt.Fprintf(r.out, "%s does not exist: no pods were ended\n", in.DataDir)
 				return nil
 			}
 			if err := r.engine.RemovePods(cmd.Context(), in); err != nil {

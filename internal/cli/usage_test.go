@@ -167,6 +167,18 @@ func TestFailuresExitWith1(t *testing.T) {
 	}
 }
 
+// Pods of a cluster whose data directory is not there are not said to have ended.
+func TestDownOfAMissingDirectory(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	out, err := carob(t, "down", "--pods", "--data-dir", missing)
+	if err != nil || !strings.Contains(out, missing+" does not exist") || strings.Contains(out, "all pods ended") {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, err := carob(t, "down", "--pods"); err != nil || !strings.Contains(out, "all pods ended") {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
 // An error of kubectl is returned to be printed once; kubectl prints nothing of it.
 func TestErrorsOfKubectlAppearOnce(t *testing.T) {
 	for _, args := range [][]string{{"scale", "deployment", "web", "--replicas=x"}, {"get", "--nope"}, {"nonsense"}} {
