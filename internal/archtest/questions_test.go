@@ -27,7 +27,6 @@ var acting = map[string]string{
 	"recordAt":              "adds a record for a container that has none",
 	"recoverAllocation":     "fills in a new allocation",
 	"recoverResize":         "fills in a new state",
-	"rejectedStatus":        "fills in the entries of the containers, which this Step no longer needs",
 	"removeResetContainers": "removes containers",
 	"resizeContainers":      "begins resizes",
 	"restartAll":            "stops and removes containers",

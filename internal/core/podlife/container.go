@@ -39,7 +39,7 @@ type podContainer struct {
 	newest   *Container              // newest instance, whatever its sandbox
 	previous *Container              // the one before
 	old      *corev1.ContainerStatus // its entry in the status published before
-	entry    *corev1.ContainerStatus // and in the one that this Step publishes
+	entry    *corev1.ContainerStatus // and in the one that this Step publishes; old until that is made
 }
 
 // exit describes the end of the last instance of a container.
@@ -88,7 +88,7 @@ func (m *machine) index() {
 	m.findRecords()
 	m.statuses(&m.s.Last, func(c *podContainer, s *corev1.ContainerStatus) {
 		if c.old == nil {
-			c.old = s
+			c.old, c.entry = s, s
 		}
 	})
 	for i := range m.in.Observed.Containers {

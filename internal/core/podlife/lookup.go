@@ -63,8 +63,8 @@ func (m *machine) instance(id string) *Container {
 	if len(all) > short {
 		if m.find.instances == nil {
 			m.find.instances = make(map[string]*Container, len(all))
-			for i := len(all) - 1; i >= 0; i-- {
-				m.find.instances[all[i].ID] = &all[i]
+			for i, o := range slices.Backward(all) {
+				m.find.instances[o.ID] = &all[i]
 			}
 		}
 		return m.find.instances[id]
@@ -104,8 +104,8 @@ func (m *machine) flightAt(p place) *flight {
 	if len(m.s.InFlight) > short {
 		if m.find.flights == nil {
 			m.find.flights = make(map[place]int, len(m.s.InFlight))
-			for i := len(m.s.InFlight) - 1; i >= 0; i-- {
-				m.find.flights[m.s.InFlight[i].place()] = i
+			for i, f := range slices.Backward(m.s.InFlight) {
+				m.find.flights[f.place()] = i
 			}
 		}
 		if i, ok := m.find.flights[p]; ok {

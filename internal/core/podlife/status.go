@@ -71,9 +71,6 @@ func (m *machine) rejectedStatus() corev1.PodStatus {
 		switch c := &m.s.Last.Conditions[i]; {
 		case !held || !podstatus.OwnCondition(c.Type):
 		case c.Type == corev1.PodReady: // the readiness gates are conditions of other writers
-			for i := range m.containers {
-				m.containers[i].entry = m.containers[i].old
-			}
 			list = append(list, m.stamped(m.podReady(m.containersReady(&m.s.Last))))
 		default:
 			list = append(list, *c)

@@ -53,16 +53,16 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 	case old != nil && m.starting(c):
 		s = *old // the new instance is not shown before it runs or its start has failed
 	case c.newest != nil:
-		m.observedStatus(c, &s, old, regularBegun)
+		m.observedStatus(c, &s, regularBegun)
 	case m.resetting && c.class != ephemeral && old != nil && old.ContainerID != "" &&
 		(old.State.Terminated == nil || !m.resetRuns()):
 		m.resetStatus(&s, old)
 		c.record.Lost = false // the reset removed it
 	default:
-		m.lostStatus(c, &s, old, regularBegun)
+		m.lostStatus(c, &s, regularBegun)
 	}
 	m.waitingStatus(c, &s)
-	m.deviceStatus(c, &s, old)
+	m.deviceStatus(c, &s)
 	s.VolumeMounts = m.volumeMounts(c, old)
 	if c.class == ephemeral {
 		return s // not relevant for readiness
@@ -83,14 +83,14 @@ func (m *machine) containerStatus(c *podContainer, regularBegun bool) corev1.Con
 
 // deviceStatus fills the health of a container's devices. After they are released, the last one
 // stays.
-func (m *machine) deviceStatus(c *podContainer, s, old *corev1.ContainerStatus) {
+func (m *machine) deviceStatus(c *podContainer, s *corev1.ContainerStatus) {
 	if c.class != regular {
 		return
 	}
 	if now := m.in.Observed.Devices.Status[c.spec.Name]; now != nil {
 		s.AllocatedResourcesStatus = now
-	} else if old != nil {
-		s.AllocatedResourcesStatus = old.AllocatedResourcesStatus
+	} else if c.old != nil {
+		s.AllocatedResourcesStatus = c.old.AllocatedResourcesStatus
 	}
 }
 
@@ -119,7 +119,8 @@ func (m *machine) defaultWaiting(old *corev1.ContainerStatus) *corev1.ContainerS
 }
 
 // lostStatus is the entry of a container that the runtime does not have.
-func (m *machine) lostStatus(c *podContainer, s, old *corev1.ContainerStatus, regularBegun bool) {
+func (m *machine) lostStatus(c *podContainer, s *corev1.ContainerStatus, regularBegun bool) {
+	old := c.old
 	if s.State.Terminated == nil {
 		s.State.Waiting = m.defaultWaiting(old)
 	}
@@ -153,8 +154,8 @@ func assumed(t *corev1.ContainerStateTerminated) bool {
 }
 
 // observedStatus is the entry of a container that the runtime has (L4.28–L4.32).
-func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus, regularBegun bool) {
-	o := c.newest
+func (m *machine) observedStatus(c *podContainer, s *corev1.ContainerStatus, regularBegun bool) {
+	o, old := c.newest, c.old
 	id := m.in.Node.RuntimeName + "://" + o.ID
 	s.ContainerID, s.ImageID = id, o.ImageRef
 	s.Image = o.Image
@@ -207,7 +208,7 @@ func (m *machine) observedStatus(c *podContainer, s, old *corev1.ContainerStatus
 		s.LastTerminationState = corev1.ContainerState{
 			Terminated: m.terminated(p, m.in.Node.RuntimeName+"://"+p.ID, old)}
 	}
-	m.setContainerResources(c, s, old)
+	m.setContainerResources(c, s)
 	s.User = o.User
 }
 

@@ -8,7 +8,8 @@ import (
 )
 
 // setContainerResources fills the actual resources of a container (L4.32, L3.127).
-func (m *machine) setContainerResources(c *podContainer, s, old *corev1.ContainerStatus) {
+func (m *machine) setContainerResources(c *podContainer, s *corev1.ContainerStatus) {
+	old := c.old
 	if c.class == ephemeral {
 		return
 	}
