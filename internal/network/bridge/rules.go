@@ -101,28 +101,24 @@ func collide(a, b network.PortMapping) bool {
 // counts, as with upstream's portmap plugin: validation lets a pod have "" and "0.0.0.0" as addresses of one port.
 func (at *attachment) published() []publication {
 	var list []publication
+	taken := map[publication]bool{} // without the pod's ports
 	for _, p := range at.Ports {
 		for _, ip := range at.IPs {
 			if p.HostPort == 0 || p.HostIP.IsValid() && p.HostIP.Is4() != ip.Is4() {
 				continue
 			}
-			pub := publication{proto: protocols[strings.ToLower(p.Protocol)], hostPort: p.HostPort, pod: ip,
-				podPort: p.ContainerPort}
+			pub := publication{proto: protocols[strings.ToLower(p.Protocol)], hostPort: p.HostPort, pod: ip}
 			if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {
 				pub.hostIP = p.HostIP
 			}
-			if !slices.ContainsFunc(list, pub.replaces) {
+			if !taken[pub] {
+				taken[pub] = true
+				pub.podPort = p.ContainerPort
 				list = append(list, pub)
 			}
 		}
 	}
 	return list
-}
-
-// replaces reports whether both are the same host port of a pod, with the same or another port of the pod.
-func (pub publication) replaces(o publication) bool {
-	o.podPort = pub.podPort
-	return pub == o
 }
 
 func (n *Network) published() []publication {
