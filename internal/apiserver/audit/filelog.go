@@ -12,6 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	auditlog "k8s.io/apiserver/plugin/pkg/audit/log"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/linefile"
 )
 
 // reportEach is how often the loss of events is reported while it lasts.
@@ -24,14 +26,14 @@ type fileLog struct {
 	now     func() time.Time
 
 	mu       sync.Mutex
-	out      io.Writer
-	half     bool // the file does not end with a whole line
-	lost     int  // events since the last one that was written
+	out      linefile.Writer
+	lost     int // events since the last one that was written
 	reported time.Time
 }
 
 func newFileLog(out io.Writer, half bool) *fileLog {
-	return &fileLog{encoder: audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), now: time.Now, out: out, half: half}
+	return &fileLog{encoder: audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), now: time.Now,
+		out: linefile.Writer{To: out, Half: half}}
 }
 
 // ProcessEvents implements audit.Backend.
@@ -47,17 +49,11 @@ func (l *fileLog) ProcessEvents(events ...*auditinternal.Event) bool {
 	return true
 }
 
-// write writes a line, which ends with a newline. What follows a half of one begins on a line of its own.
+// write writes a line, which ends with a newline.
 func (l *fileLog) write(e *auditinternal.Event, line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.half {
-		line = append([]byte{'\n'}, line...)
-	}
-	n, err := l.out.Write(line)
-	if n > 0 {
-		l.half = line[n-1] != '\n'
-	}
+	_, err := l.out.Write(line)
 	if err == nil {
 		if l.lost > 0 {
 			klog.InfoS("The audit log can be written again", "lostEvents", l.lost)

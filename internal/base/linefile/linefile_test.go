@@ -3,6 +3,7 @@ package linefile
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -60,4 +61,47 @@ func TestOpenPipe(t *testing.T) {
 		t.Fatal(half, err)
 	}
 	_ = f.Close()
+}
+
+// room is a disk that takes so many bytes more.
+type room struct {
+	text strings.Builder
+	left int
+}
+
+func (r *room) Write(p []byte) (int, error) {
+	n, err := min(r.left, len(p)), error(nil)
+	if n < len(p) {
+		err = unix.ENOSPC
+	}
+	r.left -= n
+	r.text.Write(p[:n])
+	return n, err
+}
+
+// However little a full disk takes, twice: no line continues a half of another one, no line that was whole is followed
+// by an empty one, and what is reported as written is there.
+func TestWriter(t *testing.T) {
+	const lines = "one\ntwo\n"
+	for first := range len(lines) + 1 {
+		for second := range len(lines) + 2 {
+			disk := &room{}
+			w := &Writer{To: disk}
+			want := ""
+			for _, left := range []int{first, second, 1 << 10} {
+				disk.left = left
+				n, err := w.Write([]byte(lines))
+				if (err == nil) != (n == len(lines)) {
+					t.Fatalf("%d bytes were written: %v", n, err)
+				}
+				if want != "" && !strings.HasSuffix(want, "\n") && left > 0 {
+					want += "\n"
+				}
+				want += lines[:n]
+			}
+			if got := disk.text.String(); got != want {
+				t.Errorf("room for %d, then %d bytes: %q, want %q", first, second, got, want)
+			}
+		}
+	}
 }

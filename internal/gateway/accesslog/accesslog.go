@@ -101,9 +101,9 @@ const most = 64 << 10
 // logFile is a file that a log rotation may rename or remove: then it is created again.
 type logFile struct {
 	path    string
-	file    io.WriteCloser // nil: not open
+	file    io.Closer // nil: not open
+	out     linefile.Writer
 	stat    func() (os.FileInfo, error)
-	half    bool   // the file does not end with a whole line
 	buf     []byte // lines that were not written yet
 	lost    int    // lines that could not be written, until they are reported
 	checked time.Time
@@ -112,22 +112,21 @@ type logFile struct {
 
 func (f *logFile) open() error {
 	if f.path == Stdout {
-		f.file = stdout{}
+		f.file, f.out.To = stdout{}, os.Stdout
 		return nil
 	}
 	file, half, err := linefile.Open(f.path, 0o640)
 	if err != nil {
 		return fmt.Errorf("open the access log: %w", err)
 	}
-	f.file, f.stat, f.half = file, file.Stat, half
+	f.file, f.stat, f.out = file, file.Stat, linefile.Writer{To: file, Half: half}
 	return nil
 }
 
 // stdout is the standard output, which stays open.
 type stdout struct{}
 
-func (stdout) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
-func (stdout) Close() error                { return nil }
+func (stdout) Close() error { return nil }
 
 // write keeps a line for the next flush, which it calls if there are many bytes.
 func (f *logFile) write(line []byte) error {
@@ -160,19 +159,15 @@ func (f *logFile) flush() error {
 	if len(f.buf) == 0 {
 		return nil
 	}
-	all, before := f.buf, 0
-	if f.half {
-		all, before = append([]byte{'\n'}, all...), 1
-	}
+	lines := f.buf
 	f.buf = f.buf[:0]
-	n, err := f.file.Write(all)
+	n, err := f.out.Write(lines)
 	if err != nil {
-		f.lost += bytes.Count(all[max(n, before):], []byte{'\n'})
-		f.half = n > 0 && all[n-1] != '\n' || n == 0 && f.half
+		f.lost += bytes.Count(lines[n:], []byte{'\n'})
 		f.close() // it may be opened elsewhere: its directory was replaced, or its disk
 		return fmt.Errorf("write the access log: %w", err)
 	}
-	f.half, f.failing = false, false
+	f.failing = false
 	return nil
 }
 

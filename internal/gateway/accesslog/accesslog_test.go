@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/linefile"
 	"carob/internal/base/testwait"
 )
 
@@ -79,7 +80,8 @@ func TestFullDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := &logFile{path: path, file: &small{file, room}, stat: file.Stat, checked: time.Now().Add(time.Hour)}
+		f := &logFile{path: path, file: file, out: linefile.Writer{To: &small{file, room}}, stat: file.Stat,
+			checked: time.Now().Add(time.Hour)}
 		for line := range strings.Lines(lines) {
 			if err := f.write([]byte(line)); err != nil {
 				t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"carob/internal/base/atomicfile"
+	"carob/internal/base/linefile"
 	"carob/internal/network"
 )
 
@@ -73,9 +74,9 @@ type pastEntry struct {
 // memory of some addresses.
 type journal struct {
 	name  string
-	file  io.WriteCloser
+	file  io.Closer
+	out   linefile.Writer
 	lines int
-	torn  bool // the last line is incomplete: the disk was full
 }
 
 func journalName(dir string) string { return filepath.Join(dir, "attachments.jsonl") }
@@ -116,7 +117,7 @@ func rewriteJournal(name string, entries []entry) (*journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network state: %w", err)
 	}
-	return &journal{name: name, file: f, lines: len(entries)}, nil
+	return &journal{name: name, file: f, out: linefile.Writer{To: f}, lines: len(entries)}, nil
 }
 
 func (j *journal) append(e entry) error {
@@ -124,16 +125,9 @@ func (j *journal) append(e entry) error {
 	if err != nil {
 		return err
 	}
-	line = append(line, '\n')
-	if j.torn {
-		line = append([]byte{'\n'}, line...)
-	}
-	n, err := j.file.Write(line)
-	if err != nil {
-		j.torn = j.torn || n > 0
+	if _, err := j.out.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("record network state: %w", err)
 	}
-	j.torn = false
 	j.lines++
 	return nil
 }

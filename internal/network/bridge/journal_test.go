@@ -50,7 +50,7 @@ func TestJournalOnFullDisk(t *testing.T) {
 	}
 	defer j.close()
 	file := &tearing{File: j.file.(*os.File), room: 20}
-	j.file = file
+	j.out.To = file
 	for range 3 {
 		if err := j.append(entry{Attach: &attachment{Sandbox: "lost"}}); err == nil {
 			t.Fatal("the disk is not full")
@@ -95,7 +95,7 @@ func TestDetachOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.mu.Lock()
-	n.journal.file = &tearing{File: n.journal.file.(*os.File), room: 5}
+	n.journal.out.To = &tearing{File: n.journal.file.(*os.File), room: 5}
 	n.mu.Unlock()
 	if err := n.Detach(t.Context(), pod.SandboxID); err != nil {
 		t.Error(err)
