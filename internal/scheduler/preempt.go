@@ -9,10 +9,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/confirm"
 	"carob/internal/core/placement"
 )
 
@@ -141,15 +141,12 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 		err = pods.Delete(ctx, victim.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(victim.UID))})
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		// It is gone, another pod has its name, the write conflicted with others, or a webhook refused it.
-		live, failed := pods.Get(ctx, victim.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(failed) || failed == nil && (live.UID != victim.UID || live.DeletionTimestamp != nil) {
-			return nil
-		}
-	}
-	if err != nil {
+	deleted := err == nil
+	if err = confirm.Ended(ctx, victim.UID, err, confirm.By(pods.Get, victim.Name)); err != nil {
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
+	}
+	if !deleted {
+		return nil // by somebody else
 	}
 	s.recorders[s.profileOf(preemptor).Name].Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted",
 		"Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 )
@@ -129,9 +129,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 			"serviceAccount", account)
 		err = c.client.CoreV1().Secrets(namespace).Delete(ctx, name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(secret.UID))})
-		err = children.Ended(ctx, secret.UID, err, func(ctx context.Context) (metav1.Object, error) {
-			return c.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-		})
+		err = confirm.Ended(ctx, secret.UID, err, confirm.By(c.client.CoreV1().Secrets(namespace).Get, name))
 		if err == nil {
 			return 0, nil
 		}
@@ -165,9 +163,7 @@ func (c *Controller) fill(ctx context.Context, secret *corev1.Secret, account *c
 	}
 	secret.Annotations[corev1.ServiceAccountUIDKey] = string(account.UID)
 	_, err := c.client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
-	err = children.Overtaken(ctx, secret, err, func(ctx context.Context) (metav1.Object, error) {
-		return c.client.CoreV1().Secrets(secret.Namespace).Get(ctx, secret.Name, metav1.GetOptions{})
-	})
+	err = confirm.Overtaken(ctx, secret, err, confirm.By(c.client.CoreV1().Secrets(secret.Namespace).Get, secret.Name))
 	if err == nil {
 		return nil
 	}

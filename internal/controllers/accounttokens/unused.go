@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/core/nodegraph"
@@ -194,9 +194,7 @@ func carryOut(ctx context.Context, reader, client kubernetes.Interface, s *corev
 			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID,
 				ResourceVersion: &s.ResourceVersion}})
 	}
-	err = children.Overtaken(ctx, s, err, func(ctx context.Context) (metav1.Object, error) {
-		return reader.CoreV1().Secrets(s.Namespace).Get(ctx, s.Name, metav1.GetOptions{})
-	})
+	err = confirm.Overtaken(ctx, s, err, confirm.By(reader.CoreV1().Secrets(s.Namespace).Get, s.Name))
 	if err == nil {
 		return nil // or the token has been used meanwhile
 	}

@@ -22,7 +22,7 @@ import (
 	"k8s.io/cluster-bootstrap/util/secrets"
 	"k8s.io/klog/v2"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 )
@@ -106,9 +106,7 @@ func clean(ctx context.Context, client kubernetes.Interface, name string) (time.
 	klog.FromContext(ctx).V(2).Info("Removing an expired bootstrap token", "secret", klog.KObj(s))
 	err = client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}})
-	err = children.Ended(ctx, s.UID, err, func(ctx context.Context) (metav1.Object, error) {
-		return client.CoreV1().Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
-	})
+	err = confirm.Ended(ctx, s.UID, err, confirm.By(client.CoreV1().Secrets(metav1.NamespaceSystem).Get, name))
 	if err == nil {
 		return 0, nil
 	}
@@ -161,9 +159,7 @@ func sign(ctx context.Context, client kubernetes.Interface) (time.Duration, erro
 	}
 	info.Data = want
 	_, err = client.CoreV1().ConfigMaps(info.Namespace).Update(ctx, info, metav1.UpdateOptions{})
-	err = children.Overtaken(ctx, info, err, func(ctx context.Context) (metav1.Object, error) {
-		return client.CoreV1().ConfigMaps(info.Namespace).Get(ctx, info.Name, metav1.GetOptions{})
-	})
+	err = confirm.Overtaken(ctx, info, err, confirm.By(client.CoreV1().ConfigMaps(info.Namespace).Get, info.Name))
 	if err != nil {
 		return 0, fmt.Errorf("sign config map cluster-info: %w", err)
 	}

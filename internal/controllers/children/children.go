@@ -35,6 +35,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload"
@@ -62,10 +63,6 @@ type Owner struct {
 	Counts func(requested, made *corev1.Pod) bool
 }
 
-// Stale reports whether a write failed because a newer version is stored than the one it was
-// planned on. Behind verifies this.
-func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
-
 // Refused reports whether the API server rejected a write, so that nothing was stored. After any other
 // error, the write may have been stored.
 func Refused(err error) bool {
@@ -79,8 +76,8 @@ func Refused(err error) bool {
 // the loop waits: a webhook or a quota may answer with a conflict, too. live reads the object
 // from the API.
 func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planned metav1.Object, err error,
-	live func(ctx context.Context) (metav1.Object, error)) error {
-	if Refused(err) && !Stale(err) {
+	live confirm.Live) error {
+	if Refused(err) && !confirm.Stale(err) {
 		return err
 	}
 	stored, failed := live(ctx)
@@ -98,57 +95,21 @@ func (k *Keeper) Behind(ctx context.Context, key string, w *source.Watch, planne
 }
 
 // Gone takes the answer to the deletion of an object that a watch showed, by its UID. It returns nil if the object is
-// deleted: the key is then woken when the watch shows that. NotFound and Conflict say that it was deleted before, or
-// that another object has its name; but a webhook may refuse the deletion with them, too, and the key would wait for
-// ever. So the object is read then: live reads it from the API.
+// deleted: the key is then woken when the watch shows that. live reads the object from the API after NotFound and
+// Conflict, which a webhook may answer, too.
 func (k *Keeper) Gone(ctx context.Context, key string, w *source.Watch, o metav1.Object, err error,
-	live func(ctx context.Context) (metav1.Object, error)) error {
-	if err = Ended(ctx, o.GetUID(), err, live); err != nil {
+	live confirm.Live) error {
+	if err = confirm.Ended(ctx, o.GetUID(), err, live); err != nil {
 		return err
 	}
 	k.Fresh.Deleted(key, w, o)
 	return nil
 }
 
-// Ended is Gone for a controller that does not wait for its own writes. It takes a write of a status before the
-// deletion, too.
-func Ended(ctx context.Context, uid types.UID, err error,
-	live func(ctx context.Context) (metav1.Object, error)) error {
-	if err == nil || !Stale(err) {
-		return err
-	}
-	switch stored, failed := live(ctx); {
-	case apierrors.IsNotFound(failed):
-	case failed != nil:
-		return fmt.Errorf("%w; then: %w", err, failed)
-	case stored.GetUID() == uid && stored.GetDeletionTimestamp() == nil:
-		return err
-	}
-	return nil
-}
-
-// Overtaken takes the error of a write to an object that was planned as it is in planned, for a controller that a watch
-// wakes when the object changes. It returns nil if the object is deleted or a newer version is stored: the watch then
-// wakes the controller. NotFound and Conflict may also be the answer of a webhook, and nothing would wake it.
-func Overtaken(ctx context.Context, planned metav1.Object, err error,
-	live func(ctx context.Context) (metav1.Object, error)) error {
-	if err == nil || !Stale(err) {
-		return err
-	}
-	switch stored, failed := live(ctx); {
-	case apierrors.IsNotFound(failed):
-	case failed != nil:
-		return fmt.Errorf("%w; then: %w", err, failed)
-	case stored.GetUID() == planned.GetUID() && stored.GetResourceVersion() == planned.GetResourceVersion():
-		return err
-	}
-	return nil
-}
-
 // PodNamed reads a pod from the API. Most controllers may list pods, but not get one.
-func (k *Keeper) PodNamed(namespace, name string) func(ctx context.Context) (metav1.Object, error) {
+func PodNamed(client kubernetes.Interface, namespace, name string) confirm.Live {
 	return func(ctx context.Context) (metav1.Object, error) {
-		list, err := k.Client.CoreV1().Pods(namespace).List(ctx,
+		list, err := client.CoreV1().Pods(namespace).List(ctx,
 			metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()})
 		if err != nil {
 			return nil, err
@@ -233,7 +194,7 @@ func (k *Keeper) DeletePod(ctx context.Context, o Owner, pod *corev1.Pod) error 
 	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name,
 		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	deleted := err == nil
-	if err = k.Gone(ctx, o.Key, k.Pods, pod, err, k.PodNamed(pod.Namespace, pod.Name)); err != nil {
+	if err = k.Gone(ctx, o.Key, k.Pods, pod, err, PodNamed(k.Client, pod.Namespace, pod.Name)); err != nil {
 		k.Events.Eventf(o.Runtime, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
 		return fmt.Errorf("unable to delete pods: %w", err)
 	}

@@ -365,33 +365,3 @@ func TestOnChildren(t *testing.T) {
 		t.Errorf("it is deleted: woken %q", woken)
 	}
 }
-
-// Only a newer version, or that the object is gone, excuses a write that was answered with Conflict or NotFound.
-func TestOvertaken(t *testing.T) {
-	pod := func(uid, version string) metav1.Object {
-		return &metav1.ObjectMeta{Name: "p", UID: types.UID(uid), ResourceVersion: version}
-	}
-	gone := apierrors.NewNotFound(corev1.Resource("pods"), "p")
-	conflict := apierrors.NewConflict(corev1.Resource("pods"), "p", errors.New("no"))
-	other := errors.New("no connection")
-	for name, tc := range map[string]struct {
-		err, failed error
-		stored      metav1.Object
-		want        error
-	}{
-		"written":               {nil, other, nil, nil},
-		"another error":         {other, nil, pod("u", "2"), other},
-		"a newer version":       {conflict, nil, pod("u", "2"), nil},
-		"another object":        {conflict, nil, pod("v", "1"), nil},
-		"gone":                  {gone, gone, nil, nil},
-		"a webhook's Conflict":  {conflict, nil, pod("u", "1"), conflict},
-		"a webhook's NotFound":  {gone, nil, pod("u", "1"), gone},
-		"it cannot be read now": {conflict, other, nil, other},
-	} {
-		got := Overtaken(t.Context(), pod("u", "1"), tc.err,
-			func(context.Context) (metav1.Object, error) { return tc.stored, tc.failed })
-		if !errors.Is(got, tc.want) || (got == nil) != (tc.want == nil) {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
-	}
-}

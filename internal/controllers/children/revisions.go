@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/source"
 )
 
@@ -28,9 +29,7 @@ func (k *Keeper) DeleteRevisions(ctx context.Context, o Owner, watch *source.Wat
 		api := k.Client.AppsV1().ControllerRevisions(r.Namespace)
 		err := api.Delete(ctx, r.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.UID))})
-		if err = k.Gone(ctx, o.Key, watch, r, err, func(ctx context.Context) (metav1.Object, error) {
-			return api.Get(ctx, r.Name, metav1.GetOptions{})
-		}); err != nil {
+		if err = k.Gone(ctx, o.Key, watch, r, err, confirm.By(api.Get, r.Name)); err != nil {
 			return fmt.Errorf("delete revision %s: %w", r.Name, err)
 		}
 	}

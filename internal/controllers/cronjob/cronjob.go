@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/metrics"
@@ -230,9 +231,7 @@ func (t *turn) act(ctx context.Context, out cronjob.Output) (wait time.Duration,
 		if err != nil {
 			keeper := children.Keeper{Fresh: t.fresh}
 			err = keeper.Behind(ctx, t.key, t.cronJobs, t.in.CronJob, err,
-				func(ctx context.Context) (metav1.Object, error) {
-					return t.client.BatchV1().CronJobs(next.Namespace).Get(ctx, next.Name, metav1.GetOptions{})
-				})
+				confirm.By(t.client.BatchV1().CronJobs(next.Namespace).Get, next.Name))
 			if err == nil {
 				return 0, true, nil // a newer version is stored, whose event queues the key
 			}
@@ -271,9 +270,7 @@ func (t *turn) remove(ctx context.Context, name string, uid types.UID) error {
 		Preconditions:     metav1.NewUIDPreconditions(string(uid))})
 	deleted, keeper := err == nil, children.Keeper{Fresh: t.fresh}
 	err = keeper.Gone(ctx, t.key, t.jobs, &metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid}, err,
-		func(ctx context.Context) (metav1.Object, error) {
-			return t.client.BatchV1().Jobs(namespace).Get(ctx, name, metav1.GetOptions{})
-		})
+		confirm.By(t.client.BatchV1().Jobs(namespace).Get, name))
 	if err != nil {
 		t.events.Eventf(t.in.CronJob, corev1.EventTypeWarning, "FailedDelete", "Deleted job: %v", err)
 		return err

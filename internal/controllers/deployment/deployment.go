@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/reconciler"
@@ -155,9 +156,7 @@ func (c *Controller) claim(ctx context.Context, key string, d *appsv1.Deployment
 			return c.client.AppsV1().ReplicaSets(d.Namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
 				metav1.PatchOptions{})
 		},
-		Live: func(ctx context.Context) (metav1.Object, error) {
-			return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
-		}})
+		Live: confirm.By(c.client.AppsV1().Deployments(d.Namespace).Get, d.Name)})
 }
 
 func owner(key string, d *appsv1.Deployment) children.Owner {
@@ -187,17 +186,13 @@ func (c *Controller) do(ctx context.Context, key string, in deployment.Input, st
 		if err != nil {
 			return c.retryLater(c.keeper.Behind(ctx, key, c.sets, step.Update,
 				fmt.Errorf("update replica set %s: %w", step.Update.Name, err),
-				func(ctx context.Context) (metav1.Object, error) {
-					return sets.Get(ctx, step.Update.Name, metav1.GetOptions{})
-				}))
+				confirm.By(sets.Get, step.Update.Name)))
 		}
 		fresh.Wrote(key, c.sets, set)
 	case step.Delete != nil:
 		err := sets.Delete(ctx, step.Delete.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(step.Delete.UID))})
-		if err = c.keeper.Gone(ctx, key, c.sets, step.Delete, err, func(ctx context.Context) (metav1.Object, error) {
-			return sets.Get(ctx, step.Delete.Name, metav1.GetOptions{})
-		}); err != nil {
+		if err = c.keeper.Gone(ctx, key, c.sets, step.Delete, err, confirm.By(sets.Get, step.Delete.Name)); err != nil {
 			return fmt.Errorf("delete replica set %s: %w", step.Delete.Name, err)
 		}
 	case step.Rollback != nil:
@@ -218,9 +213,7 @@ func (c *Controller) do(ctx context.Context, key string, in deployment.Input, st
 
 // behind handles the error of a write to a deployment.
 func (c *Controller) behind(ctx context.Context, key string, d *appsv1.Deployment, err error) error {
-	get := func(ctx context.Context) (metav1.Object, error) {
-		return c.client.AppsV1().Deployments(d.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
-	}
+	get := confirm.By(c.client.AppsV1().Deployments(d.Namespace).Get, d.Name)
 	return c.retryLater(c.keeper.Behind(ctx, key, c.deployments, d, err, get))
 }
 

@@ -9,7 +9,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/source"
 	"carob/internal/core/devicetaints"
@@ -112,9 +112,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) (bool, error) {
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
 	deleted := err == nil
-	err = children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
-		return pods.Get(ctx, pod.Name, metav1.GetOptions{})
-	})
+	err = confirm.Ended(ctx, pod.UID, err, confirm.By(pods.Get, pod.Name))
 	if err != nil {
 		return false, fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

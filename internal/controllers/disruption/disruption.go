@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -158,9 +158,7 @@ func (c *Controller) clear(ctx context.Context, key string) (time.Duration, erro
 	}
 	_, err = c.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
-	err = children.Overtaken(ctx, pod, err, func(ctx context.Context) (metav1.Object, error) {
-		return c.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-	})
+	err = confirm.Overtaken(ctx, pod, err, confirm.By(c.client.CoreV1().Pods(pod.Namespace).Get, pod.Name))
 	if err == nil {
 		return 0, nil
 	}
@@ -208,9 +206,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if err == nil {
 		c.recordEvents(in, problem)
 	}
-	err = children.Overtaken(ctx, b, err, func(ctx context.Context) (metav1.Object, error) {
-		return c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).Get(ctx, b.Name, metav1.GetOptions{})
-	})
+	err = confirm.Overtaken(ctx, b, err, confirm.By(c.client.PolicyV1().PodDisruptionBudgets(b.Namespace).Get, b.Name))
 	if err == nil {
 		return again, nil
 	}

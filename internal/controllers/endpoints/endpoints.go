@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/reconciler"
@@ -124,9 +125,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		c.keeper.Fresh.Wrote(key, c.endpoints, changed)
 		return 0, nil
 	}
-	err = c.keeper.Behind(ctx, key, c.endpoints, stored, err, func(ctx context.Context) (metav1.Object, error) {
-		return api.Get(ctx, wanted.Name, metav1.GetOptions{})
-	})
+	err = c.keeper.Behind(ctx, key, c.endpoints, stored, err, confirm.By(api.Get, wanted.Name))
 	if err != nil {
 		c.keeper.Events.Eventf(wanted, corev1.EventTypeWarning, "FailedToUpdateEndpoint",
 			"Failed to update endpoint %v/%v: %v", service.Namespace, service.Name, err)
@@ -145,9 +144,7 @@ func (c *Controller) remove(ctx context.Context, key string, stored *corev1.Endp
 		api := c.keeper.Client.CoreV1().Endpoints(stored.Namespace)
 		err := api.Delete(ctx, stored.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(stored.UID))})
-		err = children.Ended(ctx, stored.UID, err, func(ctx context.Context) (metav1.Object, error) {
-			return api.Get(ctx, stored.Name, metav1.GetOptions{})
-		})
+		err = confirm.Ended(ctx, stored.UID, err, confirm.By(api.Get, stored.Name))
 		if err != nil {
 			return fmt.Errorf("delete endpoints %s: %w", key, err)
 		}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/freshness"
 	"carob/internal/controllers/metrics"
@@ -196,9 +197,8 @@ func (c *Controller) sync(ctx context.Context, key string, j *batchv1.Job, plann
 		out = job.Plan(in)
 	}
 	if err := c.store(ctx, owner, j, &out); err != nil {
-		err = c.keeper.Behind(ctx, key, c.jobs, j, err, func(ctx context.Context) (metav1.Object, error) {
-			return c.keeper.Client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
-		})
+		err = c.keeper.Behind(ctx, key, c.jobs, j, err,
+			confirm.By(c.keeper.Client.BatchV1().Jobs(j.Namespace).Get, j.Name))
 		return 0, errors.Join(failed, err) // without err: a newer version is stored, whose event queues the key
 	}
 	if err := c.each(out.Untrack, func(p *corev1.Pod) error { return c.untrack(ctx, key, p) }); err != nil {
@@ -217,9 +217,7 @@ func (c *Controller) claim(ctx context.Context, owner children.Owner, j *batchv1
 		return nil, fmt.Errorf("read the selector of Job %s: %w", owner.Key, err)
 	}
 	claims := workload.Claim(owner.Owner, selector, source.Candidates[*corev1.Pod](c.pods, j), nil)
-	change := c.keeper.PodChange(j.Namespace, func(ctx context.Context) (metav1.Object, error) {
-		return c.keeper.Client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
-	})
+	change := c.keeper.PodChange(j.Namespace, confirm.By(c.keeper.Client.BatchV1().Jobs(j.Namespace).Get, j.Name))
 	change.Finalizers = []string{job.Finalizer}
 	return children.Settle(ctx, c.keeper, owner, claims, change)
 }
@@ -279,17 +277,16 @@ const noFinalizer = `{"metadata":{"uid":%q,"$deleteFromPrimitiveList/finalizers"
 func (c *Controller) untrack(ctx context.Context, key string, p *corev1.Pod) error {
 	got, err := c.keeper.Client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType,
 		fmt.Appendf(nil, noFinalizer, p.UID, job.Finalizer), metav1.PatchOptions{})
+	written := err == nil
+	err = confirm.Removed(ctx, p.UID, err, children.PodNamed(c.keeper.Client, p.Namespace, p.Name))
 	switch {
-	case err == nil && key != "":
-		c.keeper.Fresh.Wrote(key, c.pods, got)
-	case apierrors.IsNotFound(err) && key != "":
-		stored, failed := c.keeper.PodNamed(p.Namespace, p.Name)(ctx)
-		if !apierrors.IsNotFound(failed) && (failed != nil || stored.GetUID() == p.UID) {
-			return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err) // of a webhook
-		}
-		c.keeper.Fresh.Deleted(key, c.pods, p)
-	case err != nil && !apierrors.IsNotFound(err):
+	case err != nil:
 		return fmt.Errorf("removing tracking finalizer of pod %s/%s: %w", p.Namespace, p.Name, err)
+	case key == "":
+	case written:
+		c.keeper.Fresh.Wrote(key, c.pods, got)
+	default:
+		c.keeper.Fresh.Deleted(key, c.pods, p)
 	}
 	return nil
 }

@@ -395,3 +395,25 @@ func refuseOnce(t *testing.T, refusal func(schema.GroupResource, string) error) 
 		t.Errorf("refused %v, finalizer %v, status %+v", refused, job.Tracked(p), status(api))
 	}
 }
+
+// A pod without a Job loses the finalizer, too, after a webhook refused that as NotFound.
+func TestOrphanRefusedAsNotFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := controllertest.New(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "lone",
+			Finalizers: []string{job.Finalizer}}})
+		refused := false
+		api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+			if verb != "patch" || refused {
+				return nil
+			}
+			refused = true
+			return apierrors.NewNotFound(gvr.GroupResource(), o.GetName())
+		}
+		r := start(t.Context(), t, api)
+		defer r.Stop()
+		time.Sleep(time.Minute)
+		if job.Tracked(controllertest.All[*corev1.Pod](api)[0]) || !refused {
+			t.Error("the pod has the finalizer for ever")
+		}
+	})
+}

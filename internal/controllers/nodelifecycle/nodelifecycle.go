@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	basemetrics "k8s.io/component-base/metrics"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -260,9 +260,7 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, t types.Patch
 		return fmt.Errorf("encode patch of node %q: %w", node.Name, err)
 	}
 	_, err = c.client.CoreV1().Nodes().Patch(ctx, node.Name, t, data, metav1.PatchOptions{}, subresources...)
-	err = children.Overtaken(ctx, node, err, func(ctx context.Context) (metav1.Object, error) {
-		return c.client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
-	})
+	err = confirm.Overtaken(ctx, node, err, confirm.By(c.client.CoreV1().Nodes().Get, node.Name))
 	if err == nil {
 		return nil
 	}
@@ -309,9 +307,7 @@ func (c *Controller) markPod(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	// A newer version that is ready is marked by the next attempt.
-	return children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
-		return client.Get(ctx, pod.Name, metav1.GetOptions{})
-	})
+	return confirm.Ended(ctx, pod.UID, err, confirm.By(client.Get, pod.Name))
 }
 
 func isReady(pod *corev1.Pod) bool {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
@@ -187,14 +188,8 @@ func (c *Controller) remove(ctx context.Context, pod *corev1.Pod, reason string,
 		err = pods.Delete(ctx, pod.Name,
 			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
-	err = children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
-		keeper := children.Keeper{Client: c.client}
-		stored, err := keeper.PodNamed(pod.Namespace, pod.Name)(ctx)
-		if err == nil {
-			stored.SetDeletionTimestamp(nil) // a pod that is being deleted is not removed yet
-		}
-		return stored, err
-	})
+	// A pod that is being deleted is not removed yet.
+	err = confirm.Removed(ctx, pod.UID, err, children.PodNamed(c.client, pod.Namespace, pod.Name))
 	if err == nil {
 		return nil
 	}

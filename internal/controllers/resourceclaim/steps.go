@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
@@ -207,7 +208,7 @@ func (c *Controller) release(ctx context.Context, key string, claim *resourcev1.
 			Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
 		keeper := children.Keeper{Fresh: c.fresh}
 		return wrap("delete unused generated claim", claim, keeper.Gone(ctx, key, c.in.Claims, claim, err,
-			func(ctx context.Context) (metav1.Object, error) { return api.Get(ctx, claim.Name, metav1.GetOptions{}) }))
+			confirm.By(api.Get, claim.Name)))
 	}
 	return nil
 }

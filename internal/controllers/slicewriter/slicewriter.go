@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/children"
 	"carob/internal/controllers/source"
 )
@@ -40,9 +41,7 @@ func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key str
 	for _, s := range plan.Update {
 		stored, err := api(s).Update(ctx, s, metav1.UpdateOptions{})
 		if err != nil {
-			err = k.Behind(ctx, key, watch, s, err, func(ctx context.Context) (metav1.Object, error) {
-				return api(s).Get(ctx, s.Name, metav1.GetOptions{})
-			})
+			err = k.Behind(ctx, key, watch, s, err, confirm.By(api(s).Get, s.Name))
 			if err != nil {
 				return fmt.Errorf("update %s: %w", s.Name, err)
 			}
@@ -54,9 +53,7 @@ func Write(ctx context.Context, k *children.Keeper, watch *source.Watch, key str
 	for _, s := range plan.Delete {
 		err := api(s).Delete(ctx, s.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(s.UID))})
-		if err = k.Gone(ctx, key, watch, s, err, func(ctx context.Context) (metav1.Object, error) {
-			return api(s).Get(ctx, s.Name, metav1.GetOptions{})
-		}); err != nil {
+		if err = k.Gone(ctx, key, watch, s, err, confirm.By(api(s).Get, s.Name)); err != nil {
 			return fmt.Errorf("delete %s: %w", s.Name, err)
 		}
 		wrote("delete")

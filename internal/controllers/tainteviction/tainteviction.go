@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -203,9 +203,7 @@ func (c *Controller) evict(ctx context.Context, pod *corev1.Pod) error {
 				metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		}
 	}
-	err = children.Ended(ctx, pod.UID, err, func(ctx context.Context) (metav1.Object, error) {
-		return pods.Get(ctx, pod.Name, metav1.GetOptions{})
-	})
+	err = confirm.Ended(ctx, pod.UID, err, confirm.By(pods.Get, pod.Name))
 	if err == nil {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"carob/internal/controllers/children"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -69,9 +69,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 			metrics.JobDeletionSeconds.WithLabelValues().Observe(time.Since(at).Seconds())
 		}
 	}
-	err = children.Ended(ctx, j.UID, err, func(ctx context.Context) (metav1.Object, error) {
-		return c.client.BatchV1().Jobs(j.Namespace).Get(ctx, j.Name, metav1.GetOptions{})
-	})
+	err = confirm.Ended(ctx, j.UID, err, confirm.By(c.client.BatchV1().Jobs(j.Namespace).Get, j.Name))
 	if err != nil {
 		return 0, fmt.Errorf("delete Job %s, which is over: %w", key, err)
 	}

@@ -15,12 +15,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/confirm"
 	"carob/internal/core/podlife"
 	"carob/internal/core/resources"
 	"carob/internal/node/hook"
@@ -459,12 +459,7 @@ func (e *Executor) deletePod(ctx context.Context, pod *corev1.Pod) *podlife.Fail
 	err = e.cfg.Client.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // gone, or replaced; or a webhook refuses by this code
-		stored, failed := e.cfg.Client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(failed) || failed == nil && stored.UID != pod.UID {
-			err = nil
-		}
-	}
+	err = confirm.Removed(ctx, pod.UID, err, confirm.By(e.cfg.Client.Pods(pod.Namespace).Get, pod.Name))
 	if err != nil {
 		return failure("", fmt.Errorf("delete the pod from the API server: %w", err))
 	}
