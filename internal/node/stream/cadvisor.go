@@ -19,7 +19,7 @@ import (
 // cadvisorMetrics are the families of /metrics/cadvisor for which the runtime has values, with cAdvisor's names and
 // labels: id and name are both the container's ID.
 func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
-	var samples []sample
+	var samples []summary.Sample
 	var sandboxes map[string]*cri.PodSandboxStats
 	var counted cruntime.Counters
 	if s.cfg.Counter != nil {
@@ -38,7 +38,7 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 	for _, m := range samples {
 		labels := containerLabels(m)
 		f.container(m, labels, now)
-		if c, ok := counted.Containers[m.stats.GetAttributes().GetId()]; ok {
+		if c, ok := counted.Containers[m.Stats.GetAttributes().GetId()]; ok {
 			f.counters(m, labels, &c)
 		}
 	}
@@ -113,17 +113,17 @@ func commonLabels(pod *corev1.Pod, container, id, image, more string) string {
 }
 
 // containerLabels are those of each series of a container.
-func containerLabels(m sample) string {
+func containerLabels(m summary.Sample) string {
 	image := ""
-	if c := containerStatus(m.pod, m.container); c != nil {
+	if c := containerStatus(m.Pod, m.Container); c != nil {
 		image = c.Image
 	}
-	return commonLabels(m.pod, m.container, m.stats.GetAttributes().GetId(), image, "")
+	return commonLabels(m.Pod, m.Container, m.Stats.GetAttributes().GetId(), image, "")
 }
 
 // counters adds the families that only cAdvisor has. As there, only containers with a CPU limit have periods.
-func (f families) counters(m sample, labels string, c *cruntime.ContainerCounters) {
-	if status := containerStatus(m.pod, m.container); status != nil && status.Resources != nil &&
+func (f families) counters(m summary.Sample, labels string, c *cruntime.ContainerCounters) {
+	if status := containerStatus(m.Pod, m.Container); status != nil && status.Resources != nil &&
 		!status.Resources.Limits.Cpu().IsZero() {
 		f.add("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", labels,
 			float64(c.Periods))
@@ -165,7 +165,7 @@ func (f families) packets(pod *corev1.Pod, id string, list []cruntime.InterfaceC
 }
 
 // container adds the series of a running container.
-func (f families) container(m sample, labels string, now int64) {
+func (f families) container(m summary.Sample, labels string, now int64) {
 	gauge := func(name, help string, v *cri.UInt64Value) {
 		if v != nil {
 			f.add(name, "gauge", help, labels, float64(v.Value))
@@ -173,12 +173,12 @@ func (f families) container(m sample, labels string, now int64) {
 	}
 	f.add("container_last_seen", "gauge", "Last time a container was seen by the exporter", labels, float64(now))
 	f.add("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", labels,
-		float64(m.started.Unix()))
-	if v := m.stats.GetCpu().GetUsageCoreNanoSeconds(); v != nil {
+		float64(m.Started.Unix()))
+	if v := m.Stats.GetCpu().GetUsageCoreNanoSeconds(); v != nil {
 		f.add("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.",
 			labels+`,cpu="total"`, float64(v.Value)/1e9)
 	}
-	memory := m.stats.GetMemory()
+	memory := m.Stats.GetMemory()
 	gauge("container_memory_usage_bytes",
 		"Current memory usage in bytes, including all memory regardless of when it was accessed",
 		memory.GetUsageBytes())
@@ -193,10 +193,10 @@ func (f families) container(m sample, labels string, now int64) {
 				labels+`,failure_type="`+c.kind+`",scope="container"`, float64(c.v.Value))
 		}
 	}
-	if swap := m.stats.GetSwap().GetSwapUsageBytes(); swap != nil {
+	if swap := m.Stats.GetSwap().GetSwapUsageBytes(); swap != nil {
 		f.add("container_memory_swap", "gauge", "Container swap usage in bytes.", labels, float64(swap.Value))
 	}
-	if fs := m.stats.GetWritableLayer(); fs != nil {
+	if fs := m.Stats.GetWritableLayer(); fs != nil {
 		at := labels + "," + label("device", fs.GetFsId().GetMountpoint())
 		if fs.UsedBytes != nil {
 			f.add("container_fs_usage_bytes", "gauge",
@@ -208,8 +208,8 @@ func (f families) container(m sample, labels string, now int64) {
 }
 
 // limits adds the limits of the container.
-func (f families) limits(m sample, labels string) {
-	c := containerStatus(m.pod, m.container)
+func (f families) limits(m summary.Sample, labels string) {
+	c := containerStatus(m.Pod, m.Container)
 	if c == nil || c.Resources == nil {
 		return
 	}

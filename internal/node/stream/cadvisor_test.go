@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/node/summary"
 	"carob/internal/runtime"
 )
 
@@ -57,8 +58,8 @@ func TestCounterFamilies(t *testing.T) {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{limited, {Name: "free", Image: "im"}}
 	f := families{}
 	for _, name := range []string{"limited", "free"} {
-		m := sample{pod: pod, container: name,
-			stats: &cri.ContainerStats{Attributes: &cri.ContainerAttributes{Id: name + "-id"}}}
+		m := summary.Sample{Pod: pod, Container: name,
+			Stats: &cri.ContainerStats{Attributes: &cri.ContainerAttributes{Id: name + "-id"}}}
 		f.counters(m, containerLabels(m),
 			&runtime.ContainerCounters{Periods: 10, ThrottledPeriods: 3, Throttled: 1500 * time.Millisecond,
 				Cache: 4096, Mapped: 1024, Devices: []runtime.DeviceCounters{
@@ -152,7 +153,7 @@ func TestLabelsAreReadAsTheyAre(t *testing.T) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: value}}
 		f := families{}
-		m := sample{pod: pod, container: "c", stats: &cri.ContainerStats{
+		m := summary.Sample{Pod: pod, Container: "c", Stats: &cri.ContainerStats{
 			Attributes: &cri.ContainerAttributes{Id: value},
 			WritableLayer: &cri.FilesystemUsage{FsId: &cri.FilesystemIdentifier{Mountpoint: value},
 				UsedBytes: &cri.UInt64Value{Value: 1 << 40}}}}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,16 +36,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(text) // the client may have gone
 }
 
-// sample is what the runtime measured of one container of a known pod.
-type sample struct {
-	pod       *corev1.Pod
-	container string
-	started   time.Time
-	stats     *cri.ContainerStats
-}
-
 // samples calls the runtime once for all containers.
-func (s *Server) samples(req *http.Request) ([]sample, error) {
+func (s *Server) samples(req *http.Request) ([]summary.Sample, error) {
 	res, err := s.cfg.Runtime.ListContainerStats(req.Context(), &cri.ListContainerStatsRequest{})
 	if err != nil {
 		return nil, err
@@ -55,12 +46,12 @@ func (s *Server) samples(req *http.Request) ([]sample, error) {
 }
 
 // join finds the pods of containers; the list is in the order of their names.
-func (s *Server) join(stats []*cri.ContainerStats) []sample {
+func (s *Server) join(stats []*cri.ContainerStats) []summary.Sample {
 	byUID := make(map[string]*corev1.Pod)
 	for _, p := range s.cfg.Pods.List() {
 		byUID[string(p.UID)] = p
 	}
-	var list []sample
+	var list []summary.Sample
 	for _, st := range stats {
 		labels := st.GetAttributes().GetLabels()
 		pod := byUID[labels[spec.LabelPodUID]]
@@ -73,13 +64,14 @@ func (s *Server) join(stats []*cri.ContainerStats) []sample {
 			!strings.HasSuffix(running.ContainerID, "://"+st.GetAttributes().GetId()) {
 			continue // an instance that ended
 		}
-		list = append(list, sample{pod, name, running.State.Running.StartedAt.Time, st})
+		list = append(list, summary.Sample{Pod: pod, Container: name, Started: running.State.Running.StartedAt.Time,
+			Stats: st})
 	}
-	slices.SortFunc(list, func(a, b sample) int {
-		if c := strings.Compare(a.pod.Namespace+"/"+a.pod.Name, b.pod.Namespace+"/"+b.pod.Name); c != 0 {
+	slices.SortFunc(list, func(a, b summary.Sample) int {
+		if c := strings.Compare(a.Pod.Namespace+"/"+a.Pod.Name, b.Pod.Namespace+"/"+b.Pod.Name); c != 0 {
 			return c
 		}
-		return strings.Compare(a.container, b.container)
+		return strings.Compare(a.Container, b.Container)
 	})
 	return list
 }
@@ -103,19 +95,15 @@ func (s *Server) summary(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	list := make([]summary.Sample, len(samples))
-	for i, m := range samples {
-		list[i] = summary.Sample{Pod: m.pod, Container: m.container, Started: m.started, Stats: m.stats}
-	}
 	if only {
-		writeJSON(w, s.summaries.Brief(list, whole))
+		writeJSON(w, s.summaries.Brief(samples, whole))
 		return
 	}
-	writeJSON(w, s.summaries.Whole(req.Context(), list, whole))
+	writeJSON(w, s.summaries.Whole(req.Context(), samples, whole))
 }
 
 // inSandboxes are the samples that the statistics of whole pods have; all is whether these are all containers that run.
-func (s *Server) inSandboxes(whole map[string]*cri.PodSandboxStats) (samples []sample, all bool) {
+func (s *Server) inSandboxes(whole map[string]*cri.PodSandboxStats) (samples []summary.Sample, all bool) {
 	var stats []*cri.ContainerStats
 	for _, st := range whole { // any order: join sorts
 		stats = append(stats, st.GetLinux().GetContainers()...)
@@ -163,30 +151,32 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 	type total struct{ cpu, memory uint64 }
 	pods := make(map[string]*total)
 	family := func(name, kind, help string) { fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
-	labels := func(m sample) string {
-		return fmt.Sprintf("container=%q,namespace=%q,pod=%q", m.container, m.pod.Namespace, m.pod.Name)
+	labels := func(m summary.Sample) string {
+		return fmt.Sprintf("container=%q,namespace=%q,pod=%q", m.Container, m.Pod.Namespace, m.Pod.Name)
 	}
-	podLabels := func(m sample) string { return fmt.Sprintf("namespace=%q,pod=%q", m.pod.Namespace, m.pod.Name) }
+	podLabels := func(m summary.Sample) string {
+		return fmt.Sprintf("namespace=%q,pod=%q", m.Pod.Namespace, m.Pod.Name)
+	}
 	for _, m := range samples {
 		t := pods[podLabels(m)]
 		if t == nil {
 			t = &total{}
 			pods[podLabels(m)] = t
 		}
-		t.cpu += m.stats.GetCpu().GetUsageCoreNanoSeconds().GetValue()
-		t.memory += m.stats.GetMemory().GetWorkingSetBytes().GetValue()
+		t.cpu += m.Stats.GetCpu().GetUsageCoreNanoSeconds().GetValue()
+		t.memory += m.Stats.GetMemory().GetWorkingSetBytes().GetValue()
 	}
 	family("container_cpu_usage_seconds_total", "counter",
 		"Cumulative cpu time consumed by the container in core-seconds")
 	for _, m := range samples {
-		if c := m.stats.Cpu; c.GetUsageCoreNanoSeconds() != nil {
+		if c := m.Stats.Cpu; c.GetUsageCoreNanoSeconds() != nil {
 			fmt.Fprintf(w, "container_cpu_usage_seconds_total{%s} %g %d\n", labels(m),
 				float64(c.UsageCoreNanoSeconds.Value)/1e9, c.Timestamp/1e6)
 		}
 	}
 	family("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes")
 	for _, m := range samples {
-		if c := m.stats.Memory; c.GetWorkingSetBytes() != nil {
+		if c := m.Stats.Memory; c.GetWorkingSetBytes() != nil {
 			fmt.Fprintf(w, "container_memory_working_set_bytes{%s} %d %d\n", labels(m), c.WorkingSetBytes.Value,
 				c.Timestamp/1e6)
 		}
@@ -202,7 +192,7 @@ func (s *Server) resourceMetrics(w http.ResponseWriter, req *http.Request) {
 	}
 	family("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds")
 	for _, m := range samples {
-		fmt.Fprintf(w, "container_start_time_seconds{%s} %d\n", labels(m), m.started.Unix())
+		fmt.Fprintf(w, "container_start_time_seconds{%s} %d\n", labels(m), m.Started.Unix())
 	}
 	family("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds")
 	for _, l := range slices.Sorted(maps.Keys(pods)) {
