@@ -33,7 +33,7 @@ func (r *rates) fill(key string, c *CPU) {
 	old, ok := r.known[key]
 	now := rate{at: c.Time, usage: *c.UsageCoreNanoSeconds}
 	switch passed := c.Time.Sub(old.at); {
-	case !ok || passed > longestRate || now.usage < old.usage: // the counter began anew
+	case !ok || passed < 0 || passed > longestRate || now.usage < old.usage: // the clock or the counter began anew
 	case passed < shortestRate:
 		c.UsageNanoCores = old.last
 		return
@@ -52,7 +52,7 @@ func (r *rates) sweep(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, old := range r.known { // any order: each by itself
-		if now.Sub(old.at) > longestRate {
+		if now.Sub(old.at).Abs() > longestRate {
 			delete(r.known, key)
 		}
 	}

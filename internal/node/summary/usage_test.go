@@ -95,6 +95,7 @@ func TestRates(t *testing.T) {
 	}{
 		{0, 1e9, -1}, {time.Second / 2, 2e9, -1}, {2 * time.Second, 3e9, 1e9}, {2500 * time.Millisecond, 9e9, 1e9},
 		{4 * time.Second, 4e9, 5e8}, {5 * time.Second, 1e9, -1}, {7 * time.Second, 2e9, 5e8}, {time.Hour, 3e9, -1},
+		{8 * time.Second, 4e9, -1}, {10 * time.Second, 6e9, 1e9}, // the clock was set back
 	} {
 		c := &CPU{Time: start.Add(step.after), UsageCoreNanoSeconds: &step.usage}
 		r.fill("a", c)
@@ -113,6 +114,7 @@ func TestRates(t *testing.T) {
 	if *c.UsageNanoCores != 5 {
 		t.Error("the rate of the runtime is replaced")
 	}
+	r.fill("set back", &CPU{Time: start.Add(5 * time.Hour), UsageCoreNanoSeconds: &own})
 	r.sweep(start.Add(2 * time.Hour))
 	if len(r.known) != 0 {
 		t.Errorf("kept for ever: %v", r.known)
