@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/core/resources"
 	"carob/internal/node/csi"
 	"carob/internal/node/spec"
 )
@@ -94,7 +95,8 @@ func (s *Source) usage(samples []Sample, whole map[string]*cri.PodSandboxStats) 
 			p.StartTime = t.Time
 		}
 		if st := whole[string(g.pod.UID)]; st != nil {
-			p.CPU, p.Memory = cpuOf(st.GetLinux().GetCpu()), memoryOf(st.GetLinux().GetMemory(), limited(g.pod, ""))
+			p.CPU, p.Memory = cpuOf(st.GetLinux().GetCpu()),
+				memoryOf(st.GetLinux().GetMemory(), resources.PodCgroup(g.pod).Memory > 0)
 			s.rates.fill("pod/"+string(g.pod.UID), p.CPU)
 		}
 		for _, m := range g.containers {
@@ -109,22 +111,16 @@ func (s *Source) usage(samples []Sample, whole map[string]*cri.PodSandboxStats) 
 	return out
 }
 
-// limited reports whether a container has a limit of memory; with no name, whether all of the pod together have one.
+// limited reports whether a container of a pod has a limit of memory.
 func limited(pod *corev1.Pod, container string) bool {
-	if r := pod.Spec.Resources; container == "" && r != nil && !r.Limits.Memory().IsZero() {
-		return true
-	}
-	all := container == ""
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
-			has := !list[i].Resources.Limits.Memory().IsZero()
 			if list[i].Name == container {
-				return has
+				return resources.ContainerCgroup(pod, &list[i]).Memory > 0
 			}
-			all = all && has
 		}
 	}
-	return all
+	return false
 }
 
 // Keys of measurements.

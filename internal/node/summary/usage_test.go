@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/node/csi"
@@ -59,6 +61,41 @@ func TestAvailableMemory(t *testing.T) {
 	}
 	if got := memoryOf(m, true).AvailableBytes; got == nil || *got != 0 {
 		t.Errorf("with a limit: %v", got)
+	}
+}
+
+// A container without a limit of its own has that of its pod, and a pod has one if all its containers do.
+func TestMemoryLimits(t *testing.T) {
+	limit := corev1.ResourceRequirements{Limits: corev1.ResourceList{"memory": resource.MustParse("1Gi")}}
+	free := corev1.Container{Name: "free"}
+	capped := corev1.Container{Name: "capped", Resources: limit}
+	for name, tc := range map[string]struct {
+		spec              corev1.PodSpec
+		free, capped, pod bool
+	}{
+		"of a container": {corev1.PodSpec{Containers: []corev1.Container{free, capped}}, false, true, false},
+		"of each":        {corev1.PodSpec{Containers: []corev1.Container{capped}}, false, true, true},
+		"of an init one": {corev1.PodSpec{InitContainers: []corev1.Container{capped}}, false, true, true},
+		"of the whole pod": {corev1.PodSpec{Containers: []corev1.Container{free}, Resources: &limit},
+			true, false, true},
+	} {
+		pod := &corev1.Pod{Spec: tc.spec}
+		samples := []Sample{{Pod: pod, Container: "free"}, {Pod: pod, Container: "capped"}}
+		for i := range samples {
+			samples[i].Stats = &cri.ContainerStats{Memory: &cri.MemoryUsage{AvailableBytes: &cri.UInt64Value{}}}
+		}
+		s := New(Config{})
+		got := s.Brief(samples, map[string]*cri.PodSandboxStats{"": {Linux: &cri.LinuxPodSandboxStats{
+			Memory: &cri.MemoryUsage{AvailableBytes: &cri.UInt64Value{}}}}}).Pods[0]
+		s.Close()
+		for i, want := range []bool{tc.free, tc.capped} {
+			if c := got.Containers[i]; (c.Memory.AvailableBytes != nil) != want {
+				t.Errorf("limit %s: %s has available memory: %v", name, c.Name, !want)
+			}
+		}
+		if (got.Memory.AvailableBytes != nil) != tc.pod {
+			t.Errorf("limit %s: the pod has available memory: %v", name, !tc.pod)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/core/volume"
 	"carob/internal/node/csi"
 	"carob/internal/node/spec"
 )
@@ -73,13 +74,11 @@ func (s *Source) ofPod(pod *corev1.Pod, containers []Sample) []measurement {
 
 // claimOf is the claim of a volume; nil: it has none.
 func claimOf(pod *corev1.Pod, v *corev1.Volume) *ClaimRef {
-	switch {
-	case v.PersistentVolumeClaim != nil:
-		return &ClaimRef{Name: v.PersistentVolumeClaim.ClaimName, Namespace: pod.Namespace}
-	case v.Ephemeral != nil:
-		return &ClaimRef{Name: pod.Name + "-" + v.Name, Namespace: pod.Namespace}
+	name, _ := volume.ClaimOf(pod, v)
+	if name == "" {
+		return nil
 	}
-	return nil
+	return &ClaimRef{Name: name, Namespace: pod.Namespace}
 }
 
 // volumes are the figures of the volumes of a pod, by name: claims are those that drivers report, and known those that
