@@ -75,26 +75,19 @@ func (s *Source) Wake() {
 func (s *Source) Run(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil { // all processes of a user together have 128 instances, and pods may be of this user
-		klog.FromContext(ctx).Error(err, "Pod manifests cannot be watched; they are checked every 10 seconds")
-		return s.follow(ctx, nil, pollPeriod)
+		klog.FromContext(ctx).Error(err, "Pod manifests cannot be watched; they are checked when the node is reported")
+		return s.follow(ctx, nil)
 	}
 	defer w.Close()
-	return s.follow(ctx, w, pollPeriod)
+	return s.follow(ctx, w)
 }
 
-// pollPeriod is how often the manifests are checked while the kernel does not report their changes.
-const pollPeriod = 10 * time.Second
-
-func (s *Source) follow(ctx context.Context, w *fsnotify.Watcher, period time.Duration) error {
+// follow follows the changes that w reports, and Wake; w may be nil.
+func (s *Source) follow(ctx context.Context, w *fsnotify.Watcher) error {
 	var events <-chan fsnotify.Event
 	var lost <-chan error
-	var poll <-chan time.Time
 	if w != nil {
 		events, lost = w.Events, w.Errors
-	} else {
-		ticks := time.NewTicker(period)
-		defer ticks.Stop()
-		poll = ticks.C
 	}
 	dir := s.cfg.Path
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
@@ -133,7 +126,6 @@ func (s *Source) follow(ctx context.Context, w *fsnotify.Watcher, period time.Du
 			settle.Reset(settleTime)
 		case <-settle.C:
 		case <-s.poke:
-		case <-poll:
 		}
 		if !planned {
 			watch()

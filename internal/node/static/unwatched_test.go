@@ -4,14 +4,13 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
 // The kernel gives all processes of a user together 128 instances of inotify, and a pod of root can take them all. Then
-// the manifests are checked from time to time.
+// the manifests are checked at each Wake, which the reporter of the node calls every ten seconds at least.
 func TestWithoutInotify(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
@@ -39,9 +38,10 @@ func TestWithoutInotify(t *testing.T) {
 		Wanted: func(p []*corev1.Pod) { w.pods <- p }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.follow(ctx, nil, time.Millisecond) }()
+	go func() { done <- w.follow(ctx, nil) }()
 	w.next()
 	w.write("web.yaml", manifest)
+	w.Wake()
 	w.next("web-n")
 	cancel()
 	if err := <-done; err != nil {
