@@ -26,7 +26,8 @@ var rules = []rule{
 		"carob/internal/core/podclaims", "carob/internal/webui"},
 		"a command uses only the public API; core/explain describes the objects, core/podclaims matches pods and " +
 			"claims, webui is the page of `carob dashboard`, a client, too"},
-	{"carob/internal/core", []string{"carob/internal/core", "carob/internal/base/errkind"},
+	{"carob/internal/core",
+		[]string{"carob/internal/core", "carob/internal/base/errkind", "carob/internal/base/seconds"},
 		"decisions depend on their arguments only"},
 	{"carob/internal/base", []string{"carob/internal/base"}, "leaves"},
 	{"carob/internal/runtime/sim", []string{"carob/internal/runtime", "carob/internal/core", "carob/internal/base"},

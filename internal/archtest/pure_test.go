@@ -59,6 +59,7 @@ var pure = map[string]string{
 	"k8s.io/kubelet/config/v1":                      "the types of a configuration",
 	"k8s.io/kubelet/pkg/apis/credentialprovider/v1": "the types of a protocol",
 	"carob/internal/base/errkind":                   "kinds of errors",
+	"carob/internal/base/seconds":                   "multiplies a number",
 }
 
 // clock is what of package time reads or waits for the real clock.

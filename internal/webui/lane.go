@@ -1,7 +1,6 @@
 package webui
 
 import (
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"carob/internal/base/journal"
+	"carob/internal/base/seconds"
 )
 
 // The stages of a pod, in the order of a life without failures.
@@ -256,7 +256,7 @@ func fromStatus(p *corev1.Pod) []stage {
 	if p.DeletionTimestamp != nil {
 		grace := time.Duration(0)
 		if s := p.DeletionGracePeriodSeconds; s != nil {
-			grace = time.Duration(min(max(*s, 0), int64(math.MaxInt64/time.Second))) * time.Second
+			grace = seconds.Duration(max(*s, 0))
 		}
 		add(p.DeletionTimestamp.Add(-grace), stageStop)
 	}

@@ -17,6 +17,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"carob/internal/base/seconds"
 	"carob/internal/core/podclaims"
 )
 
@@ -272,7 +273,7 @@ func evictAt(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration
 	if t.TimeAdded == nil {
 		return time.Time{}, false
 	}
-	seconds, tolerated := int64(math.MaxInt64), false
+	bound, tolerated := int64(math.MaxInt64), false
 	for i := range tolerations {
 		o := &tolerations[i]
 		if o.Effect != resourcev1.DeviceTaintEffectNoExecute || !matches(o, t) {
@@ -281,13 +282,12 @@ func evictAt(t resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration
 		if o.TolerationSeconds == nil {
 			return time.Time{}, false
 		}
-		seconds, tolerated = min(seconds, max(*o.TolerationSeconds, 0)), true
+		bound, tolerated = min(bound, max(*o.TolerationSeconds, 0)), true
 	}
 	if !tolerated {
 		return t.TimeAdded.Time, true
 	}
-	// A Duration can hold at most 292 years.
-	return t.TimeAdded.Add(time.Duration(min(seconds, int64(math.MaxInt64/time.Second))) * time.Second), true
+	return t.TimeAdded.Add(seconds.Duration(bound)), true
 }
 
 func matches(o *resourcev1.DeviceToleration, t resourcev1.DeviceTaint) bool {

@@ -1,12 +1,12 @@
 package nodehealth
 
 import (
-	"math"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"carob/internal/base/seconds"
 	"carob/internal/core/placement"
 )
 
@@ -44,7 +44,7 @@ func EvictAt(taints []corev1.Taint, pod *corev1.Pod, seen time.Time) (at time.Ti
 		case tolerated && bound == nil:
 			continue
 		case tolerated:
-			leave = since.Add(time.Duration(min(max(*bound, 0), longest)) * time.Second)
+			leave = since.Add(seconds.Duration(max(*bound, 0)))
 		}
 		if !evict || leave.Before(at) {
 			at, evict = leave, true
@@ -71,9 +71,6 @@ func earlier(a, b time.Time) time.Time {
 	}
 	return b
 }
-
-// longest is the most seconds that a duration holds: more would be a time in the past.
-const longest = int64(math.MaxInt64 / time.Second)
 
 // OutOfService reports whether a node is not ready and an administrator tainted it as out of service:
 // its deleted pods count as ended, although no agent can confirm it (L7.166b).

@@ -143,7 +143,7 @@ func TestEvictAt(t *testing.T) { // L7.163
 			"30s"},
 		"longer than a duration": {[]corev1.Taint{gone},
 			[]corev1.Toleration{tolerate("gone", seconds(math.MaxInt64))},
-			fmt.Sprint(time.Duration(longest)*time.Second - time.Minute)},
+			fmt.Sprint(9_223_372_036*time.Second - time.Minute)},
 		"negative": {[]corev1.Taint{gone}, []corev1.Toleration{tolerate("gone", seconds(-5))}, "-1m0s"},
 		"no time of its own": {[]corev1.Taint{taint("x", corev1.TaintEffectNoExecute)},
 			[]corev1.Toleration{tolerate("x", seconds(5))}, "5s"},

@@ -3,7 +3,6 @@ package quota
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"carob/internal/base/seconds"
 	"carob/internal/core/resources"
 )
 
@@ -102,8 +102,7 @@ func PodUsage(pod *corev1.Pod, now time.Time) corev1.ResourceList {
 	}
 	if pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
 		// A grace that is longer than a duration can be is not over: such a pod goes on running.
-		grace := time.Duration(min(*pod.DeletionGracePeriodSeconds, int64(math.MaxInt64/time.Second))) * time.Second
-		if now.After(pod.DeletionTimestamp.Add(grace)) {
+		if now.After(pod.DeletionTimestamp.Add(seconds.Duration(*pod.DeletionGracePeriodSeconds))) {
 			return out
 		}
 	}

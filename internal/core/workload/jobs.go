@@ -1,9 +1,6 @@
 package workload
 
 import (
-	"math"
-	"time"
-
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -16,9 +13,4 @@ func FinishedAs(j *batchv1.Job) batchv1.JobConditionType {
 		}
 	}
 	return ""
-}
-
-// Seconds is a deadline as a duration, or the longest duration if the deadline is longer.
-func Seconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(math.MaxInt64/time.Second))) * time.Second
 }

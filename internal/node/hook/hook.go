@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/seconds"
 	"carob/internal/node/probe"
 )
 
@@ -54,7 +54,7 @@ func Run(ctx context.Context, t Target, h *corev1.LifecycleHandler) error {
 			return fmt.Errorf("HTTP lifecycle hook (%s) %s%w", h.HTTPGet.Path, place, err)
 		}
 	case h.Sleep != nil:
-		if err := sleep(ctx, time.Duration(min(h.Sleep.Seconds, longestSleep))*time.Second); err != nil {
+		if err := sleep(ctx, seconds.Duration(h.Sleep.Seconds)); err != nil {
 			return fmt.Errorf("Sleep lifecycle hook (%d) %s%w", h.Sleep.Seconds, place, err)
 		}
 	default:
@@ -105,9 +105,6 @@ func httpGet(ctx context.Context, t Target, action *corev1.HTTPGetAction) error 
 	}
 	return res.Body.Close()
 }
-
-// longestSleep is the number of seconds that a duration holds, 292 years.
-const longestSleep = int64(math.MaxInt64 / time.Second)
 
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

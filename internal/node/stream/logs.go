@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/seconds"
 	"carob/internal/node/logs"
 	"carob/internal/node/spec"
 )
@@ -120,9 +120,6 @@ func (b *body) Flush() {
 	}
 }
 
-// maxSince is the longest duration in seconds: 292 years.
-const maxSince = int64(math.MaxInt64 / time.Second)
-
 // logQuery are the parameters of a request.
 type logQuery struct {
 	logs.Options
@@ -163,7 +160,7 @@ func parseLogQuery(v url.Values, now time.Time) (logQuery, error) {
 	q.Follow, q.Timestamps, q.previous = flag("follow"), flag("timestamps"), flag("previous")
 	q.Tail, q.Limit = number("tailLines"), number("limitBytes")
 	if n := number("sinceSeconds"); n != nil {
-		q.Since = now.Add(-time.Duration(min(*n, maxSince)) * time.Second)
+		q.Since = now.Add(-seconds.Duration(*n))
 	}
 	if text := v.Get("sinceTime"); text != "" && err == nil {
 		if q.Since, err = time.Parse(time.RFC3339, text); err != nil {

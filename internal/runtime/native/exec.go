@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/openfile"
+	"carob/internal/base/seconds"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/output"
 	"carob/internal/runtime/native/plan"
@@ -44,7 +45,7 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 		return nil, status.Error(codes.InvalidArgument, "exec needs a command")
 	}
 	run := ctx
-	timeout := seconds(req.GetTimeout())
+	timeout := seconds.Duration(req.GetTimeout())
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		run, cancel = context.WithTimeout(ctx, timeout)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/openfile"
+	"carob/internal/base/seconds"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
 )
@@ -107,7 +108,7 @@ func runHook(ctx context.Context, h specs.Hook, st *specs.State) error {
 	}
 	patience := hookPatience
 	if h.Timeout != nil {
-		patience = seconds(int64(*h.Timeout))
+		patience = seconds.Duration(int64(*h.Timeout))
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/base/seconds"
 	"carob/internal/runtime/native/monitor"
 )
 
@@ -31,15 +32,10 @@ func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerReque
 	if err != nil {
 		return nil, err
 	}
-	if err := r.stop(ctx, c, seconds(req.GetTimeout())); err != nil {
+	if err := r.stop(ctx, c, seconds.Duration(req.GetTimeout())); err != nil {
 		return nil, coded(fmt.Errorf("failed to stop container %q: %w", c.rec.ID, err))
 	}
 	return &cri.StopContainerResponse{}, nil
-}
-
-// seconds are a timeout of a request, at most as long as a duration holds, 292 years.
-func seconds(n int64) time.Duration {
-	return time.Duration(max(math.MinInt64/int64(time.Second), min(n, math.MaxInt64/int64(time.Second)))) * time.Second
 }
 
 func (r *Runtime) stop(ctx context.Context, c *container, grace time.Duration) error {

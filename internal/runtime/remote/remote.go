@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/seconds"
 	"carob/internal/runtime"
 )
 
@@ -161,17 +163,22 @@ func (r *Runtime) ContainerEvents(ctx context.Context, emit func(*cri.ContainerE
 	}
 }
 
+// withGrace is the limit of a call that may take n seconds by itself. A pod may ask for more than a duration holds.
+func withGrace(n int64) time.Duration {
+	return min(seconds.Duration(n), math.MaxInt64-callTimeout) + callTimeout
+}
+
 // StopContainer waits for the grace period and two minutes more.
 func (r *Runtime) StopContainer(ctx context.Context, req *cri.StopContainerRequest) (*cri.StopContainerResponse,
 	error) {
-	return call(ctx, time.Duration(req.GetTimeout())*time.Second+callTimeout, r.runtime.StopContainer, req)
+	return call(ctx, withGrace(req.GetTimeout()), r.runtime.StopContainer, req)
 }
 
 // ExecSync waits for the command's own timeout and two minutes more; a timeout of 0 means no limit.
 func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse, error) {
 	limit := time.Duration(0)
 	if req.GetTimeout() > 0 {
-		limit = time.Duration(req.GetTimeout())*time.Second + callTimeout
+		limit = withGrace(req.GetTimeout())
 	}
 	return call(ctx, limit, r.runtime.ExecSync, req)
 }
@@ -215,7 +222,7 @@ func (r *Runtime) CheckpointContainer(ctx context.Context,
 	req *cri.CheckpointContainerRequest) (*cri.CheckpointContainerResponse, error) {
 	limit := time.Duration(0)
 	if req.GetTimeout() > 0 {
-		limit = time.Duration(req.GetTimeout())*time.Second + callTimeout
+		limit = withGrace(req.GetTimeout())
 	}
 	return call(ctx, limit, r.runtime.CheckpointContainer, req)
 }

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"math"
 	"net"
 	"path/filepath"
 	"testing"
@@ -198,5 +199,16 @@ func TestAttachWaitsForFreshContainers(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A grace period that no duration holds is a long one, not a short or negative one.
+func TestWithGrace(t *testing.T) {
+	const longest = time.Duration(math.MaxInt64)
+	for n, want := range map[int64]time.Duration{0: callTimeout, 30: callTimeout + 30*time.Second,
+		9_223_372_036: longest, 18_446_744_074: longest, math.MaxInt64: longest} {
+		if got := withGrace(n); got != want {
+			t.Errorf("%d s: %v, want %v", n, got, want)
+		}
 	}
 }

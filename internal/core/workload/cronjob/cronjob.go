@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"carob/internal/base/seconds"
 	"carob/internal/core/workload"
 )
 
@@ -282,7 +283,7 @@ func (p *plan) schedule() {
 	}
 	from := earliest(p.cj)
 	if d := spec.StartingDeadlineSeconds; d != nil {
-		if limit := p.in.Now.Add(-workload.Seconds(*d)); limit.After(from) {
+		if limit := p.in.Now.Add(-seconds.Duration(*d)); limit.After(from) {
 			from = limit
 		}
 	}
@@ -304,7 +305,7 @@ func (p *plan) start(due, from time.Time) {
 	name := Name(p.cj, due)
 	switch {
 	case spec.StartingDeadlineSeconds != nil &&
-		due.Add(workload.Seconds(*spec.StartingDeadlineSeconds)).Before(p.in.Now):
+		due.Add(seconds.Duration(*spec.StartingDeadlineSeconds)).Before(p.in.Now):
 		p.event(corev1.EventTypeWarning, "MissSchedule", "Missed scheduled time to start a job: %s",
 			due.UTC().Format(time.RFC1123Z))
 		return

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"carob/internal/core/workload"
+	"carob/internal/base/seconds"
 )
 
 // The wait after consecutive failures doubles from the first to the last (W5.22).
@@ -86,7 +86,7 @@ func finishedAt(p *corev1.Pod) time.Time {
 		if p.DeletionGracePeriodSeconds != nil {
 			grace = *p.DeletionGracePeriodSeconds
 		}
-		return p.DeletionTimestamp.Add(-workload.Seconds(grace))
+		return p.DeletionTimestamp.Add(-seconds.Duration(grace))
 	}
 	return p.CreationTimestamp.Time
 }

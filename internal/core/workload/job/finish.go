@@ -7,7 +7,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"carob/internal/core/workload"
+	"carob/internal/base/seconds"
 )
 
 // finish decides whether the Job ends, in the order of W5.80; the first reason applies.
@@ -31,7 +31,7 @@ func (p *plan) finish() {
 		return
 	}
 	if spec.ActiveDeadlineSeconds != nil && !p.suspended() && p.status.StartTime != nil {
-		left := p.status.StartTime.Add(workload.Seconds(*spec.ActiveDeadlineSeconds)).Sub(p.in.Now)
+		left := p.status.StartTime.Add(seconds.Duration(*spec.ActiveDeadlineSeconds)).Sub(p.in.Now)
 		if left <= 0 {
 			fail(batchv1.JobReasonDeadlineExceeded, "Job was active longer than specified deadline")
 			return
