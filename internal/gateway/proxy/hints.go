@@ -19,19 +19,10 @@ func EarlyOf(ctx context.Context) func(code int, h textproto.MIMEHeader) error {
 	return nil
 }
 
-// withoutEarly is a context without what takes informational responses.
-type withoutEarly struct{ context.Context }
-
-// Value implements context.Context.
-func (w withoutEarly) Value(key any) any {
-	if key == (earlyKey{}) {
-		return nil
-	}
-	return w.Context.Value(key)
-}
-
 // WithoutEarly returns a context for a copy of a request: the client gets no informational responses to it.
-func WithoutEarly(ctx context.Context) context.Context { return withoutEarly{ctx} }
+func WithoutEarly(ctx context.Context) context.Context {
+	return context.WithValue(ctx, earlyKey{}, nil)
+}
 
 // mostEarly is how many informational responses may precede the final one.
 const mostEarly = 16
