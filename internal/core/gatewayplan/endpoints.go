@@ -1,7 +1,6 @@
 package gatewayplan
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"net/netip"
@@ -76,28 +75,18 @@ func ordered(all []Endpoint) []Endpoint {
 		return distinct(all, keys)
 	}
 	type key struct {
-		family  int
-		address [16]byte
-		port    uint16
+		address netip.AddrPort
 		at      int32
 	}
 	keys := make([]key, len(all))
 	for i := range all {
-		a := all[i].Address
-		keys[i] = key{a.Addr().BitLen(), a.Addr().As16(), a.Port(), int32(i)}
+		keys[i] = key{all[i].Address, int32(i)}
 	}
 	slices.SortFunc(keys, func(a, b key) int {
-		if c := cmp.Compare(a.family, b.family); c != 0 {
+		if c := a.address.Compare(b.address); c != 0 {
 			return c
 		}
-		if c := bytes.Compare(a.address[:], b.address[:]); c != 0 {
-			return c
-		}
-		if c := cmp.Compare(a.port, b.port); c != 0 {
-			return c
-		}
-		x, y := &all[a.at], &all[b.at]
-		return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Pod, y.Pod)) // of other zones, or the same address
+		return cmp.Compare(all[a.at].Pod, all[b.at].Pod)
 	})
 	out := make([]Endpoint, 0, len(all))
 	for _, k := range keys {
