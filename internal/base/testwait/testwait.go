@@ -1,6 +1,6 @@
 // Package testwait is for tests only: it waits for changes that no event announces, such as a
 // process of another program or a server that begins to listen. A test that can wait for an
-// event, or in virtual time (testing/synctest), must not use it.
+// event, or in virtual time (testing/synctest), must not use it. It also measures processor time.
 package testwait
 
 import (

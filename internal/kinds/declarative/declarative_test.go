@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"carob/internal/base/testwait"
 	"carob/internal/kinds/declarative"
 	"carob/internal/kinds/scheme"
 )
@@ -68,10 +69,12 @@ func TestManyErrors(t *testing.T) {
 		found = append(found, field.Required(field.NewPath("list").Index(i), ""),
 			field.Invalid(field.NewPath("names"), fmt.Sprintf("name%d", i), "bad"))
 	}
-	began := time.Now()
-	got := declarative.Once{}.ValidateDeclaratively(t.Context(), nil, nil, append(found, found...), 0,
-		rest.DeclarativeValidationConfig{})
-	if took := time.Since(began); len(got) != len(found) || took > 5*time.Second {
+	var got field.ErrorList
+	took := testwait.Processor(t, func() {
+		got = declarative.Once{}.ValidateDeclaratively(t.Context(), nil, nil, append(found, found...), 0,
+			rest.DeclarativeValidationConfig{})
+	})
+	if len(got) != len(found) || took > 5*time.Second {
 		t.Errorf("%d errors of %d after %v", len(got), len(found), took)
 	}
 }
