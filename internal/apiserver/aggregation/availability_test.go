@@ -104,11 +104,11 @@ func TestLooksFollowTheAPIServices(t *testing.T) {
 		if next := looked(t, s, client); next != failurePeriod || b.looks() != 1 || other.looks() != 1 {
 			t.Errorf("next after %v, %d and %d looks", next, b.looks(), other.looks())
 		}
-		s.Changed("v2.g", nil)
+		s.changed("v2.g", nil)
 		if next := looked(t, s, client); next != healthyPeriod-10*time.Second || other.looks() != 1 {
 			t.Errorf("next after %v, %d looks at what is gone", next, other.looks())
 		}
-		s.Changed("v1.g", nil)
+		s.changed("v1.g", nil)
 		if next := looked(t, s, client); next != 0 {
 			t.Errorf("next after %v without any", next)
 		}

@@ -97,14 +97,14 @@ func (s *Server) Written(o *apiregistrationv1.APIService, exists bool) {
 	}
 	s.newest[o.Name] = version
 	if exists {
-		s.Changed(o.Name, o)
+		s.changed(o.Name, o)
 	} else {
-		s.Changed(o.Name, nil)
+		s.changed(o.Name, nil)
 	}
 }
 
-// Changed updates an APIService; o is nil if it was deleted.
-func (s *Server) Changed(name string, o *apiregistrationv1.APIService) {
+// changed updates an APIService; o is nil if it was deleted.
+func (s *Server) changed(name string, o *apiregistrationv1.APIService) {
 	switch {
 	case o == nil:
 		availability().ForgetAPIService(name)

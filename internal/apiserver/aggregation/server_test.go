@@ -132,7 +132,7 @@ func apiService(version, group string, groupPriority, versionPriority int32) *ap
 }
 
 // change passes an update of an APIService to s, as the store does.
-func change(s *Server, o *apiregistrationv1.APIService) { s.Changed(o.Name, o) }
+func change(s *Server, o *apiregistrationv1.APIService) { s.changed(o.Name, o) }
 
 // put makes b the server of an APIService.
 func put(s *Server, version, group string, b *backend) *remote {
@@ -165,10 +165,10 @@ func TestGroupsFollowAPIServices(t *testing.T) {
 			o.Spec.Service = nil
 			change(s, o)
 		}, []string{"+g:v1,v1beta1 100"}},
-		{"one is deleted", func() { s.Changed("v1.g", nil) }, []string{"+g:v1beta1 100"}},
-		{"it is deleted twice", func() { s.Changed("v1.g", nil) }, nil},
-		{"one that was never added is deleted", func() { s.Changed("v1.other", nil) }, nil},
-		{"the last is deleted", func() { s.Changed("v1beta1.g", nil) }, []string{"-g"}},
+		{"one is deleted", func() { s.changed("v1.g", nil) }, []string{"+g:v1beta1 100"}},
+		{"it is deleted twice", func() { s.changed("v1.g", nil) }, nil},
+		{"one that was never added is deleted", func() { s.changed("v1.other", nil) }, nil},
+		{"the last is deleted", func() { s.changed("v1beta1.g", nil) }, []string{"-g"}},
 	} {
 		step.do()
 		if calls := g.take(); !slices.Equal(calls, step.calls) {
@@ -223,10 +223,10 @@ func TestTakenGroups(t *testing.T) {
 	s.cfg.Taken = func(group string, is bool) { taken[group] = is }
 	change(s, apiService("v1", "g", 1, 1))
 	change(s, apiService("v2", "g", 1, 1))
-	if s.Changed("v1.g", nil); !taken["g"] {
+	if s.changed("v1.g", nil); !taken["g"] {
 		t.Error("a version is left, and the group is free")
 	}
-	if s.Changed("v2.g", nil); taken["g"] {
+	if s.changed("v2.g", nil); taken["g"] {
 		t.Error("no version is left, and the group is taken")
 	}
 }
@@ -331,7 +331,7 @@ func TestVersionsAreListedBeforeTheirCheck(t *testing.T) {
 		if change(s, o); !strings.Contains(published(s), "things") {
 			t.Errorf("after a change: %s", published(s))
 		}
-		if s.Changed("v1.g", nil); strings.Contains(published(s), `"v1"`) {
+		if s.changed("v1.g", nil); strings.Contains(published(s), `"v1"`) {
 			t.Errorf("after the deletion: %s", published(s))
 		}
 	}
@@ -601,7 +601,7 @@ func TestNobodyWakesTheLoop(t *testing.T) {
 		if n := b.looks(); n < 20 || n > 21 {
 			t.Errorf("%d looks in ten minutes", n)
 		}
-		s.Changed("v1.g", nil)
+		s.changed("v1.g", nil)
 		synctest.Wait() // a look may have begun at the same moment
 		before := b.looks()
 		time.Sleep(time.Hour)
