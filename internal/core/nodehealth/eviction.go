@@ -24,8 +24,8 @@ func EvictAt(taints []corev1.Taint, pod *corev1.Pod, seen time.Time) (at time.Ti
 		since := seen
 		if taints[i].TimeAdded != nil {
 			since = taints[i].TimeAdded.Time
-			if arrived.After(since) && seen.After(since) {
-				since = earlier(arrived, seen)
+			if from := earlier(arrived, seen); from.After(since) {
+				since = from
 			}
 		}
 		tolerated := false

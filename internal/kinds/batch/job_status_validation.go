@@ -230,7 +230,6 @@ func overlap(a, b string, completions int32) (int32, bool) {
 }
 
 // intervals returns the readable parts of a list, in order.
-
 func intervals(list string, completions int32) [][2]int32 {
 	var all [][2]int32
 	for part := range strings.SplitSeq(list, ",") {
