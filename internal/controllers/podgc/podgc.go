@@ -55,17 +55,19 @@ func New(client kubernetes.Interface, nodes, pods *source.Watch) (*Controller, e
 	c.Reconciler = reconciler.New("orphaned_pods_nodes", 4, c.reconcile)
 	err := reconciler.OnChange(pods, func(o metav1.Object) {
 		pod, ok := o.(*corev1.Pod)
+		if !ok {
+			return
+		}
 		switch {
-		case !ok:
 		case pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil:
 			c.AddAfter("pod/"+pod.Namespace+"/"+pod.Name, grace)
 		case pod.Spec.NodeName != "" && !c.has(pod.Spec.NodeName):
 			c.AddAfter("node/"+pod.Spec.NodeName, quarantine)
 		}
-		if ok && workload.Terminal(pod) {
+		if workload.Terminal(pod) {
 			c.AddAfter("finished", period)
 		}
-		if ok && pod.DeletionTimestamp != nil && c.outOfService(pod.Spec.NodeName) {
+		if pod.DeletionTimestamp != nil && c.outOfService(pod.Spec.NodeName) {
 			c.Add("pod/" + pod.Namespace + "/" + pod.Name)
 		}
 	})

@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -30,12 +31,7 @@ type refusals struct{ keys map[string]map[string]bool }
 func namespaceOf(key string) string { return key[:max(strings.LastIndex(key, "/"), 0)] }
 
 // namespaceOrKey is the namespace of a key, or the key if it has none.
-func namespaceOrKey(key string) string {
-	if at := strings.LastIndex(key, "/"); at >= 0 {
-		return key[:at]
-	}
-	return key
-}
+func namespaceOrKey(key string) string { return cmp.Or(namespaceOf(key), key) }
 
 func (r *refusals) add(key string) {
 	in := r.keys[namespaceOf(key)]
