@@ -47,6 +47,36 @@ func TestCollide(t *testing.T) {
 	}
 }
 
+// A host port that another sandbox has is refused, whichever of several it is; the sandbox's own ports are not.
+func TestCheckPortsFree(t *testing.T) {
+	port := func(proto string, host uint16) network.PortMapping {
+		return network.PortMapping{Protocol: proto, ContainerPort: 80, HostPort: host}
+	}
+	n := &Network{attached: map[string]*attachment{
+		"a": {Sandbox: "a", Pod: "ns/a",
+			Ports: []network.PortMapping{port("TCP", 0), port("TCP", 80), port("UDP", 53)}},
+		"b": {Sandbox: "b", Pod: "ns/b", Ports: []network.PortMapping{port("TCP", 81)}},
+	}}
+	for _, tt := range []struct {
+		sandbox string
+		ports   []network.PortMapping
+		want    string
+	}{
+		{"c", nil, ""},
+		{"c", []network.PortMapping{port("tcp", 0), port("udp", 80), port("tcp", 53)}, ""},
+		{"c", []network.PortMapping{port("tcp", 82), port("tcp", 81)}, "host port 81/tcp is taken by pod ns/b"},
+		{"c", []network.PortMapping{port("tcp", 53), port("udp", 53)}, "host port 53/udp is taken by pod ns/a"},
+		{"a", []network.PortMapping{port("tcp", 80)}, ""},
+		{"b", []network.PortMapping{port("tcp", 80)}, "host port 80/tcp is taken by pod ns/a"},
+	} {
+		err := n.checkPortsFree(network.Pod{SandboxID: tt.sandbox, Ports: tt.ports})
+		if (err == nil) != (tt.want == "") ||
+			err != nil && (err.Error() != tt.want || errkind.Of(err) != errkind.InUse) {
+			t.Errorf("%s, %v: %v, want %q", tt.sandbox, tt.ports, err, tt.want)
+		}
+	}
+}
+
 // TestRepeatedHostPort: of two mappings of one host port of a pod the first counts. The rules can't hold both.
 func TestRepeatedHostPort(t *testing.T) {
 	pod4, pod6 := netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::2")

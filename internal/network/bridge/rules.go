@@ -74,12 +74,25 @@ func checkPorts(ports []network.PortMapping) error {
 
 // checkPortsFree rejects a host port that another sandbox uses; the caller holds mu.
 func (n *Network) checkPortsFree(pod network.Pod) error {
+	wanted := map[uint16][]network.PortMapping{}
 	for _, want := range pod.Ports {
-		for _, at := range n.attached {
-			if at.Sandbox != pod.SandboxID &&
-				slices.ContainsFunc(at.Ports, func(have network.PortMapping) bool { return collide(want, have) }) {
-				return errkind.Errorf(errkind.InUse, "host port %d/%s is taken by pod %s", want.HostPort,
-					strings.ToLower(want.Protocol), at.Pod)
+		if want.HostPort != 0 {
+			wanted[want.HostPort] = append(wanted[want.HostPort], want)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	for _, at := range n.attached {
+		if at.Sandbox == pod.SandboxID {
+			continue
+		}
+		for _, have := range at.Ports {
+			for _, want := range wanted[have.HostPort] {
+				if collide(want, have) {
+					return errkind.Errorf(errkind.InUse, "host port %d/%s is taken by pod %s", want.HostPort,
+						strings.ToLower(want.Protocol), at.Pod)
+				}
 			}
 		}
 	}
