@@ -112,8 +112,7 @@ type demo struct {
 }
 
 func (d *demo) printf(format string, args ...any) {
-	d.write("%6d ms  %s\n", time.Since(d.start).Milliseconds(),
-		terminal.Printable(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " ")))
+	d.write("%6d ms  %s\n", time.Since(d.start).Milliseconds(), terminal.PrintableLine(fmt.Sprintf(format, args...)))
 }
 
 func (d *demo) write(format string, args ...any) {

@@ -99,7 +99,7 @@ func printLines(w io.Writer, lines explain.Lines, width int) error {
 		if !l.Problem {
 			mark = "  "
 		}
-		texts := []string{terminal.Printable(strings.ReplaceAll(l.Text, "\n", " "))}
+		texts := []string{terminal.PrintableLine(l.Text)}
 		if width > 0 {
 			texts = terminal.Wrap(texts[0], width-len(indent))
 		}

@@ -54,7 +54,7 @@ func printable(entries []journal.Entry) {
 	for i := range entries {
 		e := &entries[i]
 		for _, text := range []*string{&e.Namespace, &e.Pod, &e.UID, &e.Key, &e.Object, &e.Cause, &e.Error, &e.Detail} {
-			*text = terminal.Printable(strings.ReplaceAll(*text, "\n", " "))
+			*text = terminal.PrintableLine(*text)
 		}
 	}
 }

@@ -34,6 +34,9 @@ func PrintableLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+// PrintableLine is Printable for a text that becomes one line.
+func PrintableLine(text string) string { return Printable(strings.ReplaceAll(text, "\n", " ")) }
+
 // Printable shows what a terminal would take for more than text, and what would break a table.
 func Printable(text string) string {
 	return strings.Map(func(c rune) rune {
