@@ -64,6 +64,7 @@ func TestNodesBeginElsewhere(t *testing.T) {
 
 // No pod gets ids of a user or a group of the machine; damaged lines, and ids beyond the last one, do no harm.
 func TestSubordinateIDs(t *testing.T) {
+	machine(t, "", "")
 	dir := t.TempDir()
 	begin := firstSlot(dir)
 	machine(t, fmt.Sprintf("# x\n\nlxd:%d:65536\nbad\nbad:x:y\nbad:1:\nnone:%d:0\n", begin*length, (begin+3)*length),

@@ -31,6 +31,7 @@ func first(t *testing.T, m *Manager, uid string) uint32 {
 
 // Each pod has its own 65536 ids, the same after a restart of the agent, and gives them back (L3.163).
 func TestRanges(t *testing.T) {
+	machine(t, "", "")
 	dir := t.TempDir()
 	open := func() *Manager {
 		m, err := Open(dir, klog.Background())
@@ -63,6 +64,7 @@ func TestRanges(t *testing.T) {
 // Beside a damaged file and a stray one the pods with a known range go on. No range that might be another pod's is
 // assigned: pods that need one wait until the pod of the damaged file is gone.
 func TestDamagedFile(t *testing.T) {
+	machine(t, "", "")
 	for _, damage := range []string{"{", "", "null", `{"uidMappings":[{"hostId":1,"length":65536}]}`} {
 		dir := t.TempDir()
 		m, err := Open(dir, klog.Background())
