@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/opencontainers/cgroups"
@@ -117,7 +118,9 @@ func (w *world) shown(t *testing.T) *Summary {
 }
 
 // Every part that kubelets have is there, and ephemeral storage is the sum of its parts (S12.40, S12.46, S12.47).
-func TestWhole(t *testing.T) {
+func TestWhole(t *testing.T) { synctest.Test(t, whole) }
+
+func whole(t *testing.T) {
 	w := newWorld(t)
 	s := w.shown(t)
 	var upstream stats.Summary
