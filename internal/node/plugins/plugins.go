@@ -69,7 +69,7 @@ type Config struct {
 type Watcher struct {
 	cfg    Config
 	notify *fsnotify.Watcher   // nil: the kernel has no instance left
-	ticks  *time.Ticker        // see poll; nil: the kernel reports all changes
+	tick   <-chan time.Time    // see poll; nil: the kernel reports all changes
 	known  map[string]attended // by the path of the socket; of Run
 	all    sync.WaitGroup
 	delays backoff.Exponential // between two tries to register a plugin
@@ -102,9 +102,9 @@ func New(cfg Config) (*Watcher, error) {
 
 // poll has the whole directory examined every ten seconds, because the kernel does not report changes of all of it.
 func (w *Watcher) poll(err error) {
-	if w.ticks == nil {
+	if w.tick == nil {
 		w.cfg.Logger.Error(err, "The directory of plugins cannot be watched; it is examined every 10 seconds")
-		w.ticks = time.NewTicker(pollPeriod)
+		w.tick = time.Tick(pollPeriod)
 	}
 }
 
@@ -122,18 +122,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if err := w.walk(ctx, w.cfg.Dir, false); err != nil {
 		return err
 	}
-	defer func() {
-		if w.ticks != nil {
-			w.ticks.Stop()
-		}
-	}()
 	for {
-		var tick <-chan time.Time
-		if w.ticks != nil {
-			tick = w.ticks.C
-		}
 		select {
-		case <-tick:
+		case <-w.tick:
 			if err := w.lookAtAll(ctx); err != nil {
 				w.cfg.Logger.V(2).Info("The directory of plugins cannot be examined", "err", err)
 			}

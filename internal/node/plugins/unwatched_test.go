@@ -38,7 +38,7 @@ func TestWithoutInotify(t *testing.T) {
 	if w.notify != nil {
 		t.Skip("the kernel had an instance")
 	}
-	w.ticks.Reset(time.Millisecond)
+	w.tick = time.Tick(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
