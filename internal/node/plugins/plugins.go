@@ -274,7 +274,7 @@ func (w *Watcher) hasLeft() {
 }
 
 // serve registers a plugin, repeatedly until that succeeds, and unregisters it when ctx ends. It tries again at once
-// when another plugin is gone, because that may be the one on account of which this one was refused.
+// when the registration of another plugin ends, because that may be the one on account of which this one was refused.
 func (w *Watcher) serve(ctx context.Context, path string) {
 	for n := 1; ; n++ {
 		left := w.anyLeft()
@@ -282,13 +282,15 @@ func (w *Watcher) serve(ctx context.Context, path string) {
 		if err == nil {
 			<-ctx.Done()
 			unregister()
-			w.hasLeft()
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		w.cfg.Logger.Info("Registering a plugin failed", "socket", path, "err", err)
+		if _, ok := errors.AsType[*refusedError](err); !ok {
+			left = nil // two to which reports fail would wake each other without an end
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -375,10 +377,18 @@ func (w *Watcher) hand(ctx context.Context, path string, info *registration.Plug
 	}
 	unregister, err := h.Register(ctx, p)
 	if err != nil {
-		return nil, fmt.Errorf("RegisterPlugin error -- plugin registration failed with err: %w", err)
+		return nil, &refusedError{fmt.Errorf("RegisterPlugin error -- plugin registration failed with err: %w", err)}
 	}
-	return unregister, nil
+	return func() {
+		unregister()
+		w.hasLeft()
+	}, nil
 }
+
+// refusedError is the error of a handler.
+type refusedError struct{ error }
+
+func (e *refusedError) Unwrap() error { return e.error }
 
 // checked validates the information of a plugin, which is not trusted.
 func checked(path string, info *registration.PluginInfo) (Plugin, error) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type plugin struct {
 	registration.UnimplementedRegistrationServer
 	info     *registration.PluginInfo
 	reported chan *registration.RegistrationStatus
+	fail     error // when it is told the result
 }
 
 func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
@@ -35,7 +37,7 @@ func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registrat
 func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (
 	*registration.RegistrationStatusResponse, error) {
 	p.reported <- s
-	return &registration.RegistrationStatusResponse{}, nil
+	return &registration.RegistrationStatusResponse{}, p.fail
 }
 
 // serve opens the socket; stop closes and removes it.
@@ -349,6 +351,7 @@ func TestHostileErrors(t *testing.T) {
 type exclusive struct {
 	calls chan string
 	taken atomic.Bool
+	hold  chan struct{} // a registration ends when it is closed; nil: at once
 }
 
 func (e *exclusive) Register(_ context.Context, p Plugin) (func(), error) {
@@ -357,13 +360,72 @@ func (e *exclusive) Register(_ context.Context, p Plugin) (func(), error) {
 		return nil, errors.New("another plugin has the name")
 	}
 	e.calls <- "registered " + p.Name
-	return func() { e.taken.Store(false) }, nil
+	return func() {
+		if e.hold != nil {
+			<-e.hold
+		}
+		e.taken.Store(false)
+	}, nil
 }
 
 // A plugin that is refused because of another one is registered when that one is gone, and not after its delay, which
 // grows to two minutes.
 func TestRefusedUntilAnotherLeaves(t *testing.T) {
 	e := &exclusive{calls: make(chan string, 20)}
+	dir := e.watch(t)
+	first := newPlugin("CSIPlugin", "first", "1.0.0")
+	stop := first.serve(t, filepath.Join(dir, "first.sock"))
+	if got := next(t, "the first", e.calls); got != "registered first" {
+		t.Fatal(got)
+	}
+	next(t, "its status", first.reported)
+	second := newPlugin("CSIPlugin", "second", "1.0.0")
+	second.serve(t, filepath.Join(dir, "second.sock"))
+	if got := next(t, "the second", e.calls); got != "refused second" {
+		t.Fatal(got)
+	}
+	next(t, "its status", second.reported)
+	stop()
+	if got := next(t, "the second again", e.calls); got != "registered second" {
+		t.Error(got)
+	}
+}
+
+// The same if the report to the other one, that it is registered, fails: then it is not. It waits for its next try.
+func TestRefusedUntilTheReportOfAnotherFails(t *testing.T) {
+	e := &exclusive{calls: make(chan string, 20), hold: make(chan struct{})}
+	dir := e.watch(t)
+	end := sync.OnceFunc(func() { close(e.hold) })
+	t.Cleanup(end)
+	first := newPlugin("CSIPlugin", "first", "1.0.0")
+	first.fail = errors.New("not now")
+	first.serve(t, filepath.Join(dir, "first.sock"))
+	if got := next(t, "the first", e.calls); got != "registered first" {
+		t.Fatal(got)
+	}
+	second := newPlugin("CSIPlugin", "second", "1.0.0")
+	second.fail = first.fail
+	second.serve(t, filepath.Join(dir, "second.sock"))
+	if got := next(t, "the second", e.calls); got != "refused second" {
+		t.Fatal(got)
+	}
+	end()
+	if got := next(t, "the second again", e.calls); got != "registered second" {
+		t.Error(got)
+	}
+	third := newPlugin("CSIPlugin", "third", "1.0.0")
+	third.serve(t, filepath.Join(dir, "third.sock"))
+	got := next(t, "the third", e.calls)
+	if got == "refused third" { // the second one's registration has not ended yet
+		got = next(t, "the third again", e.calls)
+	}
+	if got != "registered third" {
+		t.Error(got)
+	}
+}
+
+// watch watches a new directory.
+func (e *exclusive) watch(t *testing.T) (dir string) {
 	dir, err := os.MkdirTemp("", "plugins") // paths of sockets have 107 bytes at most
 	if err != nil {
 		t.Fatal(err)
@@ -378,18 +440,5 @@ func TestRefusedUntilAnotherLeaves(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	t.Cleanup(func() { cancel(); _ = next(t, "the end of Run", done) })
-	stop := newPlugin("CSIPlugin", "first", "1.0.0").serve(t, filepath.Join(dir, "first.sock"))
-	if got := next(t, "the first", e.calls); got != "registered first" {
-		t.Fatal(got)
-	}
-	second := newPlugin("CSIPlugin", "second", "1.0.0")
-	second.serve(t, filepath.Join(dir, "second.sock"))
-	if got := next(t, "the second", e.calls); got != "refused second" {
-		t.Fatal(got)
-	}
-	next(t, "its status", second.reported)
-	stop()
-	if got := next(t, "the second again", e.calls); got != "registered second" {
-		t.Error(got)
-	}
+	return dir
 }
