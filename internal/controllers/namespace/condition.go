@@ -10,10 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+
+	"carob/internal/base/confirm"
 )
 
 // findings is the result of one pass over a namespace.
@@ -111,8 +112,9 @@ func (c *Controller) publish(ctx context.Context, n *corev1.Namespace, f finding
 		return nil
 	}
 	_, err := c.client.CoreV1().Namespaces().UpdateStatus(ctx, changed, metav1.UpdateOptions{})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // deleted, or the watch will report a newer version
+	err = confirm.Overtaken(ctx, n, err, confirm.By(c.client.CoreV1().Namespaces().Get, n.Name))
+	if err == nil {
+		return nil
 	}
 	return fmt.Errorf("write conditions of namespace %q: %w", n.Name, err)
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 )
@@ -131,8 +132,9 @@ func (c *Controller) finalize(ctx context.Context, n *corev1.Namespace) error {
 	final.Spec.Finalizers = slices.DeleteFunc(final.Spec.Finalizers,
 		func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err := c.client.CoreV1().Namespaces().Finalize(ctx, final, metav1.UpdateOptions{})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, or the watch will report a newer version
+	err = confirm.Overtaken(ctx, n, err, confirm.By(c.client.CoreV1().Namespaces().Get, n.Name))
+	if err == nil {
+		return nil
 	}
 	return fmt.Errorf("finalize namespace %q: %w", n.Name, err)
 }

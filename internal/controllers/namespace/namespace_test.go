@@ -1,17 +1,21 @@
 package namespace
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"carob/internal/controllers/controllertest"
 )
 
 // The watch still shows a namespace that is gone: a new one of its name keeps its content, and the deletion of the
@@ -65,6 +69,25 @@ func TestContentOfANewNamespaceStays(t *testing.T) {
 				t.Errorf("deleted: %v", deleted)
 			}
 		})
+	}
+}
+
+// A webhook refuses the removal of the finalizer as if the namespace did not exist, or as a conflict: it is repeated.
+func TestRefusedFinalization(t *testing.T) {
+	for _, refusal := range []error{apierrors.NewNotFound(corev1.Resource("namespaces"), "n"),
+		apierrors.NewConflict(corev1.Resource("namespaces"), "n", errors.New("a webhook says so"))} {
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "1", ResourceVersion: "1",
+			DeletionTimestamp: new(metav1.Now())},
+			Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{corev1.FinalizerKubernetes}}}
+		client := fake.NewClientset(n)
+		controllertest.FailOnce(client, "create", "namespaces/finalize", refusal)
+		c := &Controller{client: client}
+		if err := c.finalize(t.Context(), n); !errors.Is(err, refusal) {
+			t.Errorf("%v: %v", refusal, err)
+		}
+		if err := c.finalize(t.Context(), n); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
