@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/certrequest"
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 )
@@ -69,7 +70,8 @@ func (c *Controller) Gone(inventory.Kind, *metav1.PartialObjectMetadata) {}
 func (c *Controller) Kinds() {}
 
 func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration, error) {
-	r, err := c.client.CertificatesV1().CertificateSigningRequests().Get(ctx, name, metav1.GetOptions{})
+	api := c.client.CertificatesV1().CertificateSigningRequests()
+	r, err := api.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil
 	}
@@ -77,10 +79,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, fmt.Errorf("get certificate signing request %s: %w", name, err)
 	}
 	again, err := c.act(ctx, r)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return again, nil // the watch reports the newer version
-	}
-	return again, err
+	return again, confirm.Overtaken(ctx, r, err, confirm.By(api.Get, name))
 }
 
 func (c *Controller) act(ctx context.Context, r *certificatesv1.CertificateSigningRequest) (time.Duration, error) {

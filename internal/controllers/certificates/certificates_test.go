@@ -27,6 +27,7 @@ import (
 
 	"carob/internal/base/certrequest"
 	"carob/internal/base/pki"
+	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
 )
 
@@ -310,5 +311,24 @@ func TestConditionFalse(t *testing.T) {
 		Status: corev1.ConditionFalse}}
 	if has(r, certificatesv1.CertificateApproved) {
 		t.Error("a False condition takes effect")
+	}
+}
+
+// A webhook refuses the status as if the request did not exist, or as a conflict: it is tried again.
+func TestRefusedStatus(t *testing.T) {
+	requests := certificatesv1.Resource("certificatesigningrequests")
+	for _, refusal := range []error{apierrors.NewNotFound(requests, "r"),
+		apierrors.NewConflict(requests, "r", errors.New("a webhook says so"))} {
+		r := approved(request(t, certificatesv1.KubeletServingSignerName, x509.CertificateRequest{},
+			certificatesv1.UsageServerAuth))
+		client := fake.NewClientset(r)
+		controllertest.FailOnce(client, "update", "certificatesigningrequests/status", refusal)
+		c := New(client, inventory.New(discovery.NewDiscoveryClient(nil), nil, 0), refusing{})
+		if _, err := c.reconcile(t.Context(), "r"); !errors.Is(err, refusal) {
+			t.Errorf("%v: %v", refusal, err)
+		}
+		if _, err := c.reconcile(t.Context(), "r"); err != nil {
+			t.Error(err)
+		}
 	}
 }
