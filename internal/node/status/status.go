@@ -39,7 +39,7 @@ import (
 // settling, up to a second: each write would delay those that matter. A pod with many containers counts as several:
 // each write encodes and stores all of it.
 //
-// A pod that is not ready because a container ended that starts again settles for 500 ms, and no longer: most often the
+// A pod that is not ready because a container ended that starts again settles for 1 s, and no longer: most often the
 // next instance runs long before, and 20 ms later the status is written. Upstream's kubelet does not show the moment in
 // between, because it starts that instance before it looks again; its conformance test of a pod's life reads the status
 // then and requires that the pod is ready.
@@ -79,7 +79,7 @@ const (
 	// containersPerPod is how many containers settle as long as a pod more.
 	containersPerPod = 16
 
-	endedTime  = 500 * time.Millisecond // half of the kubelet's longest delay: its next look at the runtime
+	endedTime  = time.Second // the kubelet's longest delay: its next look at the runtime
 	retryFirst = 100 * time.Millisecond
 	retryMax   = 10 * time.Second // L0.40
 )
