@@ -71,7 +71,8 @@ func TestPressureLasts(t *testing.T) {
 	c := rules(t, Settings{})
 	s, _ := Look(State{}, c, mem(50), begin)
 	s, v := Look(s, c, mem(500), begin.Add(4*time.Minute))
-	if len(v.Pressures) != 1 || len(v.Due) > 0 {
+	if len(v.Due) > 0 || !slices.Equal(v.Pressures,
+		[]Pressure{{corev1.NodeMemoryPressure, "memory.available was below 100Mi in the last 5m0s"}}) {
 		t.Errorf("after 4 minutes: %+v", v)
 	}
 	if _, v = Look(s, c, mem(500), begin.Add(5*time.Minute)); len(v.Pressures) > 0 {
@@ -107,7 +108,9 @@ func TestMinimumReclaim(t *testing.T) {
 		t.Errorf("never hit: %+v", v)
 	}
 	s, _ := Look(State{}, c, mem(90), begin)
-	if s, v := Look(s, c, mem(120), begin); len(v.Due) != 1 {
+	if s, v := Look(s, c, mem(120), begin); len(v.Due) != 1 || !slices.Equal(v.Pressures,
+		[]Pressure{{corev1.NodeMemoryPressure,
+			"memory.available was below 100Mi and is below 150Mi, which the minimum reclaim requires"}}) {
 		t.Errorf("not reclaimed: %+v", v)
 	} else if _, v = Look(s, c, mem(150), begin); len(v.Due) > 0 {
 		t.Errorf("reclaimed: %+v", v)

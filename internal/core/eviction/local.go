@@ -9,8 +9,12 @@ import (
 	"carob/internal/core/resources"
 )
 
-// HasLocalLimit reports whether the pod has a limit on its local storage.
+// HasLocalLimit reports whether the pod has a limit on its local storage for which it may be evicted. Critical pods are
+// not: a static pod would not come back (L7.148).
 func HasLocalLimit(pod *corev1.Pod) bool {
+	if resources.IsCritical(pod) {
+		return false
+	}
 	for i := range pod.Spec.Volumes {
 		if limited(&pod.Spec.Volumes[i]) {
 			return true

@@ -244,8 +244,9 @@ type met struct {
 
 // pressed is a pressure and when its threshold was last reached.
 type pressed struct {
-	Pressure
-	last time.Time
+	Pressure        // as it is now
+	past     string // its reason once the threshold is left
+	last     time.Time
 }
 
 // Pressure is an active pressure condition of a node. Why is the reason with the name of the
@@ -276,7 +277,7 @@ func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) 
 			continue
 		}
 		next.met = append(next.met, met{of: t, since: since})
-		next.press(Pressure{t.Signal.Condition(), t.why(all)}, now)
+		next.press(pressed{Pressure{t.Signal.Condition(), t.why(all)}, t.past(all, c.Transition), now})
 		if due := since.Add(t.Grace); !now.Before(due) {
 			v.Due = append(v.Due, t)
 		} else if v.Wake.IsZero() || due.Before(v.Wake) {
@@ -285,7 +286,8 @@ func Look(s State, c Config, all []Observation, now time.Time) (State, Verdict) 
 	}
 	for _, p := range s.seen {
 		if now.Sub(p.last) < c.Transition {
-			next.press(p.Pressure, p.last)
+			p.Why = p.past
+			next.press(p)
 		}
 	}
 	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure,
@@ -308,20 +310,38 @@ func order(t Threshold) int {
 	return 1
 }
 
-func (s *State) press(p Pressure, at time.Time) {
+func (s *State) press(p pressed) {
 	i := slices.IndexFunc(s.seen, func(o pressed) bool { return o.Kind == p.Kind })
 	switch {
 	case i < 0:
-		s.seen = append(s.seen, pressed{p, at})
-	case at.After(s.seen[i].last):
-		s.seen[i].last = at
+		s.seen = append(s.seen, p)
+	case p.last.After(s.seen[i].last):
+		s.seen[i].last = p.last
 	}
 }
 
-// why describes a threshold that is reached.
+// why describes a threshold that is reached, or not left because of its minimum reclaim.
 func (t Threshold) why(all []Observation) string {
 	o, _ := find(all, t.Signal)
-	return fmt.Sprintf("%s is below %s", t.Signal, quantity(t.Min.Of(o.Capacity), t.Signal.Resource()))
+	if o.Available < t.Min.Of(o.Capacity) {
+		return fmt.Sprintf("%s is below %s", t.Signal, t.quantity(t.Min.Of(o.Capacity)))
+	}
+	return fmt.Sprintf("%s was below %s and is below %s, which the minimum reclaim requires", t.Signal,
+		t.quantity(t.Min.Of(o.Capacity)), t.quantity(t.leave(o.Capacity)))
+}
+
+// past describes a threshold that was reached.
+func (t Threshold) past(all []Observation, transition time.Duration) string {
+	o, _ := find(all, t.Signal)
+	return fmt.Sprintf("%s was below %s in the last %s", t.Signal, t.quantity(t.leave(o.Capacity)), transition)
+}
+
+func (t Threshold) quantity(n int64) string { return quantity(n, t.Signal.Resource()) }
+
+// leave is how much must be available so that a threshold that was reached is left.
+func (t Threshold) leave(capacity int64) int64 {
+	more := t.Reclaim.Of(capacity)
+	return min(t.Min.Of(capacity), math.MaxInt64-more) + more // a quantity may be as large as a number can be
 }
 
 // Hit reports whether a threshold is reached; one that was reached before ends only when its
@@ -331,10 +351,8 @@ func Hit(t Threshold, all []Observation, before bool) bool {
 	if !ok {
 		return false
 	}
-	limit := t.Min.Of(o.Capacity)
 	if before {
-		more := t.Reclaim.Of(o.Capacity)
-		limit = min(limit, math.MaxInt64-more) + more // a quantity may be as large as a number can be
+		return o.Available < t.leave(o.Capacity)
 	}
-	return o.Available < limit
+	return o.Available < t.Min.Of(o.Capacity)
 }

@@ -38,6 +38,7 @@ type world struct {
 	ends      time.Duration // what the end of a pod takes
 	images    []*cri.Image
 	usedBy    []*cri.Container
+	removing  func() // while an image is removed; the lock is held
 	log       []string
 	requested map[string]int // calls of the runtime
 	changed   chan struct{}
@@ -144,6 +145,9 @@ func (w *world) RemoveImage(_ context.Context, req *cri.RemoveImageRequest) (*cr
 	w.note("remove image %s", req.Image.Image)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.removing != nil {
+		w.removing()
+	}
 	for i, im := range w.images {
 		if im.Id == req.Image.Image {
 			w.disk += int64(im.Size)
@@ -258,6 +262,34 @@ func TestOnePodIsEvictedPerRound(t *testing.T) {
 	})
 }
 
+// A pod that was deleted and has a long time to end is evicted, once, before pods that use less; one that ends soon is
+// not.
+func TestDeletedPodIsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{})
+		w.ends = time.Hour // it does not even end then
+		deleted := func(left time.Duration) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(left)} }
+		}
+		w.add("soon", 300, deleted(20*time.Second))
+		w.add("late", 200, deleted(time.Hour))
+		w.add("runs", 100)
+		w.mu.Lock()
+		w.pods["soon"].Life, w.pods["late"].Life, w.memory = podlife.Terminating, podlife.Terminating, 50
+		w.mu.Unlock()
+		evicted := func(name, uses string) []string {
+			return []string{"node Warning EvictionThresholdMet: Attempting to reclaim memory",
+				"stop " + name + " Evicted grace 1s TerminationByKubelet",
+				"event " + name + " Warning Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, " +
+					"available: 50Mi. Container c was using " + uses + ", request is 0, has larger consumption of memory. " +
+					"[memory]"}
+		}
+		w.look(t, "MemoryPressure", evicted("late", "200Mi")...)
+		time.Sleep(cleanupWait + time.Second)
+		w.look(t, "MemoryPressure", append([]string{"again"}, evicted("runs", "100Mi")...)...)
+	})
+}
+
 // L7.147: what a pod holds is waited for only so long.
 func TestWaitForAnEvictedPodIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -275,90 +307,6 @@ func TestWaitForAnEvictedPodIsLimited(t *testing.T) {
 		time.Sleep(cleanupWait + time.Second)
 		// and no pod is left
 		w.look(t, "MemoryPressure", "again", "node Warning EvictionThresholdMet: Attempting to reclaim memory")
-	})
-}
-
-// L7.133, L7.147: images go before pods.
-func TestImagesAreRemovedBeforePods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 50,
-			eviction.Settings{Hard: map[string]string{"imagefs.available": "15%", "nodefs.available": "10%"}})
-		w.add("p", 1)
-		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "b", Size: 4},
-			{Id: "pinned", Size: 9, Pinned: true}}
-		w.usedBy = []*cri.Container{{ImageRef: "used"}}
-		w.look(t, "")
-		time.Sleep(imageDelay)
-		w.look(t, "")
-		if w.requested["images"] != 1 {
-			t.Errorf("images were listed %d times", w.requested["images"])
-		}
-		time.Sleep(3 * time.Minute)
-		w.mu.Lock()
-		w.disk = 15 // at 85 %: down to 80
-		w.mu.Unlock()
-		w.look(t, "", "remove image a", "remove image b")
-		w.mu.Lock()
-		w.disk = 14
-		w.images = append(w.images, &cri.Image{Id: "new", Size: 20})
-		w.mu.Unlock()
-		w.look(t, "DiskPressure",
-			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (86% of 100 B used). "+
-				"Failed to free sufficient space by deleting unused images (freed 0 bytes). "+
-				// too new for that …
-				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
-			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
-			"remove image new", "reclaim") // … but not for this
-		if !w.cfg.Shortage.Disk() {
-			t.Error("dead containers stay")
-		}
-		time.Sleep(reclaimWait)
-		w.look(t, "DiskPressure", "again")
-		if w.cfg.Shortage.Disk() {
-			t.Error("dead containers go although there is room")
-		}
-		w.mu.Lock()
-		w.disk = 5 // and no image is left: the pod has to go, after a moment for what is dead
-		w.mu.Unlock()
-		w.look(t, "DiskPressure", "node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
-			"reclaim")
-		time.Sleep(reclaimWait)
-		message := "The node was low on resource: ephemeral-storage. Threshold quantity: 15, available: 5. " +
-			"Container c was using 1k, request is 0, has larger consumption of ephemeral-storage. "
-		w.look(t, "DiskPressure", "stop p Evicted grace 1s TerminationByKubelet",
-			"event p Warning Evicted: "+message+"[ephemeral-storage]")
-	})
-}
-
-// imageMaximumGCAge: images go that were unused for longer than that, although the disk has room. Those that were there
-// before the agent have begun to be unused when it first saw them.
-func TestOldImages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 50, eviction.Settings{Hard: map[string]string{}})
-		w.cfg.Images.MaxAge = time.Hour
-		why := map[string]int{}
-		w.cfg.Collected = func(reason string) { why[reason]++ }
-		w.images = []*cri.Image{{Id: "used", Size: 9}, {Id: "a", Size: 4}, {Id: "pinned", Size: 9, Pinned: true}}
-		w.usedBy = []*cri.Container{{ImageRef: "used"}}
-		w.look(t, "")
-		for range 13 { // the first time after ten seconds, then every five minutes: an hour, and no more
-			time.Sleep(imagePeriod)
-			w.look(t, "")
-		}
-		w.mu.Lock()
-		w.usedBy = nil
-		w.mu.Unlock()
-		time.Sleep(imagePeriod)
-		w.look(t, "", "remove image a")
-		for range 11 {
-			time.Sleep(imagePeriod)
-			w.look(t, "")
-		}
-		time.Sleep(imagePeriod)
-		w.look(t, "", "remove image used")
-		if len(why) != 1 || why["age"] != 2 {
-			t.Error(why)
-		}
 	})
 }
 
@@ -445,6 +393,32 @@ func TestPodOverItsLocalLimitIsEvicted(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.look(t, "", "stop limited Evicted grace 1s -",
 			`event limited Warning Evicted: Usage of EmptyDir volume "v" exceeds the limit "64Ki". []`)
+	})
+}
+
+// Critical pods are not evicted for their limits either: a static pod would not come back (L7.148, L7.152).
+func TestCriticalPodsOverTheirLocalLimitStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{})
+		limited := func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+				corev1.ResourceEphemeralStorage: resource.MustParse("64Ki")}
+		}
+		w.add("plain", 1, limited)
+		w.add("priority", 1, limited, func(p *corev1.Pod) { p.Spec.Priority = new(int32(2_000_000_000)) })
+		mirror := func(p *corev1.Pod) { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"} }
+		w.add("mirror", 1, limited, mirror)
+		for _, name := range []string{"plain", "priority", "mirror"} {
+			dir := filepath.Join(w.root, name)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "etc-hosts"), make([]byte, 100<<10), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.look(t, "", "stop plain Evicted grace 1s -", "event plain Warning Evicted: "+
+			"Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. []")
 	})
 }
 

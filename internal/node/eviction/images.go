@@ -77,11 +77,21 @@ const (
 	byAge   = "age"
 )
 
-// remove removes images in their order until so many bytes are free; negative: all.
+// remove removes images in their order until so many bytes are free; negative: all. That takes time, in which an image
+// may be used, or imported: it stays.
 func (m *Manager) remove(ctx context.Context, images []eviction.Image, need int64, why string) (freed int64) {
-	for _, im := range images {
+	for i, im := range images {
 		if need >= 0 && freed >= need {
 			break
+		}
+		if i > 0 {
+			if _, err := m.detectImages(ctx); err != nil {
+				klog.FromContext(ctx).Error(err, "Unused images stay: whether they are used now is not known")
+				break
+			}
+			if now, ok := m.images.known[im.ID]; !ok || now.InUse {
+				continue
+			}
 		}
 		if _, err := m.cfg.Runtime.RemoveImage(ctx,
 			&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: im.ID}}); err != nil {

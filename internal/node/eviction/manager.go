@@ -89,8 +89,9 @@ type Manager struct {
 	imagesAt time.Time // next check of the images
 	imagesOn bool      // that check is due
 
-	images   imageUse  // of Run only
-	limitsAt time.Time // of Run only: next check of local storage
+	images   imageUse           // of Run only
+	limitsAt time.Time          // of Run only: next check of local storage
+	hurried  map[types.UID]bool // of Run only: deleted pods that were evicted so that they end sooner
 }
 
 const (
@@ -187,7 +188,7 @@ func (m *Manager) Run(ctx context.Context) {
 }
 
 // act is one round: it removes surplus images, evicts pods over their limits, then evicts one pod for the first
-// threshold (L7.147).
+// threshold (L7.147), or, if none can be evicted for it, frees what it can for the next pressure.
 func (m *Manager) act(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -198,33 +199,41 @@ func (m *Manager) act(ctx context.Context) {
 	if images {
 		m.collectImages(ctx, disk)
 	}
-	if m.evictOverLimit(ctx) || len(due) == 0 {
+	if m.evictOverLimit(ctx) {
 		return
 	}
-	t := due[0]
+	tried := map[corev1.NodeConditionType]bool{}
+	for _, t := range due {
+		if tried[t.Signal.Condition()] {
+			continue
+		}
+		tried[t.Signal.Condition()] = true
+		if m.relieve(ctx, t, all, split) {
+			m.again()
+			return
+		}
+	}
+}
+
+// relieve frees what is due for a threshold, and evicts a pod if that is not enough. It reports whether the node must
+// be measured again.
+func (m *Manager) relieve(ctx context.Context, t eviction.Threshold, all []eviction.Observation, split bool) bool {
 	// L10.73
 	m.cfg.NodeEvent(corev1.EventTypeWarning, "EvictionThresholdMet",
 		fmt.Sprintf("Attempting to reclaim %s", t.Signal.Resource()))
 	if diskShort(t) {
+		m.reclaim(ctx) // first: afterwards the images of these containers are unused
 		m.removeUnused(ctx)
-		m.reclaim(ctx)
 		if now, err := m.cfg.Measure(m.cfg.Root, m.imageDirectory()); err == nil {
 			if all = now; !eviction.Hit(t, all, true) {
-				m.again()
-				return // that was enough
+				return true // that was enough
 			}
 		}
 	}
-	var candidates []*corev1.Pod
-	for _, v := range m.cfg.Pods.List() {
-		if runs(v) {
-			candidates = append(candidates, v.Pod)
-		}
-	}
-	usages, err := m.usages(ctx, candidates, t.Signal)
+	usages, err := m.usages(ctx, m.evictable(time.Now()), t.Signal)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Measuring pods failed, none is evicted now", "short", t.Signal)
-		return
+		return false
 	}
 	for _, u := range eviction.Rank(t.Signal, usages, split) {
 		n := eviction.Explain(t, all, u)
@@ -233,12 +242,39 @@ func (m *Manager) act(ctx context.Context) {
 			Message: n.Message,
 		}
 		if m.evict(ctx, u.Pod, string(t.Signal), n, condition, eviction.Grace(t, m.cfg.Rules.MaxGrace)) {
+			if u.Pod.DeletionTimestamp != nil {
+				m.hurried[u.Pod.UID] = true
+			}
 			m.await(ctx, u.Pod.UID)
-			m.again()
-			return
+			return true
 		}
 	}
 	klog.FromContext(ctx).Info("The node is under pressure, and no pod can be evicted", "short", t.Signal)
+	return false
+}
+
+// evictable are the pods that may be evicted for a threshold: those that run, and those that were deleted and have still
+// long to end. These are evicted once, to end sooner.
+func (m *Manager) evictable(now time.Time) []*corev1.Pod {
+	var list []*corev1.Pod
+	hurried := map[types.UID]bool{}
+	for _, v := range m.cfg.Pods.List() {
+		uid := v.Pod.UID
+		if m.hurried[uid] {
+			hurried[uid] = true
+		} else if runs(v) || endsLate(v, now) {
+			list = append(list, v.Pod)
+		}
+	}
+	m.hurried = hurried // those that are gone are forgotten
+	return list
+}
+
+// endsLate reports whether a pod that was deleted still has a long time to end.
+func endsLate(v pods.View, now time.Time) bool {
+	return (v.Life == podlife.Syncing || v.Life == podlife.Terminating) && v.Pod.DeletionTimestamp != nil &&
+		v.Pod.DeletionTimestamp.After(now.Add(cleanupWait)) && v.Status.Phase != corev1.PodSucceeded &&
+		v.Status.Phase != corev1.PodFailed
 }
 
 func diskShort(t eviction.Threshold) bool { return t.Signal.Condition() == corev1.NodeDiskPressure }
