@@ -95,8 +95,10 @@ const (
 	leaseSeconds   = 40 // L0.44
 	reportPeriod   = 5 * time.Minute
 	retryPeriod    = time.Second
-	mostRetry      = 7 * time.Second // as the kubelet's
-	logPeriod      = time.Minute     // of a failure that lasts
+	lookPeriod     = 10 * time.Second // L7.147
+	callTimeout    = 10 * time.Second // as the kubelet's: the next look does not wait longer for the API server
+	mostRetry      = 7 * time.Second  // as the kubelet's
+	logPeriod      = time.Minute      // of a failure that lasts
 	imagesReported = 50
 	leaseNamespace = "kube-node-lease"
 )
@@ -164,7 +166,8 @@ func (r *Reporter) ImagesChanged() { r.images.Store(true) }
 
 // Run registers the node and keeps object and lease current until ctx ends.
 //
-//	registering ──stored──▶ reporting: every 10 s lease and a look, status when it changed or is 5 min old
+//	registering ──stored──▶ reporting: every 10 s a look, and the lease when it is due; status when it changed or is 5
+//	min old
 func (r *Reporter) Run(ctx context.Context, sources Sources) {
 	r.sources = sources
 	log := klog.FromContext(ctx)
@@ -177,7 +180,7 @@ func (r *Reporter) Run(ctx context.Context, sources Sources) {
 		case <-timer.C:
 		case <-r.poke:
 		}
-		next := r.renewPeriod()
+		next := min(r.renewPeriod(), lookPeriod) // pods are evicted after a look, however long the lease is valid
 		ready, err := r.report(ctx)
 		if err == nil {
 			err = r.renew(ctx)
@@ -241,9 +244,11 @@ func (r *Reporter) report(ctx context.Context) (bool, error) {
 		node := old.DeepCopy()
 		r.images.Store(false)
 		r.fill(ctx, node, conditions, now)
-		stored, err := r.cfg.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		stored, err := timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
+			return r.cfg.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		})
 		if apierrors.IsConflict(err) {
-			if old, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{}); err == nil {
+			if old, err = r.read(ctx); err == nil {
 				continue
 			}
 		}
@@ -284,13 +289,14 @@ func (r *Reporter) look(ctx context.Context, now time.Time) bool {
 
 // register creates the object, or adopts the existing one.
 func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, error) {
-	nodes := r.cfg.Client.CoreV1().Nodes()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Labels: r.labels()}}
 	if len(r.cfg.PodCIDRs) > 0 {
 		node.Spec.PodCIDR, node.Spec.PodCIDRs = r.cfg.PodCIDRs[0], r.cfg.PodCIDRs
 	}
 	r.fill(ctx, node, r.conditions(ctx, r.sources.Problems(ctx), now), now)
-	stored, err := nodes.Create(ctx, node, metav1.CreateOptions{})
+	stored, err := timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
+		return r.cfg.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	})
 	if err == nil {
 		r.recordConditions(&corev1.Node{}, stored)
 		r.reported = now
@@ -300,7 +306,7 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	if !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("register node %s: %w", r.cfg.Name, err)
 	}
-	if stored, err = nodes.Get(ctx, r.cfg.Name, metav1.GetOptions{}); err != nil {
+	if stored, err = r.read(ctx); err != nil {
 		return nil, fmt.Errorf("read node %s: %w", r.cfg.Name, err)
 	}
 	if boot := stored.Status.NodeInfo.BootID; boot != "" && boot != r.cfg.Machine.Info.BootID { // L7.80
@@ -317,12 +323,33 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	}
 	r.recordCordoned(stored)
 	if !equality.Semantic.DeepEqual(stored, wanted) {
-		if stored, err = nodes.Update(ctx, wanted, metav1.UpdateOptions{}); err != nil {
+		if stored, err = r.update(ctx, wanted); err != nil {
 			return nil, fmt.Errorf("update the labels of node %s: %w", r.cfg.Name, err)
 		}
 	}
 	r.cfg.Known.node.Store(stored)
 	return stored, nil
+}
+
+// read reads the object from the API server.
+func (r *Reporter) read(ctx context.Context) (*corev1.Node, error) {
+	return timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
+		return r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
+	})
+}
+
+// update writes everything of the object but its status.
+func (r *Reporter) update(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+	return timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
+		return r.cfg.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+	})
+}
+
+// timed is a request to the API server that ends after callTimeout.
+func timed[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return request(ctx)
 }
 
 // renewPeriod is a quarter of the time that the lease is valid (L0.44).
@@ -538,14 +565,13 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 	}
 	node = node.DeepCopy()
 	node.Spec.Taints = keep
-	stored, err := r.cfg.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+	stored, err := r.update(ctx, node)
 	switch {
 	case apierrors.IsForbidden(err):
 		r.untaintRefused = true
 		return nil
 	case apierrors.IsConflict(err):
-		stored, err = r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
-		if err == nil {
+		if stored, err = r.read(ctx); err == nil {
 			r.Wake()
 		}
 	}
@@ -571,10 +597,12 @@ func (r *Reporter) renew(ctx context.Context) error {
 			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name,
 				UID: node.UID}}
 		}
-		if !exists {
-			return leases.Create(ctx, l, metav1.CreateOptions{})
-		}
-		return leases.Update(ctx, l, metav1.UpdateOptions{})
+		return timed(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
+			if !exists {
+				return leases.Create(ctx, l, metav1.CreateOptions{})
+			}
+			return leases.Update(ctx, l, metav1.UpdateOptions{})
+		})
 	}
 	old, exists := r.lease, r.lease != nil
 	if !exists {
@@ -582,7 +610,9 @@ func (r *Reporter) renew(ctx context.Context) error {
 	}
 	stored, err := write(old, exists)
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		if old, err = leases.Get(ctx, r.cfg.Name, metav1.GetOptions{}); err == nil {
+		if old, err = timed(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
+			return leases.Get(ctx, r.cfg.Name, metav1.GetOptions{})
+		}); err == nil {
 			stored, err = write(old, true)
 		}
 	}

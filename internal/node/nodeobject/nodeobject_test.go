@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	ktesting "k8s.io/client-go/testing"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
@@ -37,6 +39,8 @@ type fixture struct {
 	events   []string
 	hostIPs  []netip.Addr
 	handlers []corev1.NodeRuntimeHandler
+	lease    int // seconds
+	looks    int
 
 	log atomic.Pointer[atomic.Int32] // counts the lines of the log
 }
@@ -89,8 +93,9 @@ func start(t *testing.T, existing ...*corev1.Node) *fixture {
 func (f *fixture) run(t *testing.T, client kubernetes.Interface) *Reporter {
 	f.r = New(Config{
 		Client: client, Name: "n1", HostIPs: f.addresses, Version: "v1.37.2", Runtime: "carob://1",
-		PodCIDRs: []string{"10.0.0.0/24", "fd00::/64"},
-		MaxPods:  110, Port: 10250, Labels: map[string]string{"zone": "a"},
+		PodCIDRs:     []string{"10.0.0.0/24", "fd00::/64"},
+		LeaseSeconds: f.lease,
+		MaxPods:      110, Port: 10250, Labels: map[string]string{"zone": "a"},
 		Machine: Machine{
 			Capacity: corev1.ResourceList{
 				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
@@ -122,6 +127,7 @@ func (f *fixture) run(t *testing.T, client kubernetes.Interface) *Reporter {
 			Pressures: func(context.Context, time.Time) []eviction.Pressure {
 				f.mu.Lock()
 				defer f.mu.Unlock()
+				f.looks++
 				return f.under
 			},
 			Problems: func(context.Context) []string { f.mu.Lock(); defer f.mu.Unlock(); return f.problems },
@@ -560,5 +566,48 @@ func TestAPIServerIsAway(t *testing.T) {
 		if n := lines.Load(); n > 12 {
 			t.Errorf("%d lines in the log", n)
 		}
+	})
+}
+
+// hanging is an API server that never answers.
+type hanging struct{}
+
+func (hanging) RoundTrip(req *http.Request) (*http.Response, error) {
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
+
+// L7.147: what is short is noticed within seconds, however long the lease is valid, and although the API server does not
+// answer.
+func TestLooks(t *testing.T) {
+	looks := func(t *testing.T, client kubernetes.Interface) {
+		f := &fixture{lease: 4000, hostIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+		f.run(t, client)
+		time.Sleep(10 * time.Minute)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.looks < 30 || f.looks > 100 {
+			t.Errorf("%d looks at the node in ten minutes", f.looks)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		looks(t, client)
+		leases := 0
+		for _, a := range client.Actions() {
+			if a.GetResource().Resource == "leases" {
+				leases++
+			}
+		}
+		if leases != 1 {
+			t.Errorf("the lease was written %d times in 10 of its 66 minutes", leases)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		silent, err := kubernetes.NewForConfig(&rest.Config{Host: "http://silent.invalid", Transport: hanging{}, QPS: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks(t, silent)
 	})
 }
