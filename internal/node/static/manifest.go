@@ -87,6 +87,9 @@ func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) er
 	pod.Generation = 1 // as in the mirror: it never changes
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.Spec.NodeName = node
+	if priority, ok := systemPriority(pod.Spec.PriorityClassName); ok && pod.Spec.Priority == nil {
+		pod.Spec.Priority = &priority // admission sets it for the mirror only, and a shutdown ends pods in its order
+	}
 	if from.source == sourceFile { // upstream's web source has none (S14.13)
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations,
 			corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
@@ -99,6 +102,17 @@ func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) er
 		return nil, fmt.Errorf("static pods may not reference %s", kind)
 	}
 	return pod, nil
+}
+
+// systemPriority is the priority of a class that each cluster has.
+func systemPriority(class string) (int32, bool) {
+	switch class {
+	case "system-cluster-critical":
+		return 2_000_000_000, true
+	case "system-node-critical":
+		return 2_000_001_000, true
+	}
+	return 0, false
 }
 
 // hashOf is a hash of 128 bits of the manifest's content and its origin.

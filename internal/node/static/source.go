@@ -236,12 +236,18 @@ func (s *Source) read(log klog.Logger, path string) bool {
 	return true
 }
 
+// readManifest reads a regular file. It never waits for the writer of a named pipe.
 func readManifest(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
 	return io.ReadAll(io.LimitReader(f, maxManifest+1))
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -244,4 +245,47 @@ func TestWakeFindsUnreportedChanges(t *testing.T) {
 	}
 	w.Wake()
 	w.next("api-n")
+}
+
+// A named pipe in place of a manifest holds up nothing: the pods of other manifests run, also if the pipe is the only
+// manifest.
+func TestNamedPipeIsNoManifest(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := readManifest(pipe); err == nil || err.Error() != "it is not a regular file" {
+		t.Errorf("%q, %v", text, err)
+	}
+	pods := make(chan []*corev1.Pod, 1)
+	s := NewSource(SourceConfig{Path: pipe, Node: "n", Complete: accept, Wanted: func(p []*corev1.Pod) { pods <- p }})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := s.Run(ended); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-pods; len(got) > 0 {
+		t.Errorf("%d pods", len(got))
+	}
+}
+
+// The priority of a system priority class is known without an API server: such a pod ends last in a shutdown of the
+// machine. A priority in the manifest stays, as does the UID.
+func TestPriorityOfSystemClasses(t *testing.T) {
+	plain, err := decode([]byte(manifest), "/m/web.yaml", "n", accept, time.Now())
+	if err != nil || plain.Spec.Priority != nil {
+		t.Fatalf("%v, %v", plain, err)
+	}
+	for more, want := range map[string]int32{
+		"priorityClassName: system-node-critical":                2_000_001_000,
+		"priorityClassName: system-cluster-critical":             2_000_000_000,
+		"priority: 7\n  priorityClassName: system-node-critical": 7,
+		"priority: 7\n  priorityClassName: mine":                 7,
+	} {
+		text := strings.Replace(manifest, "spec:\n", "spec:\n  "+more+"\n", 1)
+		pod, err := decode([]byte(text), "/m/web.yaml", "n", accept, time.Now())
+		if err != nil || pod.Spec.Priority == nil || *pod.Spec.Priority != want {
+			t.Errorf("%s: priority %v, %v, want %d", more, pod.Spec.Priority, err, want)
+		}
+	}
 }
