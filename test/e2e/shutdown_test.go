@@ -48,7 +48,8 @@ func startLogin(t *testing.T) *login {
 		t.Fatal(err)
 	}
 	if _, err := prop.Export(conn, loginPath,
-		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(600_000_000)}}}); err != nil {
+		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(600_000_000)},
+			"PreparingForShutdown": {Value: false}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.RequestName("org.freedesktop.login1", dbus.NameFlagDoNotQueue); err != nil {

@@ -48,19 +48,29 @@ func openLogin(ctx context.Context, confDir string) (*logind, error) {
 	return l, nil
 }
 
+// property reads a property of logind.
+func property[T any](ctx context.Context, l *logind, name string) (value T, _ error) {
+	var v dbus.Variant
+	err := l.object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, loginManager, name).Store(&v)
+	if err != nil {
+		return value, fmt.Errorf("read %s of logind: %w", name, err)
+	}
+	value, ok := v.Value().(T)
+	if !ok {
+		return value, fmt.Errorf("read %s of logind: the value is a %T", name, v.Value())
+	}
+	return value, nil
+}
+
 // Delay implements Login.
 func (l *logind) Delay(ctx context.Context) (time.Duration, error) {
-	var v dbus.Variant
-	err := l.object.CallWithContext(ctx, "org.freedesktop.DBus.Properties.Get", 0, loginManager,
-		"InhibitDelayMaxUSec").Store(&v)
-	if err != nil {
-		return 0, fmt.Errorf("read the delay of logind: %w", err)
-	}
-	us, ok := v.Value().(uint64)
-	if !ok {
-		return 0, fmt.Errorf("read the delay of logind: the value is a %T", v.Value())
-	}
-	return time.Duration(us) * time.Microsecond, nil
+	us, err := property[uint64](ctx, l, "InhibitDelayMaxUSec")
+	return time.Duration(us) * time.Microsecond, err
+}
+
+// Down implements Login.
+func (l *logind) Down(ctx context.Context) (bool, error) {
+	return property[bool](ctx, l, "PreparingForShutdown")
 }
 
 // extendTries and extendWait are how long logind may take to read its settings.

@@ -30,6 +30,8 @@ type Login interface {
 	Extend(ctx context.Context, d time.Duration) error
 	// Inhibit takes a lock; a shutdown waits until release is called.
 	Inhibit(ctx context.Context) (release func() error, err error)
+	// Down reports whether a shutdown has begun.
+	Down(ctx context.Context) (bool, error)
 	// Next blocks until a shutdown begins (true) or is cancelled (false).
 	Next(ctx context.Context) (bool, error)
 	Close() error
@@ -112,33 +114,22 @@ func (m *Manager) watch(ctx context.Context) error {
 		return fmt.Errorf("reach logind: %w", err)
 	}
 	defer func() { _ = login.Close() }()
-	delay, err := login.Delay(ctx)
-	if err != nil {
-		return err
-	}
-	if total := m.total(); delay < total {
-		if err := login.Extend(ctx, total); err != nil {
-			return err
-		}
-	}
-	release, err := login.Inhibit(ctx)
-	if err != nil {
-		return err
-	}
+	// A shutdown may have begun, or may have been cancelled, while there was no connection.
+	down, err := login.Down(ctx)
+	release := unlocked
 	defer func() { _ = release() }()
-	for {
-		down, err := login.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if down == m.down.Load() {
+	if err == nil && !down && !m.Down() { // during a shutdown logind gives no lock
+		release, err = m.lock(ctx, login)
+	}
+	for ; err == nil; down, err = login.Next(ctx) {
+		if down == m.Down() {
 			continue
 		}
 		m.down.Store(down)
 		m.cfg.Changed()
 		if !down {
 			m.cfg.Event(corev1.EventTypeNormal, "Shutdown", "Shutdown manager detected shutdown cancellation")
-			if release, err = login.Inhibit(ctx); err != nil {
+			if release, err = m.lock(ctx, login); err != nil {
 				return err
 			}
 			continue
@@ -148,8 +139,28 @@ func (m *Manager) watch(ctx context.Context) error {
 		if err := release(); err != nil {
 			return fmt.Errorf("release the lock on shutdown: %w", err)
 		}
-		release = func() error { return nil }
+		release = unlocked
 	}
+	return err
+}
+
+// unlocked releases no lock.
+func unlocked() error { return nil }
+
+// lock makes shutdowns wait until release is called, for as long as all pods together have. After an error, release does
+// nothing.
+func (m *Manager) lock(ctx context.Context, login Login) (release func() error, err error) {
+	delay, err := login.Delay(ctx)
+	if total := m.total(); err == nil && delay < total {
+		err = login.Extend(ctx, total)
+	}
+	if err != nil {
+		return unlocked, err
+	}
+	if release, err = login.Inhibit(ctx); err != nil {
+		return unlocked, err
+	}
+	return release, nil
 }
 
 // endAll ends all pods, one group after the other.

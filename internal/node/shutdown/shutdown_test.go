@@ -30,10 +30,13 @@ type world struct {
 	*Manager
 	begin        time.Time
 	shuttingDown chan bool
+	lost         chan error // the connection ends
 	fail         error
+	busy         error // of the next request for a lock
 
 	mu      sync.Mutex
 	delay   time.Duration
+	down    bool // what logind says to who asks
 	pods    map[types.UID]*pods.View
 	ends    map[types.UID]time.Duration
 	log     []string
@@ -49,10 +52,22 @@ func (w *world) note(format string, args ...any) {
 func (w *world) Delay(context.Context) (time.Duration, error) { return w.delay, nil }
 func (w *world) Extend(_ context.Context, d time.Duration) error {
 	w.note("extend to %s", d)
+	w.delay = d
 	return nil
 }
 func (w *world) Close() error { return nil }
+func (w *world) Down(context.Context) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.down, nil
+}
+
 func (w *world) Inhibit(context.Context) (func() error, error) {
+	if err := w.busy; err != nil {
+		w.busy = nil
+		w.note("no lock")
+		return nil, err
+	}
 	w.note("lock")
 	return func() error { w.note("release"); return nil }, nil
 }
@@ -61,6 +76,8 @@ func (w *world) Next(ctx context.Context) (bool, error) {
 	select {
 	case down := <-w.shuttingDown:
 		return down, nil
+	case err := <-w.lost:
+		return false, err
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -119,7 +136,7 @@ func (w *world) add(name string, priority int32, ends time.Duration) {
 
 func start(t *testing.T, edit func(*world)) *world {
 	w := &world{
-		begin: time.Now(), shuttingDown: make(chan bool), delay: time.Hour, pods: map[types.UID]*pods.View{},
+		begin: time.Now(), shuttingDown: make(chan bool), lost: make(chan error), delay: time.Hour, pods: map[types.UID]*pods.View{},
 		ends: map[types.UID]time.Duration{}, changed: make(chan struct{}),
 	}
 	edit(w)
@@ -133,7 +150,7 @@ func start(t *testing.T, edit func(*world)) *world {
 			return w, nil
 		},
 		Event:   func(kind, reason, message string) { w.note("event %s %s: %s", kind, reason, message) },
-		Changed: func() { w.note("report, down %t", w.Down()) },
+		Changed: func() { w.note("report, down %t", w.Manager.Down()) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -184,6 +201,51 @@ func TestLogindThatIsMissingIsTriedAgain(t *testing.T) {
 	})
 }
 
+func (w *world) set(down bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down = down
+}
+
+// What logind announces while there is no connection to it is made up for: the cancellation, after which the node is
+// ready again, and a shutdown, also one that began before carob.
+func TestShutdownWithoutConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, func(w *world) {
+			w.down = true
+			w.add("plain", 0, time.Second)
+		})
+		const begun, cancelled = "event Normal Shutdown: Shutdown manager detected shutdown event",
+			"event Normal Shutdown: Shutdown manager detected shutdown cancellation"
+		time.Sleep(2 * time.Second)
+		w.expect(t, "0s report, down true", "0s "+begun, "0s stop plain Terminated grace 30s TerminationByKubelet")
+		w.set(false)
+		w.lost <- errors.New("the connection is lost")
+		time.Sleep(2 * time.Second)
+		w.expect(t, "3s report, down false", "3s "+cancelled, "3s lock")
+		w.set(true)
+		w.lost <- errors.New("the connection is lost")
+		time.Sleep(3 * time.Second)
+		w.expect(t, "4s release", "6s report, down true", "6s "+begun)
+	})
+}
+
+// A lock that logind refuses after a cancellation, because the next shutdown has begun, is tried again.
+func TestLockRefusedAfterCancellation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, func(*world) {})
+		w.expect(t, "0s lock")
+		w.shuttingDown <- true
+		synctest.Wait()
+		w.busy = errors.New("operation in progress")
+		w.shuttingDown <- false
+		time.Sleep(2 * time.Second)
+		w.expect(t, "0s report, down true", "0s event Normal Shutdown: Shutdown manager detected shutdown event",
+			"0s release", "0s report, down false",
+			"0s event Normal Shutdown: Shutdown manager detected shutdown cancellation", "0s no lock", "1s lock")
+	})
+}
+
 // manager is a logind on a bus of its own.
 type manager struct {
 	locks []*os.File // both ends; a finalizer would close them
@@ -211,7 +273,7 @@ func TestLogindOverDBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	properties, err := prop.Export(server, loginPath,
-		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)}}})
+		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)}, "PreparingForShutdown": {Value: false}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,6 +311,12 @@ func TestLogindOverDBus(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(conf, "99-carob.conf")); err != nil ||
 		!strings.Contains(string(text), "[Login]\nInhibitDelayMaxSec=60\n") {
 		t.Errorf("%q %v", text, err)
+	}
+	for _, down := range []bool{false, true} {
+		properties.SetMust(loginManager, "PreparingForShutdown", down)
+		if got, err := l.Down(t.Context()); err != nil || got != down {
+			t.Errorf("down: %t %v, want %t", got, err, down)
+		}
 	}
 	release, err := l.Inhibit(t.Context())
 	if err != nil {
