@@ -227,12 +227,11 @@ func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
 	s.pods[pod.UID] = keys
 	for _, k := range keys {
 		o := s.held[k]
-		if o != nil && o.ended && len(o.changed) == 0 {
-			o.stop() // another object may have the name by now
-			o = nil
-		}
-		if o == nil {
+		switch {
+		case o == nil:
 			o = s.watch(k)
+		case o.ended: // another object may have the name by now
+			o = s.watchAgain(k, o)
 		}
 		if o.forget != nil {
 			o.forget.Stop()
@@ -306,6 +305,17 @@ func (s *Store) watch(k key) *watched {
 			},
 		})
 	})
+	return o
+}
+
+// watchAgain reads an immutable object again, for a new pod. Pods that hold it are informed only if it has changed. The
+// caller holds the lock.
+func (s *Store) watchAgain(k key, old *watched) *watched {
+	old.stop()
+	o := s.watch(k)
+	if len(old.changed) > 0 {
+		o.changed, o.objects, o.mayBeOutdated = old.changed, old.objects, true
+	}
 	return o
 }
 

@@ -3,6 +3,7 @@ package refs
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,8 +178,8 @@ func TestImmutable(t *testing.T) {
 	})
 }
 
-// An immutable object that was deleted and made again is read again by the next pod, also soon after the last one: this
-// is how its content is changed.
+// An immutable object that was deleted and made again is read again by the next pod, also soon after the last one, and
+// while another one has it: this is how its content is changed. The other one is informed once it has changed.
 func TestImmutableObjectIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := func(version, value string) *corev1.ConfigMap {
@@ -190,28 +191,45 @@ func TestImmutableObjectIsMadeAgain(t *testing.T) {
 		s := New(client)
 		defer stop(t, s)
 		maps := client.CoreV1().ConfigMaps("ns")
+		var informed []types.UID
 		read := func(pod, want string) {
 			t.Helper()
-			s.Hold(podWith(pod, "cm"), func(types.UID) {})
+			s.Hold(podWith(pod, "cm"), func(uid types.UID) { informed = append(informed, uid) })
 			if cm, err := s.ConfigMap(t.Context(), "ns", "cm"); err != nil || cm.Data["k"] != want {
 				t.Errorf("pod %s reads %v, %v, not %s", pod, cm, err, want)
 			}
 			synctest.Wait()
 		}
+		again := func(version, value string) {
+			t.Helper()
+			if err := maps.Delete(t.Context(), "cm", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := maps.Create(t.Context(), made(version, value), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		read("u1", "old")
 		s.Release("u1")
-		if err := maps.Delete(t.Context(), "cm", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := maps.Create(t.Context(), made("2", "new"), metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		again("2", "new")
 		time.Sleep(linger / 2)
 		read("u2", "new")
 		time.Sleep(linger) // the first one is forgotten meanwhile
 		read("u3", "new")
-		if n := count(client, "list"); n != 2 {
-			t.Errorf("listed %d times", n)
+		if len(informed) > 0 {
+			t.Errorf("informed although nothing has changed: %v", informed)
+		}
+		again("3", "newest")
+		read("u4", "newest")
+		if slices.Sort(informed); !slices.Equal(informed, []types.UID{"u2", "u3", "u4"}) {
+			t.Errorf("informed: %v", informed)
+		}
+		for _, uid := range []types.UID{"u2", "u3", "u4"} {
+			s.Release(uid)
+		}
+		time.Sleep(2 * linger)
+		if len(s.held) > 0 || count(client, "watch") > 0 {
+			t.Errorf("kept: %v, calls: %v", s.held, client.Actions())
 		}
 	})
 }
