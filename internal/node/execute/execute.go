@@ -215,8 +215,7 @@ func (e *Executor) Do(ctx context.Context, pod *corev1.Pod, action podlife.Actio
 	case podlife.RemoveSandbox:
 		return failed(e.removeSandbox(ctx, a))
 	case podlife.ReleaseDevices:
-		e.cfg.Pinning.Release(pod.UID)
-		return failed(failure("", e.cfg.Devices.Release(ctx, pod.UID)))
+		return failed(e.releaseDevices(ctx, pod))
 	case podlife.RemoveVolumes:
 		return failed(e.removeVolumes(ctx, pod))
 	case podlife.DeletePod:
@@ -260,17 +259,6 @@ func (e *Executor) prepareVolumes(ctx context.Context, pod *corev1.Pod) *podlife
 		e.cfg.Reject(pod.UID, podlife.Stop{Reason: r.Reason, Message: "Pod was rejected: " + r.Message}) // L3.36
 	}
 	return failure("", err) // the volume manager records the event
-}
-
-func (e *Executor) removeVolumes(ctx context.Context, pod *corev1.Pod) *podlife.Failure {
-	if err := e.cfg.Volumes.Remove(ctx, pod.UID); err != nil {
-		return failure("", err)
-	}
-	if err := e.cfg.Cgroups.Remove(ctx, pod.UID); err != nil {
-		return failure("", err)
-	}
-	e.cfg.UserNS.Release(pod.UID)
-	return nil
 }
 
 // sandboxConfig describes the pod's sandbox, existing or new.
