@@ -28,9 +28,23 @@ type Claim struct {
 	Name      string                `json:"name"`
 	Pods      []types.UID           `json:"pods"`    // that use it
 	Drivers   map[string][]Prepared `json:"drivers"` // drivers that were called, with their last answers
-	Ready     bool                  `json:"ready"`   // all drivers have prepared it
+	// Ready means that all drivers have prepared it since the agent started. After a reboot of the machine nothing of it
+	// may be left, such as its CDI specification in /var/run/cdi: drivers are called again for the next sandbox (S9.57).
+	Ready bool `json:"-"`
+	// Alone are the allocated devices that no other claim may have at the same time, as DRIVER/POOL/DEVICE.
+	Alone []string `json:"alone,omitempty"`
 
 	leaving bool // it is being unprepared
+}
+
+// Answered reports whether all drivers have prepared the claim, maybe before the agent started.
+func (c *Claim) Answered() bool {
+	for _, prepared := range c.Drivers { // any order: all are the same
+		if prepared == nil {
+			return false
+		}
+	}
+	return true
 }
 
 // Claims holds the ResourceClaims of the node, by UID.
@@ -53,8 +67,8 @@ func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[st
 					"(previous pod force-deleted?!)", o.Name, have.UID)
 			}
 		}
-		if have := c[o.UID]; have != nil && have.leaving {
-			return nil, fmt.Errorf("ResourceClaim %s is being unprepared", o.Name)
+		if err := c.free(pod, o); err != nil {
+			return nil, err
 		}
 	}
 	calls := map[string][]*Claim{}
@@ -64,6 +78,7 @@ func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[st
 			have = &Claim{UID: o.UID, Namespace: o.Namespace, Name: o.Name, Drivers: map[string][]Prepared{}}
 			c[o.UID] = have
 		}
+		have.Alone = alone(o)
 		if !slices.Contains(have.Pods, pod.UID) {
 			have.Pods = append(have.Pods, pod.UID)
 		}
@@ -81,6 +96,42 @@ func (c Claims) Enter(pod *corev1.Pod, list []*resourcev1.ResourceClaim) (map[st
 		}
 	}
 	return calls, nil
+}
+
+// free returns an error while another pod has devices that are allocated to a claim of the pod: one that was force
+// deleted, for which they count as free since.
+func (c Claims) free(pod *corev1.Pod, o *resourcev1.ResourceClaim) error {
+	wanted := alone(o)
+	if have := c[o.UID]; have != nil {
+		switch {
+		case have.leaving:
+			return fmt.Errorf("ResourceClaim %s is being unprepared", o.Name)
+		case len(have.Alone) > 0 && !slices.Equal(have.Alone, wanted) &&
+			slices.ContainsFunc(have.Pods, func(uid types.UID) bool { return uid != pod.UID }):
+			return fmt.Errorf("ResourceClaim %s is still prepared with other devices (previous pod force-deleted?!)", o.Name)
+		}
+	}
+	for _, have := range c { // any order: a device is alone in at most one
+		for _, device := range wanted {
+			if have.UID != o.UID && slices.Contains(have.Alone, device) {
+				return fmt.Errorf("device %s of ResourceClaim %s is still prepared for ResourceClaim %s/%s "+
+					"(previous pod force-deleted?!)", device, o.Name, have.Namespace, have.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// alone are the devices that are allocated to a claim alone, sorted: neither for administrators nor shared.
+func alone(o *resourcev1.ResourceClaim) []string {
+	var list []string
+	for _, r := range o.Status.Allocation.Devices.Results {
+		if (r.AdminAccess == nil || !*r.AdminAccess) && r.ShareID == nil {
+			list = append(list, r.Driver+"/"+r.Pool+"/"+r.Device)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // Answered records what a driver has prepared for a claim.

@@ -301,6 +301,51 @@ func TestClaims(t *testing.T) {
 	}
 }
 
+// A device that counts as free, because the pod that has it was force deleted, waits until it is unprepared: two pods
+// never have it at once. Devices for administrators, and shared ones, do not wait.
+func TestDevicesOfForceDeletedPods(t *testing.T) {
+	c := Claims{}
+	enter := func(o *resourcev1.ResourceClaim, pod string) string {
+		if _, err := c.Enter(podWith(pod), []*resourcev1.ResourceClaim{o}); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+	old := claimFor("old", "a")
+	if err := enter(old, "a"); err != "" {
+		t.Fatal(err)
+	}
+	c.Done([]*resourcev1.ResourceClaim{old})
+	next := claimFor("next", "b")
+	want := "device d1/p/x of ResourceClaim next is still prepared for ResourceClaim default/old " +
+		"(previous pod force-deleted?!)"
+	if got := enter(next, "b"); got != want || len(c) != 1 {
+		t.Errorf("%q, %v", got, c)
+	}
+	admin := claimFor("admin", "c")
+	admin.Status.Allocation.Devices.Results[0].AdminAccess = new(true)
+	admin.Status.Allocation.Devices.Results[1].ShareID = new(types.UID("share"))
+	if err := enter(admin, "c"); err != "" {
+		t.Error(err)
+	}
+	// The claim itself is allocated again, with another device, for another pod.
+	moved := claimFor("old", "d")
+	moved.Status.Allocation.Devices.Results[0].Device = "z"
+	want = "ResourceClaim old is still prepared with other devices (previous pod force-deleted?!)"
+	if got := enter(moved, "d"); got != want {
+		t.Error(got)
+	}
+	c.Leave("a")
+	c.Unprepared("uid-old", "d1")
+	c.Unprepared("uid-old", "d2")
+	for o, pod := range map[*resourcev1.ResourceClaim]string{moved: "d", claimFor("other", "e"): "e"} {
+		o.Status.Allocation.Devices.Results = o.Status.Allocation.Devices.Results[:1] // z and x
+		if err := enter(o, pod); err != "" {
+			t.Error(err)
+		}
+	}
+}
+
 // Devices on the chosen NUMA nodes come first, preferred ones before others; GetPreferredAllocation gets only these
 // if there are more than needed. Hints reflect where healthy, free devices are (S10.31).
 func TestNearDevices(t *testing.T) {

@@ -125,10 +125,11 @@ type plugin struct {
 	preStart  int
 	server    *grpc.Server
 	reported  chan *registration.RegistrationStatus
+	simple    bool // it requires no call before a start
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
-	return &pluginapi.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: true}, nil
+	return &pluginapi.DevicePluginOptions{PreStartRequired: !p.simple, GetPreferredAllocationAvailable: true}, nil
 }
 
 func (p *plugin) ListAndWatch(_ *pluginapi.Empty, s grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
@@ -295,13 +296,28 @@ func TestDevicePlugin(t *testing.T) {
 		err.Error() != "cannot allocate unregistered device example.com/gpu" {
 		t.Errorf("while the plugin is away: %v", err)
 	}
-	if o, err := a.Options(context.Background(), pod, &pod.Spec.Containers[0]); err != nil || len(o.Env) != 1 {
-		t.Errorf("a container starts again while the plugin is away: %+v, %v", o, err)
+	// S8.26: the plugin must be called before each start of a container
+	starts := func(want string) {
+		t.Helper()
+		o, err := a.Options(context.Background(), pod, &pod.Spec.Containers[0])
+		if err == nil && want != "" || err != nil && err.Error() != want || err == nil && len(o.Env) != 1 {
+			t.Errorf("a container starts again: %+v, %v, want %q", o, err, want)
+		}
 	}
+	const away = "device plugin example.com/gpu is not running: it must be called before each start of a container"
+	starts(away)
 
 	a.stop() // and the agent; the machine starts again
 	a = start(t, root, fake.NewClientset())
 	a.allocatable(0)
+	starts(away)
+	simple := &plugin{simple: true}
+	a.plug(simple, "simple.sock", dev(pluginapi.Healthy, "d0", "d1"))
+	a.allocatable(2)
+	starts("")
+	simple.server.Stop()
+	a.allocatable(0)
+	starts("") // this one need not be called
 	p2 := &plugin{}
 	a.plug(p2, "again.sock", dev(pluginapi.Healthy, "d0", "d1"))
 	a.allocatable(2)

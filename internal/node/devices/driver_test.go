@@ -190,8 +190,14 @@ func TestDriver(t *testing.T) {
 	a.stop()
 	a = start(t, root, client) // the driver is found on the disk
 	<-d.reported
-	if o, err := a.Options(ctx, pod, &pod.Spec.Containers[0]); err != nil || len(o.CDI) != 1 {
-		t.Errorf("after a restart: %+v, %v", o, err)
+	if o, err := a.Options(ctx, pod, &pod.Spec.Containers[0]); err != nil || len(o.CDI) != 1 || d.made() != before {
+		t.Errorf("after a restart: %+v, %v, %s", o, err, d.made())
+	}
+	// A new sandbox: the machine may have been started again, and what the driver has prepared may be lost.
+	for range 2 {
+		if err := a.PrepareClaims(ctx, pod); err != nil || d.made() != before+", prepare one" {
+			t.Errorf("for a new sandbox after a restart: %s, %v", d.made(), err)
+		}
 	}
 	if err := a.Release(ctx, "a"); err != nil || strings.Contains(d.made(), "unprepare") {
 		t.Errorf("undone while the other pod uses it: %s, %v", d.made(), err)

@@ -92,6 +92,7 @@ type Manager struct {
 	endpoints map[string][]*endpoint   // of device plugins by resource, the newest last
 	drivers   map[string]*driver       // of claims, by name
 	expiring  map[string]*time.Timer   // resources that no plugin serves
+	preStarts map[string]bool          // resources whose plugin must be called before each start of a container
 	health    map[string]*driverHealth // by driver
 	closed    bool                     // Run has ended
 	registry  error                    // why no device plugin can register; nil: they can
@@ -107,7 +108,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg.Pinning = noPinning{}
 	}
 	m := &Manager{cfg: cfg, claims: devices.Claims{}, endpoints: map[string][]*endpoint{},
-		drivers:  map[string]*driver{},
+		drivers: map[string]*driver{}, preStarts: map[string]bool{},
 		expiring: map[string]*time.Timer{}, health: map[string]*driverHealth{},
 		hooks: Hooks{PodChanged: func(types.UID) {}, NodeChanged: func() {}, Pods: func() []*corev1.Pod { return nil }}}
 	if err := m.load(); err != nil {
@@ -160,6 +161,7 @@ type savedState struct {
 	Assignments []devices.Assignment
 	// Resources are the ids of the devices of each resource: until their plugin is back they count as unhealthy.
 	Resources map[string][]string
+	PreStarts []string `json:",omitempty"` // resources whose plugin must be called before each start of a container
 	Claims    devices.Claims
 }
 
@@ -193,6 +195,9 @@ func (m *Manager) load() error {
 		m.plugins.Update(name, known)
 		m.plugins.Disconnected(name)
 	}
+	for _, name := range r.PreStarts {
+		m.preStarts[name] = true
+	}
 	for uid, c := range r.Claims {
 		if c != nil && c.UID == uid && c.Drivers != nil {
 			m.claims[uid] = c
@@ -216,6 +221,13 @@ func (m *Manager) save() error {
 		}
 		r.Resources[name] = slices.AppendSeq([]string{}, maps.Keys(known.Devices))
 		slices.Sort(r.Resources[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.preStarts)) {
+		if r.Resources[name] != nil || slices.ContainsFunc(r.Assignments, func(a devices.Assignment) bool {
+			return a.Resource == name
+		}) {
+			r.PreStarts = append(r.PreStarts, name)
+		}
 	}
 	text, err := json.Marshal(r)
 	if err == nil && bytes.Equal(text, m.stored) { // the health of devices is not in the file, and may change often

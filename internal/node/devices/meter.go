@@ -49,7 +49,7 @@ func (m *Manager) ClaimsInUse() (byDriver map[string]int, all int) {
 	defer m.mu.Unlock()
 	byDriver = map[string]int{}
 	for _, c := range m.claims {
-		if !c.Ready {
+		if !c.Answered() {
 			continue
 		}
 		all++

@@ -171,6 +171,11 @@ func (m *Manager) connectPlugin(ctx, life context.Context, resource, socket stri
 		m.endpoints[resource] = slices.Delete(m.endpoints[resource], i, i+1)
 	}
 	m.endpoints[resource] = append(m.endpoints[resource], e)
+	if e.options.GetPreStartRequired() {
+		m.preStarts[resource] = true
+	} else {
+		delete(m.preStarts, resource)
+	}
 	m.mu.Unlock()
 	go m.follow(e, stream)
 	return e, nil
@@ -427,8 +432,11 @@ func (m *Manager) Options(ctx context.Context, pod *corev1.Pod, c *corev1.Contai
 // preStart calls PreStartContainer of a plugin that requires it.
 func (m *Manager) preStart(ctx context.Context, a devices.Assignment) error {
 	m.mu.Lock()
-	e := m.newest(a.Resource)
+	e, required := m.newest(a.Resource), m.preStarts[a.Resource]
 	m.mu.Unlock()
+	if e == nil && required {
+		return fmt.Errorf("device plugin %s is not running: it must be called before each start of a container", a.Resource)
+	}
 	if e == nil || !e.options.GetPreStartRequired() {
 		return nil
 	}
