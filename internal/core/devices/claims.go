@@ -28,8 +28,9 @@ type Claim struct {
 	Name      string                `json:"name"`
 	Pods      []types.UID           `json:"pods"`    // that use it
 	Drivers   map[string][]Prepared `json:"drivers"` // drivers that were called, with their last answers
-	// Ready means that all drivers have prepared it since the agent started. After a reboot of the machine nothing of it
-	// may be left, such as its CDI specification in /var/run/cdi: drivers are called again for the next sandbox (S9.57).
+	// Ready means that all drivers have prepared it since the agent started. After a reboot of the machine nothing of
+	// it may be left, such as its CDI specification in /var/run/cdi: drivers are called again for the next sandbox
+	// (S9.57).
 	Ready bool `json:"-"`
 	// Alone are the allocated devices that no other claim may have at the same time, as DRIVER/POOL/DEVICE.
 	Alone []string `json:"alone,omitempty"`
@@ -108,7 +109,8 @@ func (c Claims) free(pod *corev1.Pod, o *resourcev1.ResourceClaim) error {
 			return fmt.Errorf("ResourceClaim %s is being unprepared", o.Name)
 		case len(have.Alone) > 0 && !slices.Equal(have.Alone, wanted) &&
 			slices.ContainsFunc(have.Pods, func(uid types.UID) bool { return uid != pod.UID }):
-			return fmt.Errorf("ResourceClaim %s is still prepared with other devices (previous pod force-deleted?!)", o.Name)
+			return fmt.Errorf("ResourceClaim %s is still prepared with other devices (previous pod force-deleted?!)",
+				o.Name)
 		}
 	}
 	for _, have := range c { // any order: a device is alone in at most one

@@ -435,7 +435,8 @@ func (m *Manager) preStart(ctx context.Context, a devices.Assignment) error {
 	e, required := m.newest(a.Resource), m.preStarts[a.Resource]
 	m.mu.Unlock()
 	if e == nil && required {
-		return fmt.Errorf("device plugin %s is not running: it must be called before each start of a container", a.Resource)
+		return fmt.Errorf("device plugin %s is not running: it must be called before each start of a container",
+			a.Resource)
 	}
 	if e == nil || !e.options.GetPreStartRequired() {
 		return nil

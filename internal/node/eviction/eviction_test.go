@@ -280,9 +280,9 @@ func TestDeletedPodIsEvicted(t *testing.T) {
 		evicted := func(name, uses string) []string {
 			return []string{"node Warning EvictionThresholdMet: Attempting to reclaim memory",
 				"stop " + name + " Evicted grace 1s TerminationByKubelet",
-				"event " + name + " Warning Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, " +
-					"available: 50Mi. Container c was using " + uses + ", request is 0, has larger consumption of memory. " +
-					"[memory]"}
+				"event " + name + " Warning Evicted: The node was low on resource: memory. Threshold quantity: " +
+					"100Mi, available: 50Mi. Container c was using " + uses +
+					", request is 0, has larger consumption of memory. [memory]"}
 		}
 		w.look(t, "MemoryPressure", evicted("late", "200Mi")...)
 		time.Sleep(cleanupWait + time.Second)

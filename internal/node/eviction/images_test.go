@@ -36,8 +36,8 @@ func TestImagesAreRemovedBeforePods(t *testing.T) {
 		w.images = append(w.images, &cri.Image{Id: "new", Size: 20})
 		w.mu.Unlock()
 		w.look(t, "DiskPressure",
-			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (86% of 100 B used). "+
-				"Failed to free sufficient space by deleting unused images (freed 0 bytes). "+
+			"node Warning FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem "+
+				"(86% of 100 B used). Failed to free sufficient space by deleting unused images (freed 0 bytes). "+
 				// too new for that …
 				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
 			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage", "reclaim")
@@ -135,6 +135,7 @@ func TestDiskIsFreedWhileNoPodCanBeEvictedForMemory(t *testing.T) {
 		w.look(t, "MemoryPressure DiskPressure", "node Warning EvictionThresholdMet: Attempting to reclaim memory",
 			"node Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage", "reclaim")
 		time.Sleep(reclaimWait + time.Second)
-		w.look(t, "MemoryPressure DiskPressure", "remove image a", "again", "node Warning EvictionThresholdMet: Attempting to reclaim memory")
+		w.look(t, "MemoryPressure DiskPressure", "remove image a", "again",
+			"node Warning EvictionThresholdMet: Attempting to reclaim memory")
 	})
 }

@@ -253,8 +253,8 @@ func (m *Manager) relieve(ctx context.Context, t eviction.Threshold, all []evict
 	return false
 }
 
-// evictable are the pods that may be evicted for a threshold: those that run, and those that were deleted and have still
-// long to end. These are evicted once, to end sooner.
+// evictable are the pods that may be evicted for a threshold: those that run, and those that were deleted and have
+// still long to end. These are evicted once, to end sooner.
 func (m *Manager) evictable(now time.Time) []*corev1.Pod {
 	var list []*corev1.Pod
 	hurried := map[types.UID]bool{}

@@ -10,8 +10,8 @@ import (
 	"carob/internal/core/podlife"
 )
 
-// slowRelease is how long the release of what a pod has may take before an event says what the end of the pod waits for:
-// calls of drivers end after minutes only.
+// slowRelease is how long the release of what a pod has may take before an event says what the end of the pod waits
+// for: calls of drivers end after minutes only.
 const slowRelease = 10 * time.Second
 
 // releaseDevices gives back the devices of a pod.

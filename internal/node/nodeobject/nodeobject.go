@@ -166,8 +166,7 @@ func (r *Reporter) ImagesChanged() { r.images.Store(true) }
 
 // Run registers the node and keeps object and lease current until ctx ends.
 //
-//	registering ──stored──▶ reporting: every 10 s a look, and the lease when it is due; status when it changed or is 5
-//	min old
+//	registering ──stored──▶ reporting: every 10 s a look, the lease when it is due, status when it changed or is old
 func (r *Reporter) Run(ctx context.Context, sources Sources) {
 	r.sources = sources
 	log := klog.FromContext(ctx)

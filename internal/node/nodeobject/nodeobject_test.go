@@ -577,8 +577,8 @@ func (hanging) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, req.Context().Err()
 }
 
-// L7.147: what is short is noticed within seconds, however long the lease is valid, and although the API server does not
-// answer.
+// L7.147: what is short is noticed within seconds, however long the lease is valid, and although the API server does
+// not answer.
 func TestLooks(t *testing.T) {
 	looks := func(t *testing.T, client kubernetes.Interface) {
 		f := &fixture{lease: 4000, hostIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
@@ -604,7 +604,8 @@ func TestLooks(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		silent, err := kubernetes.NewForConfig(&rest.Config{Host: "http://silent.invalid", Transport: hanging{}, QPS: -1})
+		silent, err := kubernetes.NewForConfig(&rest.Config{Host: "http://silent.invalid", QPS: -1,
+			Transport: hanging{}})
 		if err != nil {
 			t.Fatal(err)
 		}

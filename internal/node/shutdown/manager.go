@@ -147,8 +147,8 @@ func (m *Manager) watch(ctx context.Context) error {
 // unlocked releases no lock.
 func unlocked() error { return nil }
 
-// lock makes shutdowns wait until release is called, for as long as all pods together have. After an error, release does
-// nothing.
+// lock makes shutdowns wait until release is called, for as long as all pods together have. After an error, release
+// does nothing.
 func (m *Manager) lock(ctx context.Context, login Login) (release func() error, err error) {
 	delay, err := login.Delay(ctx)
 	if total := m.total(); err == nil && delay < total {

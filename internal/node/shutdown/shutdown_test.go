@@ -136,7 +136,8 @@ func (w *world) add(name string, priority int32, ends time.Duration) {
 
 func start(t *testing.T, edit func(*world)) *world {
 	w := &world{
-		begin: time.Now(), shuttingDown: make(chan bool), lost: make(chan error), delay: time.Hour, pods: map[types.UID]*pods.View{},
+		begin: time.Now(), shuttingDown: make(chan bool), lost: make(chan error), delay: time.Hour,
+		pods: map[types.UID]*pods.View{},
 		ends: map[types.UID]time.Duration{}, changed: make(chan struct{}),
 	}
 	edit(w)
@@ -273,7 +274,8 @@ func TestLogindOverDBus(t *testing.T) {
 		t.Fatal(err)
 	}
 	properties, err := prop.Export(server, loginPath,
-		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)}, "PreparingForShutdown": {Value: false}}})
+		prop.Map{loginManager: {"InhibitDelayMaxUSec": {Value: uint64(5_000_000)},
+			"PreparingForShutdown": {Value: false}}})
 	if err != nil {
 		t.Fatal(err)
 	}
