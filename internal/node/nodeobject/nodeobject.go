@@ -330,32 +330,6 @@ func (r *Reporter) register(ctx context.Context, now time.Time) (*corev1.Node, e
 	return stored, nil
 }
 
-// read reads the object from the API server.
-func (r *Reporter) read(ctx context.Context) (*corev1.Node, error) {
-	return timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
-		return r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
-	})
-}
-
-// update writes everything of the object but its status.
-func (r *Reporter) update(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
-	return timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
-		return r.cfg.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
-	})
-}
-
-// timed is a request to the API server that ends after callTimeout.
-func timed[T any](ctx context.Context, request func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return request(ctx)
-}
-
-// renewPeriod is a quarter of the time that the lease is valid (L0.44).
-func (r *Reporter) renewPeriod() time.Duration {
-	return time.Duration(r.cfg.LeaseSeconds) * time.Second / 4
-}
-
 func (r *Reporter) labels() map[string]string {
 	l := map[string]string{
 		corev1.LabelHostname:      r.cfg.Name,
@@ -581,44 +555,16 @@ func (r *Reporter) untaint(ctx context.Context, ready bool) error {
 	return nil
 }
 
-// renew writes the lease.
-func (r *Reporter) renew(ctx context.Context) error {
-	if r.cfg.Client == nil || r.lease != nil && time.Since(r.lease.Spec.RenewTime.Time) < r.renewPeriod()-time.Second {
-		return nil
-	}
-	leases := r.cfg.Client.CoordinationV1().Leases(leaseNamespace)
-	now := metav1.NewMicroTime(time.Now())
-	seconds := int32(r.cfg.LeaseSeconds)
-	write := func(l *coordinationv1.Lease, exists bool) (*coordinationv1.Lease, error) {
-		l = l.DeepCopy()
-		l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &r.cfg.Name, &seconds, &now
-		if node := r.cfg.Known.node.Load(); node != nil && len(l.OwnerReferences) == 0 {
-			l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name,
-				UID: node.UID}}
-		}
-		return timed(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
-			if !exists {
-				return leases.Create(ctx, l, metav1.CreateOptions{})
-			}
-			return leases.Update(ctx, l, metav1.UpdateOptions{})
-		})
-	}
-	old, exists := r.lease, r.lease != nil
-	if !exists {
-		old = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.cfg.Name, Namespace: leaseNamespace}}
-	}
-	stored, err := write(old, exists)
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		if old, err = timed(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
-			return leases.Get(ctx, r.cfg.Name, metav1.GetOptions{})
-		}); err == nil {
-			stored, err = write(old, true)
-		}
-	}
-	if err != nil {
-		r.lease = nil
-		return fmt.Errorf("renew the lease of node %s: %w", r.cfg.Name, err)
-	}
-	r.lease = stored
-	return nil
+// read reads the object from the API server.
+func (r *Reporter) read(ctx context.Context) (*corev1.Node, error) {
+	return timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
+		return r.cfg.Client.CoreV1().Nodes().Get(ctx, r.cfg.Name, metav1.GetOptions{})
+	})
+}
+
+// update writes everything of the object but its status.
+func (r *Reporter) update(ctx context.Context, node *corev1.Node) (*corev1.Node, error) {
+	return timed(ctx, func(ctx context.Context) (*corev1.Node, error) {
+		return r.cfg.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
+	})
 }
