@@ -58,8 +58,9 @@ var credentials = []struct {
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`), removed},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/=._~-]{6,}`), "$1 " + removed},
 	{regexp.MustCompile(`://[^/\s:@"']*:[^/\s@"']+@`), "://" + removed + "@"},
+	{regexp.MustCompile(`(?i)(^|[\s"'])(--?[a-z0-9_.-]*` + secretName + `\s+)[^\s"'-][^\s"']*`), "${1}${2}" + removed},
 	{regexp.MustCompile(
-		`(?i)([a-z0-9_-]*(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|credential)s?["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;]+)`), "${1}" + removed},
+		`(?i)([a-z0-9_-]*` + secretName + `["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;]+)`), "${1}" + removed},
 }
 
 // Text returns a text without secrets.
@@ -83,6 +84,15 @@ func (r *Redactor) Text(s string) string {
 	}
 	return s
 }
+
+// secretName matches names of values that are secrets.
+const secretName = `(?:password|passwd|passphrase|token|secret|api[_-]?key|access[_-]?key|credential)s?`
+
+// secretField matches the name of a field whose text is a secret, secretFlag a flag whose value is the next argument.
+var (
+	secretField = regexp.MustCompile(`(?i)` + secretName + `$`)
+	secretFlag  = regexp.MustCompile(`(?i)^--?[a-z0-9_.-]*` + secretName + `$`)
+)
 
 // valueLists are fields with lists of names and values set by users; in valueMaps, all values are
 // set by users.
@@ -118,8 +128,15 @@ func (r *Redactor) node(v any) any {
 	case string:
 		return r.Text(v)
 	case []any:
+		flag := false // the element before it
 		for i := range v {
-			v[i] = r.node(v[i])
+			text, isText := v[i].(string)
+			if flag && isText && !strings.HasPrefix(text, "-") {
+				v[i] = removed
+			} else {
+				v[i] = r.node(v[i])
+			}
+			flag = isText && secretFlag.MatchString(text)
 		}
 	case map[string]any:
 		delete(v, "managedFields")
@@ -133,12 +150,19 @@ func (r *Redactor) node(v any) any {
 				}
 			case slices.Contains(valueLists, name):
 				v[name] = namesOnly(r.node(field))
+			case isText(field) && secretField.MatchString(name):
+				v[name] = removed
 			default:
 				v[name] = r.node(field)
 			}
 		}
 	}
 	return v
+}
+
+func isText(v any) bool {
+	_, ok := v.(string)
+	return ok
 }
 
 // namesOnly keeps the names in a list of names and values.

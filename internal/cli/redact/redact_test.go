@@ -12,7 +12,8 @@ func TestText(t *testing.T) {
 	var r Redactor
 	r.Add(secret)
 	for _, text := range []string{secret, `s3cret \"value\"`, base64.StdEncoding.EncodeToString([]byte(secret)),
-		"Authorization: Bearer abcdefgh.ijkl", "https://user:password@example.com"} {
+		"Authorization: Bearer abcdefgh.ijkl", "https://user:password@example.com",
+		"mysql --db-password hunter2"} {
 		if got := r.Text("before " + text); !strings.Contains(got, removed) || !strings.HasPrefix(got, "before ") {
 			t.Errorf("%q is %q", text, got)
 		}
@@ -26,16 +27,19 @@ func TestText(t *testing.T) {
 func TestObject(t *testing.T) {
 	var r Redactor
 	got, err := r.Object(map[string]any{"data": map[string]any{"key": "short"},
-		"env": []any{map[string]any{"name": "MODE", "value": "fast"}}, "kind": "Pod"})
+		"env": []any{map[string]any{"name": "MODE", "value": "fast"}}, "kind": "Pod",
+		"args": []any{"--db-password", "hunter2", "-v", "--use-token", "--all", "serve"}, "secretName": "tls",
+		"annotations": map[string]any{"example.com/api-key": "planted", "team": "a"}, "port": 8080})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kept := range []string{`"key"`, `"MODE"`, `"Pod"`} {
+	for _, kept := range []string{`"key"`, `"MODE"`, `"Pod"`, `"--db-password"`, `"-v"`, `"--all"`, `"serve"`, `"tls"`,
+		`"example.com/api-key"`, `"a"`, "8080"} {
 		if !strings.Contains(string(got), kept) {
 			t.Errorf("%s is missing: %s", kept, got)
 		}
 	}
-	for _, gone := range []string{"short", "fast"} {
+	for _, gone := range []string{"short", "fast", "hunter2", "planted"} {
 		if strings.Contains(string(got), gone) {
 			t.Errorf("%q is there: %s", gone, got)
 		}
