@@ -8,19 +8,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 // timeOut is how times are shown: of fixed width, so that lines stay aligned.
 const timeOut = "2006-01-02T15:04:05.000000000Z07:00"
-
-// pollPeriod is used only if the kernel has no inotify instance left.
-const pollPeriod = 500 * time.Millisecond
 
 // Options select a part of a log; the zero value selects all of it.
 type Options struct {
@@ -347,55 +341,6 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// watch announces changes around path until stop is closed.
-func watch(path string, stop <-chan struct{}) <-chan struct{} {
-	wake := make(chan struct{}, 1)
-	announce := func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
-	w, err := fsnotify.NewWatcher()
-	if err == nil {
-		if err = w.Add(filepath.Dir(path)); err != nil {
-			w.Close()
-		}
-	}
-	go func() {
-		if err != nil {
-			t := time.NewTicker(pollPeriod)
-			defer t.Stop()
-			for {
-				select {
-				case <-stop:
-					return
-				case <-t.C:
-					announce()
-				}
-			}
-		}
-		defer w.Close()
-		for {
-			select {
-			case <-stop:
-				return
-			case _, ok := <-w.Events:
-				if !ok {
-					return
-				}
-				announce()
-			case _, ok := <-w.Errors: // an overflow: something changed
-				if !ok {
-					return
-				}
-				announce()
-			}
-		}
-	}()
-	return wake
 }
 
 // printer writes entries as users see them.
