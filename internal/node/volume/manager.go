@@ -46,6 +46,7 @@ type Manager struct {
 
 	devices sync.Mutex // a block device comes or goes
 	disks   *remotedisk.Manager
+	local   localVolumes
 
 	volatile sync.Mutex // mounting and unmounting of <root>/volatile
 }

@@ -155,7 +155,8 @@ func give(fd, group int) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if int64(st.Gid) != int64(group) {
+	change := int64(st.Gid) != int64(group)
+	if change {
 		if err := unix.Fchownat(fd, "", -1, group, unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
 		}
@@ -168,7 +169,7 @@ func give(fd, group int) error {
 		want |= groupDirBits
 	}
 	mode := st.Mode & 0o7777
-	if mode|want == mode {
+	if mode|want == mode && !change { // the change of the group has cleared the bits of set-user-ID
 		return nil
 	}
 	// By its descriptor, which may be an O_PATH descriptor.

@@ -291,6 +291,7 @@ func TestVolumeGroup(t *testing.T) {
 	secret := filepath.Join(outside, "secret")
 	for _, err := range []error{os.MkdirAll(filepath.Join(data, "a/b"), 0o700),
 		os.WriteFile(filepath.Join(data, "a/b/file"), nil, 0o400), os.WriteFile(secret, nil, 0o600),
+		os.WriteFile(filepath.Join(data, "suid"), nil, 0o700), unix.Chmod(filepath.Join(data, "suid"), 0o6775),
 		os.Symlink(secret, filepath.Join(data, "a/link")), os.Symlink(outside, filepath.Join(data, "dir")),
 		unix.Mkfifo(filepath.Join(data, "pipe"), 0o600)} {
 		if err != nil {
@@ -305,6 +306,7 @@ func TestVolumeGroup(t *testing.T) {
 	}
 	for path, want := range map[string][2]uint32{data: {4242, 0o2770}, filepath.Join(data, "a/b"): {4242, 0o2770},
 		filepath.Join(data, "a/b/file"): {4242, 0o660}, filepath.Join(data, "pipe"): {4242, 0o660},
+		filepath.Join(data, "suid"):   {4242, 0o6775},
 		filepath.Join(data, "a/link"): {4242, 0o777}, secret: {0, 0o600}} {
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err != nil {
