@@ -2,6 +2,7 @@ package eviction
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -419,6 +420,33 @@ func TestCriticalPodsOverTheirLocalLimitStay(t *testing.T) {
 		}
 		w.look(t, "", "stop plain Evicted grace 1s -", "event plain Warning Evicted: "+
 			"Pod ephemeral local storage usage exceeds the total limit of containers 64Ki. []")
+	})
+}
+
+// Memory that is short does not wait until local storage is measured: that comes afterwards.
+func TestMemoryBeforeLocalLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 90, eviction.Settings{})
+		w.add("big", 300)
+		w.add("limited", 1, func(p *corev1.Pod) {
+			q := resource.MustParse("64Ki")
+			p.Spec.Volumes = []corev1.Volume{{Name: "v",
+				VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &q}}}}
+		})
+		dir := filepath.Join(w.root, "limited", "v")
+		if err := errors.Join(os.MkdirAll(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, "f"), make([]byte, 100<<10), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		w.memory = 50
+		w.look(t, "MemoryPressure",
+			"node Warning EvictionThresholdMet: Attempting to reclaim memory",
+			"stop big Evicted grace 1s TerminationByKubelet",
+			"event big Warning Evicted: The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "+
+				"Container c was using 300Mi, request is 0, has larger consumption of memory. [memory]")
+		time.Sleep(2 * time.Second)
+		w.look(t, "MemoryPressure", "again", "stop limited Evicted grace 1s -",
+			`event limited Warning Evicted: Usage of EmptyDir volume "v" exceeds the limit "64Ki". []`)
 	})
 }
 

@@ -188,7 +188,9 @@ func (m *Manager) Run(ctx context.Context) {
 }
 
 // act is one round: it removes surplus images, evicts pods over their limits, then evicts one pod for the first
-// threshold (L7.147), or, if none can be evicted for it, frees what it can for the next pressure.
+// threshold (L7.147), or, if none can be evicted for it, frees what it can for the next pressure. If memory or processes
+// are short, they come first: containers with millions of files can make the measurement of their local storage last
+// for minutes.
 func (m *Manager) act(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -196,13 +198,23 @@ func (m *Manager) act(ctx context.Context) {
 	disk, images, due, all, split := m.imageDisk(), m.imagesOn, m.due, m.last, m.split
 	m.imagesOn = false
 	m.mu.Unlock()
+	tried := map[corev1.NodeConditionType]bool{}
+	if len(due) > 0 && !diskShort(due[0]) {
+		tried[due[0].Signal.Condition()] = true
+		if m.relieve(ctx, due[0], all, split) {
+			m.mu.Lock()
+			m.imagesOn = m.imagesOn || images // the next round checks them
+			m.mu.Unlock()
+			m.again()
+			return
+		}
+	}
 	if images {
 		m.collectImages(ctx, disk)
 	}
 	if m.evictOverLimit(ctx) {
 		return
 	}
-	tried := map[corev1.NodeConditionType]bool{}
 	for _, t := range due {
 		if tried[t.Signal.Condition()] {
 			continue
