@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,8 @@ type sandbox struct {
 	config *cri.PodSandboxConfig
 	name   string
 
-	stopping sync.Mutex // one Stop or Remove at a time
+	stopping sync.Mutex   // one Stop or Remove at a time
+	attached atomic.Int32 // clients
 
 	mu  sync.Mutex
 	rec state.Sandbox

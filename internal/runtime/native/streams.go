@@ -153,6 +153,10 @@ func (r *Runtime) AttachContainer(
 	return r.Streams().Attach(ctx, id, in, out, errw, tty, resize)
 }
 
+// mostAttached is how many clients may be attached to the containers of a pod at once: each takes a descriptor of its
+// monitor, which needs others to start processes and to be found by the next carob.
+const mostAttached = 100
+
 // Attach connects streams to a running container until it exits, the client disconnects, or ctx
 // ends; also until the client's input ends if that does not end the container's, as kubectl run
 // --leave-stdin-open expects it. The first client of an interactive container also gets earlier
@@ -163,6 +167,11 @@ func (s *Streams) Attach(ctx context.Context, id string, in io.Reader, out, errw
 	c, err := s.r.container(id)
 	if err != nil {
 		return err
+	}
+	defer c.sandbox.attached.Add(-1)
+	if c.sandbox.attached.Add(1) > mostAttached {
+		return status.Errorf(codes.ResourceExhausted, "too many clients are attached to containers of the pod: %d",
+			mostAttached)
 	}
 	// The monitor knows better whether it runs, and holds the output of a container that has exited
 	// for some time.

@@ -30,7 +30,7 @@ void reply(int fd, uint32_t code, uint32_t seq, int64_t a, int64_t b, int64_t c,
 	r->size = (sizeof *r + len + 4 + 7) & ~7;
 	while (k && k->fd != fd)
 		k = k->next;
-	if (!k || (!k->out_len && send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0))
+	if (!k || k->gone || (!k->out_len && send(fd, buf, r->size, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0))
 		return;
 	if ((k->dead |= k->out_len + r->size > UNREAD)) // it connects again and lists what is left
 		return;
@@ -128,6 +128,17 @@ static void hold(struct container *c, char kind, const char *s, uint16_t n)
 	memcpy(c->held + c->held_last + 1, &last, sizeof last);
 }
 
+// lose notes that a client is gone. What it has sent is still handled; of those that are gone, a container keeps one.
+static void lose(struct conn *k)
+{
+	for (struct conn *o = k->attached ? conns : NULL; o; o = o->next)
+		o->dead |= o->gone && o != k && o->attached == k->attached;
+	free(k->out);
+	k->out = NULL;
+	k->out_len = k->replay = 0;
+	k->gone = 1;
+}
+
 static void replay(struct conn *k)
 {
 	struct container *c = k->attached;
@@ -138,7 +149,8 @@ static void replay(struct conn *k)
 		struct iovec v[2] = {{f, 1}, {f + 3, n}};
 		struct msghdr h = {.msg_iov = v, .msg_iovlen = 2};
 		if (sendmsg(k->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-			k->dead |= errno != EAGAIN && errno != ENOBUFS;
+			if (errno != EAGAIN && errno != ENOBUFS)
+				lose(k);
 			return;
 		}
 		k->stuck = seconds();
@@ -183,11 +195,11 @@ void fan_out(struct container *c, char kind, char *s, size_t n)
 {
 	int clients = 0;
 	for (struct conn *k = conns; k; k = k->next)
-		clients += k->attached == c && !k->dead;
+		clients += k->attached == c && !k->dead && !k->gone;
 	if (c->hold && !clients)
 		hold(c, kind, s, n);
 	for (struct conn *k = conns; k; k = k->next) {
-		if (k->attached != c || k->dead)
+		if (k->attached != c || k->dead || k->gone)
 			continue;
 		if (k->replay || (k->out_len && clients == 1)) { // it ended meanwhile: otherwise its output would not be read
 			hold(c, kind, s, n);
@@ -198,7 +210,11 @@ void fan_out(struct container *c, char kind, char *s, size_t n)
 		struct msghdr h = {.msg_iov = v, .msg_iovlen = 2};
 		if (sendmsg(k->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
 			continue;
-		if ((errno != EAGAIN && errno != ENOBUFS) || k->out_len) {
+		if (errno != EAGAIN && errno != ENOBUFS) {
+			lose(k);
+			continue;
+		}
+		if (k->out_len) {
 			drop_client(k);
 			continue;
 		}
@@ -262,11 +278,12 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		if (c && (r = open_log(c, nfd ? fd[0] : -1)) == 0)
 			kept = nfd > 0;
 		break;
-	case M_ATTACH:
+	case M_ATTACH: // with n[0] without input
 		if (c && (!c->exited || c->hold || c->held_len) && !k->out_len) {
 			reply(k->fd, R_DONE, m->seq, 0, c->tty, c->in >= 0 || c->tty, "", 0);
 			k->replay = c->held_len && !attached_stuck(c); // only one of several clients gets it
 			k->attached = c;
+			k->watches = !!m->n[0];
 			c->hold = 0;
 			k->stuck = seconds();
 			replay(k);
@@ -368,7 +385,10 @@ static int receive(struct conn *k)
 	struct iovec v = {b, sizeof b};
 	struct msghdr h = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl};
 	int fd[FDS], nfd = 0;
-	ssize_t n = recvmsg(k->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	ssize_t n;
+	do // what a client sent before it went comes after this error
+		n = recvmsg(k->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == ECONNRESET);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
 	if (n <= 0) {
@@ -427,7 +447,7 @@ static void sweep(void)
 			p = &k->next;
 			continue;
 		}
-		if (k->attached && k->attached->once)
+		if (k->attached && k->attached->once && !k->watches)
 			shut(&k->attached->in);
 		for (struct child *x = children; x; x = x->next)
 			if (x->conn == k->fd) { // the client of this exec is gone
@@ -524,10 +544,12 @@ int main(int argc, char **argv, char **envp)
 		n = 2;
 		for (struct conn *k = conns; k; k = k->next) {
 			who[n] = k;
+			if (k->in_len)
+				flush_input(k);
 			pending |= k->out_len > 0 || k->replay;
 			short in = k->in_len || (!k->attached && k->out_len) ? 0 : POLLIN;
 			short out = k->out_len || k->replay ? POLLOUT : 0;
-			f[n++] = (struct pollfd){k->fd, in | out, 0};
+			f[n++] = (struct pollfd){k->gone && k->in_len ? -1 : k->fd, in | out, 0};
 			who[n] = k;
 			int to = k->in_len ? (k->attached->tty ? k->attached->out[0].fd : k->attached->in) : -1;
 			f[n++] = (struct pollfd){to, POLLOUT, 0};
@@ -565,13 +587,13 @@ int main(int argc, char **argv, char **envp)
 		int requests = ROUND; // more wait for the next one: requests must not delay output and ends
 		for (size_t i = 2; i < first; i += 2) {
 			struct conn *k = who[i];
+			if (f[i].revents & (POLLHUP | POLLERR) && !k->gone)
+				lose(k);
 			if (f[i].revents & POLLOUT) {
 				send_kept(k);
 				replay(k);
 			}
-			if (f[i + 1].revents)
-				flush_input(k);
-			if (f[i].revents & (POLLIN | POLLHUP | POLLERR))
+			if (f[i].revents & (POLLIN | POLLHUP | POLLERR) && !k->in_len)
 				while ((k->attached || requests-- > 0) && receive(k))
 					;
 		}

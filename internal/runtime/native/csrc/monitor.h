@@ -79,7 +79,8 @@ struct child { // an exec
 
 struct conn {
 	struct conn *next;
-	int fd, dead, replay, leaving; // it gets the held output first; its input has ended, the container's has not
+	int fd, dead, gone, watches; // closed by the client; without input
+	int replay, leaving; // it gets the held output first; its input has ended, the container's has not
 	struct container *attached;
 	char *out, *in; // a frame that the client, or the container, has not read yet
 	uint32_t out_len, in_len;

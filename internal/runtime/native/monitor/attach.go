@@ -22,6 +22,9 @@ var ErrSlow = errors.New("the client has read nothing for ten seconds: the rest 
 func Attach(ctx context.Context, conn *net.UnixConn, id string, in io.Reader, out, errw io.Writer,
 	resize <-chan remotecommand.TerminalSize) error {
 	req := wire.Message{Code: msgAttach, S: [4]string{id}}
+	if in == nil {
+		req.N[0] = 1 // the end of this client is not the end of the container's input
+	}
 	if _, err := conn.Write(req.Append(nil)); err != nil {
 		return err
 	}

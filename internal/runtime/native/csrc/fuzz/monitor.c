@@ -128,8 +128,14 @@ static void run_script(void)
 			for (int j = 0; j < nfd; j++)
 				close(fds[j]);
 		}
-		for (struct conn *k = conns; k; k = k->next)
-			receive(k);
+		for (struct conn *k = conns; k; k = k->next) {
+			if (k->in_len)
+				flush_input(k);
+			if (!k->in_len)
+				receive(k);
+			if (byte() % 8 == 0)
+				lose(k);
+		}
 		for (struct container *c = containers; c; c = c->next)
 			for (int j = 0; j < 2; j++)
 				if (c->out[j].fd >= 0)
