@@ -6,6 +6,7 @@ package streamguard
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -29,6 +31,8 @@ type Guard struct {
 	http.ResponseWriter
 
 	streams func(protocol string) int
+	left    chan struct{} // closed when the connection is, or nothing more can be read from it
+	once    sync.Once
 
 	mu   sync.Mutex
 	conn net.Conn
@@ -39,7 +43,7 @@ type Guard struct {
 // New returns a ResponseWriter for w. streams returns how many streams a client may open with the protocol that was
 // chosen, which may be empty.
 func New(w http.ResponseWriter, streams func(protocol string) int) *Guard {
-	return &Guard{ResponseWriter: w, streams: streams}
+	return &Guard{ResponseWriter: w, streams: streams, left: make(chan struct{})}
 }
 
 // Streams are those of a command or an attach that a client requests.
@@ -74,15 +78,81 @@ func (g *Guard) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("hijack: %w", err)
 	}
-	guarded := &conn{Conn: c, in: rw.Reader, left: most}
+	guarded := &conn{Conn: c, in: watched{rw.Reader, g}, left: most, ends: g.end}
 	g.mu.Lock()
 	g.conn, g.in = c, guarded
 	g.mu.Unlock()
 	return guarded, bufio.NewReadWriter(bufio.NewReader(guarded), rw.Writer), nil
 }
 
-// Unwrap returns the ResponseWriter of New, for parts that need no guard, such as WebSockets.
-func (g *Guard) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+// Unwrap returns a ResponseWriter that counts no streams, for WebSockets.
+func (g *Guard) Unwrap() http.ResponseWriter { return unguarded{g.ResponseWriter, g} }
+
+// unguarded is a ResponseWriter of which only the end of the connection is noticed.
+type unguarded struct {
+	http.ResponseWriter
+	guard *Guard
+}
+
+// Hijack implements http.Hijacker.
+func (u unguarded) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h, ok := u.ResponseWriter.(http.Hijacker)
+	if !ok {
+		return nil, nil, errors.ErrUnsupported
+	}
+	c, rw, err := h.Hijack()
+	if err != nil {
+		return nil, nil, fmt.Errorf("hijack: %w", err)
+	}
+	return c, bufio.NewReadWriter(bufio.NewReader(watched{rw.Reader, u.guard}), rw.Writer), nil
+}
+
+// watched is a reader whose end a Guard notices.
+type watched struct {
+	io.Reader
+	guard *Guard
+}
+
+// Read implements io.Reader.
+func (w watched) Read(b []byte) (int, error) {
+	n, err := w.Reader.Read(b)
+	if err != nil {
+		w.guard.end()
+	}
+	return n, err //nolint:wrapcheck // io.Reader
+}
+
+func (g *Guard) end() { g.once.Do(func() { close(g.left) }) }
+
+// Context ends with ctx, and when the client has left. What it has sent before may not be taken yet: with input, the
+// context ends a while later. The library notices the end of a connection only when it writes, which may be never.
+func (g *Guard) Context(ctx context.Context, input bool, while time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		look := time.NewTicker(while)
+		defer look.Stop()
+		left := g.left
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-left:
+				if !input {
+					cancel()
+					return
+				}
+				left = nil
+				look.Reset(while)
+			case <-look.C:
+				if left == nil || g.Left() {
+					cancel()
+					return
+				}
+			}
+		}
+	}()
+	return ctx, cancel
+}
 
 // Left reports whether the client has closed a TCP connection, and nothing was read from it since the last call. The
 // library reads no end of a connection while a stream that nobody reads holds it up.
@@ -97,8 +167,15 @@ func (g *Guard) Left() bool {
 	return g.seen == before && closedByPeer(g.conn)
 }
 
-// closedByPeer reports whether the peer of a TCP connection sends nothing more.
+// closedByPeer reports whether the peer of a TCP connection, or of one with TLS above it, sends nothing more.
 func closedByPeer(c net.Conn) bool {
+	for {
+		above, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = above.NetConn()
+	}
 	s, ok := c.(syscall.Conn)
 	if !ok {
 		return false
@@ -142,6 +219,7 @@ type conn struct {
 	in   io.Reader
 	read atomic.Int64 // bytes
 	left int          // streams that the client may still open
+	ends func()       // called when it is closed; nil: nothing
 
 	refused atomic.Bool // the client opened too many
 	once    sync.Once   // it is closed
@@ -165,6 +243,9 @@ func (c *conn) Read(b []byte) (int, error) {
 // Close implements net.Conn. The client gets everything that was written, unless it is refused.
 func (c *conn) Close() error {
 	c.once.Do(func() {
+		if c.ends != nil {
+			c.ends()
+		}
 		if c.refused.Load() {
 			_ = c.Conn.Close()
 		} else {

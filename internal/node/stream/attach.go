@@ -133,6 +133,10 @@ func (s *Server) attaches(id string) bool {
 	return s.cfg.Attacher != nil
 }
 
+// leavePeriod is how long an attach continues whose client has left, for its input, and how often a connection is
+// checked whose input nobody reads.
+const leavePeriod = 10 * time.Second
+
 // streamTimeout is how long a stream may be idle (cri-streaming's default).
 const streamTimeout = 4 * time.Hour
 
@@ -154,7 +158,17 @@ func (s *Server) serveAttach(w http.ResponseWriter, req *http.Request, id string
 	streams := streamguard.Streams{Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr, TTY: o.tty}
 	guard := streamguard.New(w, streams.Most)
 	defer guard.Close()
-	remotecommand.ServeAttach(guard, req, attach, "", "", id,
+	ctx, cancel := guard.Context(req.Context(), o.stdin, leavePeriod)
+	defer cancel()
+	served := attaching(func(ctx context.Context, id string, in io.Reader, out, errw io.WriteCloser, tty bool,
+		resize <-chan remotecommand.TerminalSize) error {
+		err := attach(ctx, id, in, out, errw, tty, resize)
+		if ctx.Err() != nil && req.Context().Err() == nil {
+			return nil // the client has left
+		}
+		return err
+	})
+	remotecommand.ServeAttach(guard, req.WithContext(ctx), served, "", "", id,
 		&remotecommand.Options{Stdin: o.stdin, Stdout: o.stdout, Stderr: o.stderr, TTY: o.tty},
 		streamTimeout, remotecommand.DefaultStreamCreationTimeout, remotecommand.SupportedStreamingProtocols)
 }

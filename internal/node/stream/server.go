@@ -197,6 +197,9 @@ type trackedConn struct {
 	server *Server
 }
 
+// NetConn returns the connection below, as that of tls.Conn does.
+func (c *trackedConn) NetConn() net.Conn { return c.Conn }
+
 func (c *trackedConn) Close() error {
 	c.server.mu.Lock()
 	delete(c.server.conns, c)

@@ -512,6 +512,11 @@ func (w *world) restConfig() *rest.Config {
 // remote runs a stream as kubectl does.
 func (w *world) remote(t *testing.T, kind string, websocket bool, q url.Values, o remotecommand.StreamOptions) error {
 	t.Helper()
+	return w.executor(t, kind, websocket, q).StreamWithContext(context.Background(), o)
+}
+
+func (w *world) executor(t *testing.T, kind string, websocket bool, q url.Values) remotecommand.Executor {
+	t.Helper()
 	u, err := url.Parse(w.base + "/" + kind + "/ns/web/c?" + q.Encode())
 	if err != nil {
 		t.Fatal(err)
@@ -525,7 +530,7 @@ func (w *world) remote(t *testing.T, kind string, websocket bool, q url.Values, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return e.StreamWithContext(context.Background(), o)
+	return e
 }
 
 // Exec and attach, over SPDY: streams, half-close and exit codes.

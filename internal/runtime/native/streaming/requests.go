@@ -8,8 +8,11 @@ import (
 	"carob/internal/base/streamguard"
 )
 
-// kindForward is a port-forward; the others are exec and attach.
-const kindForward = "portforward"
+// Kinds of requests; the third one is exec.
+const (
+	kindForward = "portforward"
+	kindAttach  = "attach"
+)
 
 // Limits of URLs, which are cri-streaming's.
 const (

@@ -88,6 +88,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case r.kind != kindForward:
 		guard := streamguard.New(w, r.streams.Most)
 		defer guard.Close()
+		if r.kind == kindAttach { // a command continues without its client
+			ctx, cancel := guard.Context(req.Context(), r.streams.Stdin, s.every)
+			defer cancel()
+			req = req.WithContext(ctx)
+		}
 		s.server.ServeHTTP(guard, req)
 	case wsstream.IsWebSocketRequest(req):
 		portforward.ServePortForward(w, req, forwarder{s.rt}, r.pod, "", &portforward.V4Options{Ports: r.ports},
@@ -121,7 +126,7 @@ func (s *Server) GetExec(r *cri.ExecRequest) (*cri.ExecResponse, error) {
 // GetAttach implements native.Streaming.
 func (s *Server) GetAttach(r *cri.AttachRequest) (*cri.AttachResponse, error) {
 	resp, err := s.server.GetAttach(r)
-	if err == nil && !s.requests.add(resp.GetUrl(), request{kind: "attach", streams: streamguard.Streams{
+	if err == nil && !s.requests.add(resp.GetUrl(), request{kind: kindAttach, streams: streamguard.Streams{
 		Stdin: r.GetStdin(), Stdout: r.GetStdout(), Stderr: r.GetStderr(), TTY: r.GetTty()}}) {
 		return nil, streaming.NewErrorTooManyInFlight() //nolint:wrapcheck // it has a code
 	}
