@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -11,35 +12,83 @@ import (
 // layerAge is how old the size of a writable layer may be in a scrape, as in containerd: the layer is walked for it.
 const layerAge = 10 * time.Second
 
-// layerSize is what a walk of a container's writable layer found.
+// A container can make the walk of its layer last for minutes, with millions of files, and a disk that does not respond
+// makes it last for ever. So layers are walked in the background.
+const (
+	layerPatience = time.Second            // how long statistics wait for the walks of all layers
+	layerQuick    = 100 * time.Millisecond // a layer whose walk takes no longer is walked whenever its size is requested
+	layerShare    = 10                     // others are walked during this part of the time
+	layerOldest   = 5 * time.Minute        // but not less often
+)
+
+// errNotMeasured is the error of a layer whose first walk has not ended.
+var errNotMeasured = errors.New("the writable layer is still being measured")
+
+// layerSize is what walks of a container's writable layer found.
 type layerSize struct {
-	mu   sync.Mutex // held during a walk: others wait for its result
-	at   time.Time  // of the walk; zero: none yet
+	mu   sync.Mutex
+	at   time.Time     // end of the last walk that succeeded; zero: none
+	took time.Duration // of it
 	used Usage
+	err  error // of the last walk
+
+	walking chan struct{} // closed when the walk in progress ends; nil: none is
+	began   time.Time     // of that walk
 }
 
-// recent is the size as it was at most layerAge ago. A walk that failed is tried again by the next call.
-func (l *layerSize) recent(walk func() (Usage, error)) (Usage, error) {
+// measure returns the size as it was at most age ago, if that is known before ctx ends; otherwise the last one that is
+// known. A walk that failed is tried again by the next call.
+func (l *layerSize) measure(ctx context.Context, age time.Duration, walk func(context.Context) (Usage, error)) (Usage,
+	error) {
+	l.mu.Lock()
+	if l.took > layerQuick {
+		age = max(age, min(layerShare*l.took, layerOldest))
+	}
+	if l.walking == nil && (age == 0 || l.at.IsZero() || time.Since(l.at) >= age) {
+		l.walking, l.began = make(chan struct{}), time.Now()
+		go l.walk(context.WithoutCancel(ctx), l.walking, walk)
+	}
+	walking, slow := l.walking, l.took > layerQuick || time.Since(l.began) >= layerPatience
+	l.mu.Unlock()
+	if walking != nil && !slow {
+		select {
+		case <-walking:
+		case <-ctx.Done():
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.at.IsZero() && time.Since(l.at) < layerAge {
+	switch {
+	case !l.at.IsZero():
 		return l.used, nil
+	case l.err != nil:
+		return Usage{}, l.err
 	}
-	used, err := walk()
-	if err == nil {
-		l.at, l.used = time.Now(), used
-	}
-	return used, err
+	return Usage{}, errNotMeasured
 }
 
-// layerOf measures the writable layer of a container now, with the pod's files that count there.
-func (r *Runtime) layerOf(ctx context.Context, c *container) (Usage, error) {
-	d, err := r.cfg.Images.Usage(ctx, c.rec.ID)
-	if err != nil {
-		return Usage{}, err
+func (l *layerSize) walk(ctx context.Context, ended chan struct{}, walk func(context.Context) (Usage, error)) {
+	used, err := walk(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err = err; err == nil {
+		l.at, l.used = time.Now(), used
+		l.took = l.at.Sub(l.began)
 	}
-	own := r.podFiles(c)
-	return Usage{Bytes: d.Bytes + own.Bytes, Inodes: d.Inodes + own.Inodes}, nil
+	l.walking = nil
+	close(ended)
+}
+
+// layerOf returns the size of the writable layer of a container, with the pod's files that count there.
+func (r *Runtime) layerOf(ctx context.Context, c *container, age time.Duration) (Usage, error) {
+	return c.layer.measure(ctx, age, func(ctx context.Context) (Usage, error) {
+		d, err := r.cfg.Images.Usage(ctx, c.rec.ID)
+		if err != nil {
+			return Usage{}, err
+		}
+		own := r.podFiles(c)
+		return Usage{Bytes: d.Bytes + own.Bytes, Inodes: d.Inodes + own.Inodes}, nil
+	})
 }
 
 // layerStats are CRI's statistics of a layer; nil if it could not be measured.

@@ -97,6 +97,8 @@ func (f *figures) addUsage(u *cgroups.Usage) {
 // ListPodSandboxMetrics measures the pods whose sandbox is ready.
 func (r *Runtime) ListPodSandboxMetrics(ctx context.Context,
 	_ *cri.ListPodSandboxMetricsRequest) (*cri.ListPodSandboxMetricsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, layerPatience)
+	defer cancel()
 	resp := &cri.ListPodSandboxMetricsResponse{}
 	for _, s := range r.allSandboxes() {
 		if s.line() != nil {
@@ -137,7 +139,7 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 		u := r.groups.Measure(rec.Cgroup)
 		f.addUsage(&u)
 		f.add(startSeconds, uint64(rec.StartedAt)/nanosPerSeconds)
-		if d, err := r.cfg.Images.Usage(ctx, rec.ID); err == nil {
+		if d, err := r.layerOf(ctx, c, layerAge); err == nil {
 			f.add(fsUsage, uint64(d.Bytes))
 		}
 		out.ContainerMetrics = append(out.ContainerMetrics, &cri.ContainerMetrics{ContainerId: rec.ID, Metrics: f.list})
@@ -147,6 +149,8 @@ func (r *Runtime) podMetrics(ctx context.Context, s *sandbox) *cri.PodSandboxMet
 
 // Counters implements runtime.Counter.
 func (r *Runtime) Counters(ctx context.Context) runtime.Counters {
+	ctx, cancel := context.WithTimeout(ctx, layerPatience)
+	defer cancel()
 	out := runtime.Counters{Containers: map[string]runtime.ContainerCounters{},
 		Interfaces: map[string][]runtime.InterfaceCounters{}}
 	for _, c := range r.allContainers() {
@@ -161,7 +165,7 @@ func (r *Runtime) Counters(ctx context.Context) runtime.Counters {
 				Attributes: &cri.ContainerAttributes{Id: c.rec.ID, Metadata: c.config.Metadata, Labels: c.config.Labels,
 					Annotations: c.config.Annotations},
 				Cpu: u.CPUStats(), Memory: u.MemoryStats(), Swap: u.SwapStats(),
-				WritableLayer: r.layerStats(c.layer.recent(func() (Usage, error) { return r.layerOf(ctx, c) })),
+				WritableLayer: r.layerStats(r.layerOf(ctx, c, layerAge)),
 			})
 			counted := runtime.ContainerCounters{Periods: n.Periods, ThrottledPeriods: n.ThrottledPeriods,
 				Throttled: n.Throttled, Cache: n.Cache, Mapped: n.Mapped}

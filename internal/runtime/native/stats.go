@@ -13,10 +13,10 @@ import (
 
 func value(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
 
-// statsOf measures a running container.
+// statsOf measures a running container. It waits for the walk of its layer until ctx ends.
 func (r *Runtime) statsOf(ctx context.Context, c *container) *cri.ContainerStats {
 	st := r.usageOf(c)
-	st.WritableLayer = r.layerStats(r.layerOf(ctx, c))
+	st.WritableLayer = r.layerStats(r.layerOf(ctx, c, 0))
 	return st
 }
 
@@ -56,12 +56,16 @@ func (r *Runtime) ContainerStats(ctx context.Context, req *cri.ContainerStatsReq
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, layerPatience)
+	defer cancel()
 	return &cri.ContainerStatsResponse{Stats: r.statsOf(ctx, c)}, nil
 }
 
 // ListContainerStats measures the containers that run.
 func (r *Runtime) ListContainerStats(ctx context.Context,
 	req *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, layerPatience)
+	defer cancel()
 	f := req.GetFilter()
 	resp := &cri.ListContainerStatsResponse{}
 	for _, c := range r.allContainers() {
@@ -86,7 +90,7 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats
 	for _, c := range r.containersOf(s.rec.ID) {
 		if c.running() {
 			one := r.usageOf(c)
-			one.WritableLayer = r.layerStats(c.layer.recent(func() (Usage, error) { return r.layerOf(ctx, c) }))
+			one.WritableLayer = r.layerStats(r.layerOf(ctx, c, layerAge))
 			st.Linux.Containers = append(st.Linux.Containers, one)
 		}
 	}
@@ -128,12 +132,16 @@ func (r *Runtime) PodSandboxStats(ctx context.Context, req *cri.PodSandboxStatsR
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, layerPatience)
+	defer cancel()
 	return &cri.PodSandboxStatsResponse{Stats: r.podStats(ctx, s)}, nil
 }
 
 // ListPodSandboxStats measures the pods whose sandbox is ready.
 func (r *Runtime) ListPodSandboxStats(ctx context.Context,
 	req *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, layerPatience)
+	defer cancel()
 	f := req.GetFilter()
 	resp := &cri.ListPodSandboxStatsResponse{}
 	for _, s := range r.allSandboxes() {
