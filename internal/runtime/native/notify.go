@@ -2,6 +2,7 @@ package native
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -13,39 +14,58 @@ import (
 	"carob/internal/runtime/native/plan"
 )
 
-// agentPatience is how long a start waits for an agent that does not accept a listener.
+// agentPatience is how long a start waits for an agent that accepts no listener.
 const agentPatience = 10 * time.Second
 
-// handOver passes a filter's listener to the agent and closes it. status is the container's:
-// creating at a start, running for an exec.
-func handOver(a *plan.SeccompAgent, listener *os.File, id, bundle string, pid int, status specs.ContainerState) error {
+// handOver passes a filter's listener to the agent and closes it. state is the container's: creating at a start,
+// running for an exec.
+func handOver(a *plan.SeccompAgent, listener *os.File, state *specs.State, patience time.Duration) error {
 	defer listener.Close()
-	state, err := json.Marshal(specs.ContainerProcessState{
-		Version: specs.Version, Fds: []string{specs.SeccompFdName}, Pid: pid, Metadata: a.Metadata,
-		State: specs.State{Version: specs.Version, ID: id, Status: status, Pid: pid, Bundle: bundle},
+	text, err := json.Marshal(specs.ContainerProcessState{
+		Version: specs.Version, Fds: []string{specs.SeccompFdName}, Pid: state.Pid, Metadata: a.Metadata, State: *state,
 	})
 	if err != nil {
 		return fmt.Errorf("describing the container to the seccomp agent: %w", err)
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	until := time.Now().Add(patience)
+	f, err := callAgent(a.Path, until)
 	if err != nil {
-		return fmt.Errorf("calling the seccomp agent: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "seccomp agent")
-	defer f.Close()
-	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: a.Path}); err != nil {
 		return fmt.Errorf("calling the seccomp agent at %s: %w", a.Path, err)
 	}
+	defer f.Close()
 	c, err := openfile.UnixConn(f)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(agentPatience)); err != nil {
+	if err := c.SetDeadline(until); err != nil {
 		return err
 	}
-	if _, _, err := c.WriteMsgUnix(state, unix.UnixRights(openfile.FD(listener)), nil); err != nil {
+	if _, _, err := c.WriteMsgUnix(text, unix.UnixRights(openfile.FD(listener)), nil); err != nil {
 		return fmt.Errorf("handing the listener to the seccomp agent at %s: %w", a.Path, err)
 	}
 	return nil
+}
+
+// callAgent connects to a socket. While an agent has too many connections that it has not accepted, the kernel waits.
+func callAgent(path string, until time.Time) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "seccomp agent")
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		// Zero would be no limit.
+		limit := unix.NsecToTimeval(max(time.Until(until), time.Millisecond).Nanoseconds())
+		if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err == nil {
+			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		}
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		err = fmt.Errorf("it accepts no connection: %w", os.ErrDeadlineExceeded)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }

@@ -311,7 +311,7 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	session := monitor.Session{Program: p, Launching: launching}
 	if pl.Filter != nil && pl.Filter.Agent != nil {
 		session.Listener = func(f *os.File) error {
-			return handOver(pl.Filter.Agent, f, pl.ID, r.secretDir(pl.ID), pid, phase)
+			return handOver(pl.Filter.Agent, f, r.stateOf(&state.Container{ID: pl.ID}, pid, phase, nil), agentPatience)
 		}
 	}
 	if pl.Hooks != nil && phase == specs.StateCreating {
