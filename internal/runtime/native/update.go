@@ -24,12 +24,11 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context,
 	defer c.start.Unlock()
 	c.mu.Lock()
 	now := c.state()
-	merged := proto.Clone(c.currentResources()).(*cri.LinuxContainerResources)
+	merged := merge(c.currentResources(), req.GetLinux())
 	c.mu.Unlock()
 	if now == cri.ContainerState_CONTAINER_EXITED {
 		return nil, status.Errorf(codes.FailedPrecondition, "container %q has exited", c.rec.ID)
 	}
-	proto.Merge(merged, req.GetLinux()) // zero means "leave unchanged" to both
 	if now == cri.ContainerState_CONTAINER_RUNNING {
 		if err := r.limit(ctx, c.rec.Cgroup, req.GetLinux()); err != nil {
 			return nil, coded(fmt.Errorf("failed to update container %q: %w", c.rec.ID, err))
@@ -42,6 +41,18 @@ func (r *Runtime) UpdateContainerResources(ctx context.Context,
 		return nil, coded(err)
 	}
 	return &cri.UpdateContainerResourcesResponse{}, nil
+}
+
+// merge returns resources with a change of them, in which zero, and a list without elements, leave what there is.
+func merge(old, change *cri.LinuxContainerResources) *cri.LinuxContainerResources {
+	merged := proto.Clone(old).(*cri.LinuxContainerResources)
+	if len(change.GetHugepageLimits()) > 0 {
+		merged.HugepageLimits = nil // proto.Merge would append
+	}
+	if change != nil {
+		proto.Merge(merged, change)
+	}
+	return merged
 }
 
 // currentResources returns the resources that were requested last; c.mu is held.
