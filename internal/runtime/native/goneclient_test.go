@@ -176,13 +176,13 @@ func TestMostAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	testwait.For(t, "all clients", func() bool { return sandbox.attached.Load() == mostAttached })
-	say := func() error { return s.Attach(Bg, id, strings.NewReader("word\n"), newPipe(), nil, false, nil) }
-	if err := say(); status.Code(err) != codes.ResourceExhausted {
+	attach := func() error { return s.Attach(Bg, id, strings.NewReader("word\n"), newPipe(), nil, false, nil) }
+	if err := attach(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one more: %v", err)
 	}
 	leave[0]()
 	<-ended
-	if err := say(); err != nil {
+	if err := attach(); err != nil {
 		t.Errorf("after one has left: %v", err)
 	}
 	cancel()

@@ -15,10 +15,13 @@ const layerAge = 10 * time.Second
 // A container can make the walk of its layer last for minutes, with millions of files, and a disk that does not respond
 // makes it last for ever. So layers are walked in the background.
 const (
-	layerPatience = time.Second            // how long statistics wait for the walks of all layers
-	layerQuick    = 100 * time.Millisecond // a layer whose walk takes no longer is walked whenever its size is requested
-	layerShare    = 10                     // others are walked during this part of the time
-	layerOldest   = 5 * time.Minute        // but not less often
+	// layerPatience is how long statistics wait for the walks of all layers.
+	layerPatience = time.Second
+	// layerQuick is how long the walk of a layer may take that is walked whenever its size is requested.
+	layerQuick = 100 * time.Millisecond
+	// Other layers are walked during this part of the time, but not less often than after layerOldest.
+	layerShare  = 10
+	layerOldest = 5 * time.Minute
 )
 
 // errNotMeasured is the error of a layer whose first walk has not ended.
