@@ -188,9 +188,9 @@ func (m *Manager) Run(ctx context.Context) {
 }
 
 // act is one round: it removes surplus images, evicts pods over their limits, then evicts one pod for the first
-// threshold (L7.147), or, if none can be evicted for it, frees what it can for the next pressure. If memory or processes
-// are short, they come first: containers with millions of files can make the measurement of their local storage last
-// for minutes.
+// threshold (L7.147), or, if none can be evicted for it, frees what it can for the next pressure. If memory or
+// processes are short, they come first: containers with millions of files can make the measurement of their local
+// storage last for minutes.
 func (m *Manager) act(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
