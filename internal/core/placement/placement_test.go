@@ -370,6 +370,23 @@ func TestPreempt(t *testing.T) { // L2.50, L2.51
 	}
 }
 
+// L2.51: while all nodes that were looked at violate a disruption budget, the search goes on, however many there are.
+func TestPreemptionLooksForNodesWithoutViolation(t *testing.T) {
+	f := DefaultProfile()
+	f.MinCandidates, f.MinCandidatesPercentage = 1, 0
+	c := clusterOf([]*corev1.Node{makeNode("n1", "1", "1Gi"), makeNode("n2", "1", "1Gi"), makeNode("n3", "1", "1Gi")},
+		placed{"n1", makePod("a", app("guarded"), requests("cpu", "1"))},
+		placed{"n2", makePod("b", app("guarded"), requests("cpu", "1"))},
+		placed{"n3", makePod("c", requests("cpu", "1"))})
+	budgets := []*policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "default"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}}}}}
+	p := PrepareFor(makePod("p", requests("cpu", "1"), priority(9)), f)
+	if got := c.Preempt(p, c.Decide(p, 0), budgets); got.Node != "n3" {
+		t.Errorf("it preempts on %q: %+v", got.Node, got)
+	}
+}
+
 func TestPreemptionWaitsForVictims(t *testing.T) { // L2.40
 	victim := makePod("a", requests("cpu", "1"), priority(1))
 	now := metav1.NewTime(time.Unix(1, 0))

@@ -50,7 +50,8 @@ func (c *Cluster) preempt(p *Pod, d Decision, budgets []*policyv1.PodDisruptionB
 	return Preemption{Node: best.node, Victims: best.pods}
 }
 
-// candidates finds nodes where removing pods helps, or returns why there is none.
+// candidates finds nodes where removing pods helps, or returns why there is none. It looks for enough of them, and for
+// one on which no disruption budget is violated.
 func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisruptionBudget, enough int) (
 	found []candidate, none Preemption) {
 	if !p.profile.Preempts {
@@ -74,7 +75,8 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 			filters = append(filters, why.Filter)
 		}
 	}
-	for i := 0; i < len(d.Refusals) && len(found) < enough; i++ {
+	unharmed := false // one of them violates no budget
+	for i := 0; i < len(d.Refusals) && (len(found) < enough || !unharmed); i++ {
 		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
 		n := c.Node(r.Node)
 		unusable, isUnusable := d.Unusable[r.Node]
@@ -88,7 +90,7 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 			if why != nil {
 				refused(*why)
 			} else if len(victims.pods) > 0 {
-				found = append(found, victims)
+				found, unharmed = append(found, victims), unharmed || victims.violating == 0
 			}
 		}
 	}
