@@ -26,6 +26,7 @@ type Cluster struct {
 	images      map[string]int                   // nodes that have an image
 	nominated   map[string][]*Pod                // by node
 	nominatedOn map[types.UID]string             // the node of each of these pods
+	repelling   int                              // nominated pods with required anti-affinity
 	services    map[string]map[string]labels.Set // selectors, by namespace and name
 	controllers map[Owner]labels.Selector
 
@@ -173,9 +174,12 @@ func (c *Cluster) Nominate(p *Pod, node string) Event {
 	e := c.RemoveNomination(p.Object.UID)
 	c.nominated[node] = append(c.nominated[node], p)
 	c.nominatedOn[p.Object.UID] = node
+	if len(p.antiAffinity) > 0 {
+		c.repelling++
+	}
 	c.noteReserved(p.Object.UID)
 	if o := e.before; o != nil && e.reserved == node && o.Priority == p.Priority && slices.Equal(o.Ports, p.Ports) &&
-		!shrank(o.Demand, p.Demand) {
+		!shrank(o.Demand, p.Demand) && maps.Equal(o.Object.Labels, p.Object.Labels) {
 		return Event{} // the same nomination again
 	}
 	return e
@@ -191,7 +195,11 @@ func (c *Cluster) RemoveNomination(uid types.UID) Event {
 	delete(c.nominatedOn, uid)
 	pods := c.nominated[node]
 	i := slices.IndexFunc(pods, func(p *Pod) bool { return p.Object.UID == uid })
-	e := Event{filters: []Filter{NodePorts, NodeResourcesFit}, before: pods[i], node: c.byName[node], reserved: node}
+	e := Event{filters: append(topologyFilters(), NodePorts, NodeResourcesFit), before: pods[i], node: c.byName[node],
+		reserved: node}
+	if len(pods[i].antiAffinity) > 0 {
+		c.repelling--
+	}
 	if left := slices.Delete(pods, i, i+1); len(left) == 0 {
 		delete(c.nominated, node)
 	} else {
@@ -278,6 +286,24 @@ func (c *Cluster) reservationsFor(n *Node, priority int32, uid types.UID) []*Pod
 	for _, o := range c.nominated[n.Object.Name] {
 		if o.Priority >= priority && o.Object.UID != uid && c.pods[o.Object.UID] == nil {
 			ahead = append(ahead, o)
+		}
+	}
+	return ahead
+}
+
+// nominatedAhead are the reservations for a pod with this priority and UID, by Node.index.
+func (c *Cluster) nominatedAhead(priority int32, uid types.UID) map[int][]*Pod {
+	var ahead map[int][]*Pod
+	for name := range c.nominated { // any order: each node by itself
+		n := c.Node(name)
+		if n == nil {
+			continue
+		}
+		if pods := c.reservationsFor(n, priority, uid); len(pods) > 0 {
+			if ahead == nil {
+				ahead = map[int][]*Pod{}
+			}
+			ahead[n.index] = pods
 		}
 	}
 	return ahead

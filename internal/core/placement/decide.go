@@ -81,6 +81,10 @@ func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int,
 	}
 	own, others := c.ownReservation(g, p)
 	local := g.local()
+	var ahead map[int][]*Pod
+	if !local {
+		ahead = c.nominatedAhead(p.Priority, p.Object.UID)
+	}
 	feasible = c.feasible[:0]
 	looked := 0
 	if local && own < 0 && g.diagnosis != nil && g.diagnosis.accepting == 0 {
@@ -94,7 +98,8 @@ func (c *Cluster) fits(p *Pod, start int, all bool) (d Decision, feasible []int,
 		v := &g.verdicts[i]
 		if v.refusal == nil && v.features == nil &&
 			(len(g.reserved) == 0 || g.reserved[i] == nil || i == own && others == nil) &&
-			(local || s.topology(i) == accepted) {
+			(local || s.topology(i) == accepted &&
+				(ahead[i] == nil || c.beside(&s, c.nodes[i], ahead[i]) == accepted)) {
 			feasible = append(feasible, i)
 		}
 	}
@@ -134,15 +139,45 @@ func (c *Cluster) fitsAmong(p *Pod, d Decision) (Decision, []int) {
 	return d, feasible
 }
 
-// refusal filters one node, both with the pods that are nominated to it and without: a pod must not
-// depend on one that is not there yet.
+// refusal filters one node, both with the pods that are nominated to it and without (L2.55): a pod must not depend on
+// one that is not there yet.
 func (c *Cluster) refusal(s *state, n *Node) *Refusal {
 	if ahead := c.reservations(n, s.pod); len(ahead) > 0 {
-		if r := s.filter(n.with(ahead)); r != nil {
+		if r := n.with(ahead).refuses(s.pod); r != nil {
 			return r
+		}
+		if d := c.beside(s, n, ahead); d != accepted {
+			return d.refusal()
 		}
 	}
 	return s.filter(n)
+}
+
+// beside runs the filters that also look at other nodes as if the pods ahead were on the node.
+func (c *Cluster) beside(s *state, n *Node, ahead []*Pod) denial {
+	for _, o := range ahead {
+		s.hard.count(o, n, 1)
+		s.affinity.count(o, n, 1)
+	}
+	d := s.topology(n.index)
+	for _, o := range ahead {
+		s.hard.count(o, n, -1)
+		s.affinity.count(o, n, -1)
+	}
+	if d == accepted && s.affinity == nil && c.repelled(s.pod, n, ahead) {
+		return othersAntiAffinity
+	}
+	return d
+}
+
+// repelled reports whether a required anti-affinity of the pods ahead, if they were on the node, keeps p from it.
+func (c *Cluster) repelled(p *Pod, n *Node, ahead []*Pod) bool {
+	return p.profile.enables(InterPodAffinity) && slices.ContainsFunc(ahead, func(o *Pod) bool {
+		return slices.ContainsFunc(o.antiAffinity, func(t podTerm) bool {
+			_, there := n.label(t.topologyKey)
+			return there && t.matches(c, p.Object)
+		})
+	})
 }
 
 // sampleSize is how many fitting nodes are enough to choose from (L2.11).

@@ -80,11 +80,19 @@ func (g *group) denies(node int) *Refusal {
 func (g *group) diagnose(c *Cluster, s *state, own int) ([]NodeRefusal, *summary) {
 	if g.diagnosis == nil {
 		d := &diagnosis{refusals: make([]NodeRefusal, len(c.nodes))}
+		var ahead map[int][]*Pod
+		if !g.local() {
+			ahead = c.nominatedAhead(g.priority, "")
+		}
 		for i, n := range c.nodes {
 			r := g.denies(i)
 			if g.reserved[i] == nil && g.verdicts[i].refusal == nil {
-				if t := s.topology(i).refusal(); t != nil {
-					r = t
+				t := s.topology(i)
+				if t == accepted && ahead[i] != nil {
+					t = c.beside(s, n, ahead[i])
+				}
+				if t != accepted {
+					r = t.refusal()
 				}
 			}
 			if d.refusals[i].Node = n.Object.Name; r == nil {
@@ -116,7 +124,7 @@ func (g *group) reserveFor(c *Cluster, priority int32) {
 			g.reserve(c, n)
 		}
 	}
-	if before > 0 || len(g.reserved) > 0 {
+	if before > 0 || len(g.reserved) > 0 || !g.local() && len(c.nominated) > 0 {
 		g.diagnosis = nil
 	}
 }
@@ -125,7 +133,7 @@ func (g *group) reserveFor(c *Cluster, priority int32) {
 func (g *group) reserve(c *Cluster, n *Node) {
 	var refused *Refusal
 	if ahead := c.reservationsFor(n, g.priority, ""); len(ahead) > 0 {
-		refused = n.with(ahead).refuses(g.pod)
+		refused = c.refusesBeside(g, g.pod, n, ahead)
 	}
 	switch {
 	case refused == nil:
@@ -137,19 +145,32 @@ func (g *group) reserve(c *Cluster, n *Node) {
 	}
 }
 
+// refusesBeside returns why a node refuses a pod of the group as if the pods ahead were on it. Of a group that depends
+// on other nodes, too, what depends on these is evaluated with each decision.
+func (c *Cluster) refusesBeside(g *group, p *Pod, n *Node, ahead []*Pod) *Refusal {
+	if r := n.with(ahead).refuses(p); r != nil {
+		return r
+	}
+	if g.local() && c.repelled(p, n, ahead) {
+		return othersAntiAffinity.refusal()
+	}
+	return nil
+}
+
 // ownReservation returns the node, by index, that refuses the pods of the group because of what is reserved, also for
-// this pod itself, and whether it refuses because of what is reserved for others; -1 if there is none.
+// this pod itself, and whether it refuses because of what is reserved for others; -1 if there is none. For a group that
+// depends on other nodes, it is the node that has the reservation, whether it refuses or not.
 func (c *Cluster) ownReservation(g *group, p *Pod) (own int, others *Refusal) {
 	name, ok := c.nominatedOn[p.Object.UID]
 	if !ok {
 		return -1, nil
 	}
 	n := c.Node(name)
-	if n == nil || g.reserved[n.index] == nil {
+	if n == nil || g.local() && g.reserved[n.index] == nil {
 		return -1, nil
 	}
 	if ahead := c.reservations(n, p); len(ahead) > 0 {
-		others = n.with(ahead).refuses(p)
+		others = c.refusesBeside(g, p, n, ahead)
 	}
 	return n.index, others
 }

@@ -177,9 +177,6 @@ func (c *Cluster) opens(p *Pod, n *Node) (bool, Filter) {
 func (c *Cluster) mayLevel(p *Pod, e Event) bool {
 	hard := c.spreadOf(p, true)
 	if e.before != nil || e.after != nil {
-		if e.reserved != "" {
-			return false // nominated pods do not count for the spread
-		}
 		return slices.ContainsFunc(hard.constraints, func(s spreadConstraint) bool {
 			return e.either(func(o *Pod) bool {
 				return o.Object.Namespace == p.Object.Namespace && s.selector.Matches(labels.Set(o.Object.Labels))
@@ -195,8 +192,6 @@ func (c *Cluster) mayAttract(p *Pod, e Event) bool {
 	switch {
 	case e.namespaceChanged:
 		return true
-	case e.reserved != "":
-		return false
 	case e.before == nil && e.after == nil: // a node
 		keyed := func(t podTerm) bool { return e.hasLabel(t.topologyKey) }
 		return len(c.antiAffine) > 0 || slices.ContainsFunc(p.affinity, keyed) ||

@@ -189,6 +189,9 @@ func (c *Cluster) keyOf(p *Pod) string {
 	if len(c.attracting) > 0 {
 		company += "|attracted"
 	}
+	if c.repelling > 0 {
+		company += "|reserved"
+	}
 	if named || company != "" || hasHard(p.profile.DefaultSpread) {
 		company += p.company
 	}
