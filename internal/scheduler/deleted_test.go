@@ -86,9 +86,7 @@ type lateClaims struct {
 func (v lateClaims) UpdateStatus(ctx context.Context, o *resourcev1.ResourceClaim, opts metav1.UpdateOptions) (
 	*resourcev1.ResourceClaim, error) {
 	out, err := v.ResourceClaimInterface.UpdateStatus(ctx, o, opts)
-	if err == nil {
-		v.l.wrote(o)
-	}
+	v.l.wrote(o) // also of a refusal
 	return out, err
 }
 

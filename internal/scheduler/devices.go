@@ -112,6 +112,11 @@ func (s *Scheduler) claimGone(c *resourcev1.ResourceClaim) {
 	s.devices.index.RemoveClaim(c)
 	if c.Status.Allocation != nil {
 		s.requeueForDevices()
+	} else {
+		// Without devices, it can only be in the way of the pod that it was created for (S9.61).
+		s.queue.Requeue(func(it *item) bool {
+			return slices.Contains(it.refused, placement.DynamicResources) && podclaims.IsExtended(it.pod.Object, c)
+		}, time.Now())
 	}
 	s.lookReady(c)
 }
@@ -198,6 +203,14 @@ func (s *Scheduler) reserveDevices(it *item, node string) {
 	}
 }
 
+// releaseDevices frees the devices that were reserved for a pod, and that will not be written: its volumes could not be
+// bound, or it is deleted. storeDevices releases those that are being written.
+func (s *Scheduler) releaseDevices(it *item) {
+	if it.devices != nil && !it.storing && s.devices.index.Release(it.pod.Object.UID) {
+		s.requeueForDevices()
+	}
+}
+
 // storeDevices writes the allocations of a pod that has its node, and binds it when its devices are ready. It runs in
 // the background; stored holds the writes.
 func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bind func()) {
@@ -209,7 +222,7 @@ func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bin
 			s.claimSeen(c)
 		}
 		s.devices.index.Release(pod.UID)
-		it.stored = stored
+		it.stored, it.storing = stored, false
 		fail := func(err error) {
 			// The error's kind is not passed on: a claim that is not found does not mean that the pod
 			// is gone.
@@ -218,6 +231,7 @@ func (s *Scheduler) storeDevices(ctx context.Context, it *item, node string, bin
 		switch {
 		case err != nil:
 			fail(err)
+			s.requeueForDevices() // those that are not written are free
 		case s.assumed[pod.UID] != it: // deleted meanwhile: the resourceclaim controller removes its reservations
 		default:
 			w := &readyWaiter{it: it, stored: stored, bind: bind, fail: fail}

@@ -44,7 +44,7 @@ func (s *Scheduler) consult(ctx context.Context, it *item) {
 		return
 	}
 	began := time.Now()
-	it.answers, it.devices, it.stored = nil, nil, nil
+	it.answers, it.devices, it.stored, it.storing = nil, nil, nil, false
 	var needs *volume.Needs
 	if needsVolumes(it.pod) {
 		var no *volume.Refusal

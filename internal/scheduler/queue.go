@@ -45,6 +45,7 @@ type item struct {
 	answers  *placement.Answers // of extenders, during a search for a preemption
 	devices  *devices.Attempt   // of the last decision; nil if the pod needs none
 	stored   *devices.Stored    // the writes for devices
+	storing  bool               // devices are being written
 	newer    *placement.Pod     // what the watch has shown since the pod was assumed; nil for nothing
 	retry    bool               // while away, there was an event that may help
 	victims  int                // that are deleted, and not seen to end yet

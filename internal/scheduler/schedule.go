@@ -10,6 +10,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/journal"
@@ -118,7 +119,10 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 		})
 	}
 	if it.devices != nil {
-		next = func() { s.calls.Do(pod.UID, func() { s.storeDevices(ctx, it, node, bind) }) }
+		next = func() {
+			it.storing = true
+			s.calls.Do(pod.UID, func() { s.storeDevices(ctx, it, node, bind) })
+		}
 	}
 	plan, err := s.reserveVolumes(it, node)
 	switch {
@@ -129,6 +133,16 @@ func (s *Scheduler) assume(ctx context.Context, it *item, node string, began tim
 	default:
 		next()
 	}
+}
+
+// unassume ends the assumption that a pod is on its node.
+func (s *Scheduler) unassume(pod types.UID) {
+	it := s.assumed[pod]
+	if it == nil {
+		return
+	}
+	delete(s.assumed, pod)
+	s.releaseDevices(it)
 }
 
 // bindingEnded handles the result of a binding. After a success, the watch shows the pod on its
@@ -144,9 +158,11 @@ func (s *Scheduler) bindingEnded(ctx context.Context, it *item, node string, err
 	if s.assumed[pod.UID] != it {
 		return // deleted, or observed on a node, meanwhile
 	}
-	delete(s.assumed, pod.UID)
+	s.unassume(pod.UID)
 	s.undoDevices(ctx, it)
+	gone := s.cluster.Pod(pod.UID)
 	s.requeue(s.cluster.RemovePod(pod.UID))
+	s.volumesLeft(gone)
 	if newer := it.newer; newer != nil { // it may be ending by now
 		it.newer = nil
 		s.podSeen(newer)

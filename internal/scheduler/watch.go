@@ -153,6 +153,7 @@ func (s *Scheduler) nodeSeen(n *corev1.Node) {
 func (s *Scheduler) nodeGone(n *corev1.Node) {
 	delete(s.nodes, n.Name)
 	s.requeue(s.cluster.RemoveNode(n.Name))
+	s.lookBound() // pods that wait for their volumes there
 }
 
 func (s *Scheduler) namespaceSeen(n *corev1.Namespace) {
@@ -175,7 +176,7 @@ func (s *Scheduler) podSeen(p *placement.Pod) {
 	case pod.Spec.NodeName != "":
 		s.queue.Remove(uid)
 		reserved := s.cluster.RemoveNomination(uid)
-		delete(s.assumed, uid)
+		s.unassume(uid)
 		s.requeue(s.cluster.SetPod(p, pod.Spec.NodeName))
 		s.bound[uid] = pod.Spec.NodeName
 		s.requeue(reserved)
@@ -218,7 +219,7 @@ func (s *Scheduler) follow(p *placement.Pod) {
 // podGone handles the end of a pod: deleted, or terminated.
 func (s *Scheduler) podGone(pod *corev1.Pod) {
 	s.queue.Remove(pod.UID)
-	delete(s.assumed, pod.UID)
+	s.unassume(pod.UID)
 	delete(s.bound, pod.UID)
 	delete(s.skipped, pod.UID)
 	delete(s.devices.held, pod.UID)

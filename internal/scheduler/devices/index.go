@@ -170,8 +170,12 @@ func (x *Index) Reserve(a *Attempt, node string) {
 	}
 }
 
-// Release ends a reservation: the claims have their allocations, or never will.
-func (x *Index) Release(pod types.UID) { delete(x.inFlight, pod) }
+// Release ends a reservation: the claims have their allocations, or never will. It reports whether there was one.
+func (x *Index) Release(pod types.UID) bool {
+	_, reserved := x.inFlight[pod]
+	delete(x.inFlight, pod)
+	return reserved
+}
 
 // beingAllocated reports whether a claim is being allocated for a pod.
 func (x *Index) beingAllocated(claim types.UID) bool {
