@@ -280,6 +280,9 @@ func narrow(name string, list []placement.Victims, answer map[string]*extenderv1
 			byUID[string(p.Object.UID)] = p
 		}
 		for _, m := range meta.Pods {
+			if m == nil {
+				return nil, fmt.Errorf("extender: %v returned a victim without a UID on node: %v", name, v.Node)
+			}
 			p := byUID[m.UID]
 			if p == nil {
 				return nil, fmt.Errorf("extender: %v claims to preempt pod (UID: %v) on node: %v, but the pod is not "+

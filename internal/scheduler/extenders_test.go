@@ -291,6 +291,8 @@ func TestExtenderChangesPreemption(t *testing.T) {
 		"none": {nil, nil, ""},
 		"a pod of another node": {map[string]*extenderv1.MetaVictims{"b": {Pods: []*extenderv1.MetaPod{{UID: "on-a"}}}},
 			nil, "but the pod is not found on that node"},
+		"a victim without a UID": {map[string]*extenderv1.MetaVictims{"b": {Pods: []*extenderv1.MetaPod{nil}}}, nil,
+			"a victim without a UID on node: b"},
 		"an invented node": {map[string]*extenderv1.MetaVictims{"z": {}}, nil, "nodes that were not in the request"},
 	} {
 		t.Run(name, func(t *testing.T) {
