@@ -8,6 +8,7 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
@@ -56,12 +57,31 @@ func (r restAPI) status(ctx context.Context, name vpa.Name, s *vpa.Status) error
 		name.Namespace, "verticalpodautoscalers", name.Name, "status")
 }
 
+// checkpoints reads the checkpoints of all namespaces. The schema allows anything as weights: of a checkpoint that
+// cannot be read, only the names are returned. It then has no version, and is not used.
 func (r restAPI) checkpoints(ctx context.Context) ([]vpa.Checkpoint, error) {
 	var list struct {
-		Items []vpa.Checkpoint `json:"items"`
+		Items []json.RawMessage `json:"items"`
 	}
-	err := r.read(ctx, &list, root, "verticalpodautoscalercheckpoints")
-	return list.Items, err
+	if err := r.read(ctx, &list, root, "verticalpodautoscalercheckpoints"); err != nil {
+		return nil, err
+	}
+	out := make([]vpa.Checkpoint, 0, len(list.Items))
+	for _, text := range list.Items {
+		var c vpa.Checkpoint
+		if err := json.Unmarshal(text, &c); err != nil {
+			var named struct {
+				metav1.ObjectMeta `json:"metadata"`
+				Spec              vpa.CheckpointSpec `json:"spec"`
+			}
+			if err := json.Unmarshal(text, &named); err != nil {
+				continue
+			}
+			c = vpa.Checkpoint{ObjectMeta: named.ObjectMeta, Spec: named.Spec}
+		}
+		out = append(out, c)
+	}
+	return out, nil
 }
 
 // save updates a checkpoint, or creates it.

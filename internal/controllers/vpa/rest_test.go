@@ -36,3 +36,31 @@ func TestStatusIsAPatch(t *testing.T) {
 		t.Errorf("%v: %q, want %q", err, got, want)
 	}
 }
+
+// A checkpoint that cannot be read, of whatever namespace, does not hide the others. Its names are known, so that it is
+// removed with its autoscaler.
+func TestUnreadableCheckpoint(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"items": [
+			{"metadata": {"namespace": "a", "name": "v-c"}, "spec": {"vpaObjectName": "v", "containerName": "c"},
+				"status": {"version": "v3", "cpuHistogram": {"bucketWeights": {"x": -1}}}},
+			{"metadata": {"namespace": "b", "name": "w-c"}, "spec": {"vpaObjectName": "w", "containerName": "c"},
+				"status": {"version": "v3", "cpuHistogram": {"bucketWeights": {"3": 1}, "totalWeight": 2}}}]}`))
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := restAPI{client}.checkpoints(t.Context())
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%v: %+v", err, got)
+	}
+	if c := got[0]; c.Namespace != "a" || c.Name != "v-c" || c.Spec.VPAObjectName != "v" || c.Status.Version != "" {
+		t.Errorf("the unreadable one: %+v", c)
+	}
+	if c := got[1]; c.Name != "w-c" || c.Status.CPUHistogram.BucketWeights[3] != 1 {
+		t.Errorf("the other one: %+v", c)
+	}
+}

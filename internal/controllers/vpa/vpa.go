@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -83,7 +84,7 @@ type Controller struct {
 	resizes vpa.Resizes         // in flight
 	evicted map[types.UID]bool  // pods whose evictions were read
 	orphans time.Time           // when orphaned checkpoints were last removed
-	seen    map[vpa.Name]bool   // autoscalers that have a recommendation
+	seen    map[types.UID]bool  // autoscalers that have a recommendation
 }
 
 type named map[string]string // checkpoint by container
@@ -122,7 +123,7 @@ func Watch(c dynamic.Interface) *source.Watch {
 func New(cfg Config) (*Controller, error) {
 	register()
 	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), model: vpa.NewModel(),
-		names: map[types.UID]named{}, resizes: vpa.Resizes{}, evicted: map[types.UID]bool{}, seen: map[vpa.Name]bool{}}
+		names: map[types.UID]named{}, resizes: vpa.Resizes{}, evicted: map[types.UID]bool{}, seen: map[types.UID]bool{}}
 	api := restAPI{cfg.Recommender}
 	if c.store == nil {
 		c.store = api
@@ -221,14 +222,16 @@ func (c *Controller) all() (out []*vpa.VerticalPodAutoscaler) {
 func (c *Controller) look(ctx context.Context) time.Duration {
 	log, took := klog.FromContext(ctx), newStopwatch(recommenderLatency)
 	all, of := c.all(), c.controllers(ctx)
-	targets := make([]vpa.Target, len(all))
+	targets, here := make([]vpa.Target, len(all)), map[types.UID]bool{}
 	var ours []vpa.Target
 	for i, v := range all {
+		here[v.UID] = true
 		targets[i] = vpa.Resolve(of, v)
 		if v.Ours() {
 			ours = append(ours, targets[i])
 		}
 	}
+	maps.DeleteFunc(c.seen, func(uid types.UID, _ bool) bool { return !here[uid] })
 	c.model.SetTargets(ours)
 	took.step("LoadVPAs")
 	pods, err := c.pods(ctx, targets)
@@ -355,10 +358,10 @@ func (c *Controller) recommend(ctx context.Context, v *vpa.VerticalPodAutoscaler
 	if err != nil {
 		return err
 	}
-	if had := v.Status.Recommendation != nil && len(v.Status.Recommendation.Containers) > 0; !had && !c.seen[name] &&
+	if had := v.Status.Recommendation != nil && len(v.Status.Recommendation.Containers) > 0; !had && !c.seen[v.UID] &&
 		len(s.Recommendation.Containers) > 0 {
 		recommendationLatency.Observe(time.Since(v.CreationTimestamp.Time).Seconds())
-		c.seen[name] = true
+		c.seen[v.UID] = true
 	}
 	old := v.Status
 	v.Status = s

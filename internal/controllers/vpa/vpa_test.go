@@ -355,7 +355,7 @@ func TestCheckpointsAreReadFirst(t *testing.T) {
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		_, stop := w.run()
+		c, stop := w.run()
 		time.Sleep(time.Hour)
 		if w.reads != 0 {
 			t.Errorf("%d reads without an autoscaler", w.reads)
@@ -373,8 +373,8 @@ func TestIdle(t *testing.T) {
 		}
 		time.Sleep(2 * orphansEvery)
 		reads, listed := len(w.client.Actions()), w.listed
-		if len(w.stored) != 0 {
-			t.Errorf("checkpoints that are left: %v", w.stored)
+		if len(w.stored) != 0 || len(c.seen)+len(c.names) != 0 {
+			t.Errorf("left: checkpoints %v, state %v %v", w.stored, c.seen, c.names)
 		}
 		time.Sleep(time.Hour)
 		if n := len(w.client.Actions()); n != reads || w.reads != 1 || w.listed != listed {
