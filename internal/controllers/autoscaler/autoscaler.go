@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -172,8 +173,18 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 	}
 	out := autoscaler.Plan(in)
 	if out.Rescale != nil {
+		before, toZero := autoscaler.BeforeZero(in, out)
+		if toZero {
+			if hpa, err = c.write(ctx, hpa, before.Status); err != nil { // the next pass scales it
+				c.keep(key, hpa.UID, out.History)
+				c.record(hpa, out.Events)
+				return errors.Join(out.Problem, err)
+			}
+		}
 		err = c.rescale(ctx, kind, scale, *out.Rescale)
 		switch {
+		case err != nil && toZero && unclear(err): // it may be scaled
+			out = before
 		case err != nil:
 		case *out.Rescale > scale.Status.Replicas:
 			*action = "scale_up"
@@ -309,21 +320,36 @@ func (c *Controller) record(hpa *autoscalingv2.HorizontalPodAutoscaler, events [
 	}
 }
 
+// unclear reports whether a failed write may have taken effect, because the error is not the API server's.
+func unclear(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
+}
+
 // store writes a status that has changed (W7.28).
 func (c *Controller) store(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler,
 	status autoscalingv2.HorizontalPodAutoscalerStatus) error {
+	if _, err := c.write(ctx, hpa, status); !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// write is store for an autoscaler that must still exist. It returns the autoscaler as stored.
+func (c *Controller) write(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler,
+	status autoscalingv2.HorizontalPodAutoscalerStatus) (*autoscalingv2.HorizontalPodAutoscaler, error) {
 	if equality.Semantic.DeepEqual(hpa.Status, status) {
-		return nil
+		return hpa, nil
 	}
 	next := hpa.DeepCopy()
 	next.Status = status
-	if _, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next,
-		metav1.UpdateOptions{}); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
+	stored, err := c.client.AutoscalingV2().HorizontalPodAutoscalers(hpa.Namespace).UpdateStatus(ctx, next,
+		metav1.UpdateOptions{})
+	if err != nil {
+		if !apierrors.IsNotFound(err) {
+			c.events.Event(hpa, corev1.EventTypeWarning, "FailedUpdateStatus", err.Error())
 		}
-		c.events.Event(hpa, corev1.EventTypeWarning, "FailedUpdateStatus", err.Error())
-		return fmt.Errorf("failed to update status for %s: %w", hpa.Name, err)
+		return hpa, fmt.Errorf("failed to update status for %s: %w", hpa.Name, err)
 	}
-	return nil
+	return stored, nil
 }

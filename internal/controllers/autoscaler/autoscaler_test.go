@@ -224,6 +224,54 @@ func TestStatusIsRefused(t *testing.T) {
 	})
 }
 
+// W7.25: a target is scaled to zero only when the status says so. Otherwise it would stay there if the write of the
+// status failed, or the process ended before it.
+func TestToZero(t *testing.T) {
+	for what, fails := range map[string]func(size int32) bool{
+		"nothing":            func(int32) bool { return false },
+		"all writes after":   func(size int32) bool { return size == 0 },
+		"all writes of zero": func(int32) bool { return true },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &twin{size: 1, value: 0, synced: make(chan struct{})}
+			close(w.synced)
+			h := newHPA("h")
+			h.Spec.MinReplicas = new(int32(0))
+			api := controllertest.New(h)
+			api.Before = func(verb string, gvr schema.GroupVersionResource, o metav1.Object) error {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				next, ok := o.(*autoscalingv2.HorizontalPodAutoscaler)
+				zero := func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+					return c.Type == autoscalingv2.ScaledToZero && c.Status == corev1.ConditionTrue
+				}
+				if ok && verb == "update" && fails(w.size) && slices.ContainsFunc(next.Status.Conditions, zero) {
+					return apierrors.NewConflict(gvr.GroupResource(), "h", errors.New("another was first"))
+				}
+				return nil
+			}
+			run(t, api, w)
+			time.Sleep(10 * time.Minute)
+			want := int32(0)
+			if what == "all writes of zero" {
+				want = 1
+			}
+			w.mu.Lock()
+			if w.size != want {
+				t.Errorf("%s fails: size %d, want %d", what, w.size, want)
+			}
+			w.value = 3000
+			w.mu.Unlock()
+			time.Sleep(time.Minute)
+			w.mu.Lock()
+			if w.size != 3 {
+				t.Errorf("%s fails: size %d with load", what, w.size)
+			}
+			w.mu.Unlock()
+		})
+	}
+}
+
 // Autoscalers whose metrics API does not answer report that, and do not keep others from their work.
 func TestMetricsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

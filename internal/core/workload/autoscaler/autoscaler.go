@@ -254,6 +254,29 @@ func (p *plan) status(desired int32, statuses []autoscalingv2.MetricStatus) {
 		new(p.HPA.Generation)
 }
 
+// BeforeZero returns the decision with the condition ScaledToZero; false if it does not scale the target to zero. Its
+// status is stored before the target is scaled: without the condition, an autoscaler never scales it up again (W7.25),
+// and the write afterwards may fail.
+func BeforeZero(in Input, out Output) (Output, bool) {
+	p := newPlan(in)
+	if p.out = out; out.Rescale == nil || !p.toZero() {
+		return out, false
+	}
+	p.out.Status.Conditions = slices.Clone(out.Status.Conditions)
+	p.setToZero()
+	return p.out, true
+}
+
+// toZero reports whether the decision scales a target to zero that the autoscaler may scale up again.
+func (p *plan) toZero() bool {
+	return p.Scale.Wanted > 0 && *p.out.Rescale == 0 && p.min == 0 && p.scalesToZero()
+}
+
+func (p *plan) setToZero() {
+	p.set(autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero",
+		"the HPA controller scaled the workload to zero")
+}
+
 // Rescaled returns the status and the event after the write of the target's scale, or its failure.
 func Rescaled(in Input, out Output, err error) Output {
 	p := newPlan(in)
@@ -271,9 +294,8 @@ func Rescaled(in Input, out Output, err error) Output {
 	p.out.Events = append(p.out.Events,
 		Event{corev1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", size, out.reason)})
 	p.out.History = out.History.rescaled(in.HPA.Spec.Behavior, current, size, in.Now)
-	if current > 0 && size == 0 && p.min == 0 && p.scalesToZero() {
-		p.set(autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero",
-			"the HPA controller scaled the workload to zero")
+	if p.toZero() {
+		p.setToZero()
 	} else {
 		p.set(autoscalingv2.ScaledToZero, corev1.ConditionFalse, "NotScaledToZero",
 			"the HPA controller did not scale the workload to zero")
