@@ -3,11 +3,14 @@ package vpa
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -23,24 +26,24 @@ type restAPI struct{ client kubernetes.Interface }
 
 const root = "/apis/" + vpa.Group + "/" + vpa.Version
 
-func (r restAPI) read(ctx context.Context, into any, path ...string) error {
-	text, err := r.client.CoreV1().RESTClient().Get().AbsPath(path...).SetHeader("Accept", "application/json").
+func (r restAPI) read(ctx context.Context, into any, segments ...string) error {
+	text, err := r.client.CoreV1().RESTClient().Get().AbsPath(segments...).SetHeader("Accept", "application/json").
 		DoRaw(ctx)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read %s: %w", strings.Join(path, "/"), err)
+		return fmt.Errorf("read %s: %w", strings.Join(segments, "/"), err)
 	}
 	return nil
 }
 
-func (r restAPI) write(ctx context.Context, verb string, kind types.PatchType, what any, path ...string) error {
+func (r restAPI) write(ctx context.Context, verb string, kind types.PatchType, what any, segments ...string) error {
 	text, err := json.Marshal(what)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", strings.Join(path, "/"), err)
+		return fmt.Errorf("write %s: %w", strings.Join(segments, "/"), err)
 	}
-	_, err = r.client.CoreV1().RESTClient().Verb(verb).AbsPath(path...).SetHeader("Accept", "application/json").
+	_, err = r.client.CoreV1().RESTClient().Verb(verb).AbsPath(segments...).SetHeader("Accept", "application/json").
 		SetHeader("Content-Type", string(kind)).Body(text).DoRaw(ctx)
 	return err
 }
@@ -122,7 +125,12 @@ func (r restAPI) usage(ctx context.Context, namespace string) ([]vpa.Sample, err
 	return out, nil
 }
 
+// get reads a scale. The name is that of a targetRef or of an owner reference, which the API server does not check: it
+// must not lead to another path.
 func (r restAPI) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error) {
+	if why := path.IsValidPathSegmentName(name); len(why) > 0 {
+		return nil, fmt.Errorf("the name %q %s", name, strings.Join(why, ", "))
+	}
 	var s autoscalingv1.Scale
 	base := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
 	if kind.Group() == "" {
@@ -130,4 +138,11 @@ func (r restAPI) get(ctx context.Context, kind inventory.Kind, namespace, name s
 	}
 	err := r.read(ctx, &s, base, "namespaces", namespace, kind.Resource, name, "scale")
 	return &s, err
+}
+
+// unknown reports whether a failed request may still have changed the pod, because the error is not the API server's.
+// The pod then counts as disturbed, so that no more pods of a group change than allowed (W9.53).
+func unknown(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }

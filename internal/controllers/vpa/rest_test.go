@@ -6,9 +6,11 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"carob/internal/controllers/inventory"
 	"carob/internal/core/workload/vpa"
 )
 
@@ -62,5 +64,32 @@ func TestUnreadableCheckpoint(t *testing.T) {
 	}
 	if c := got[1]; c.Name != "w-c" || c.Status.CPUHistogram.BucketWeights[3] != 1 {
 		t.Errorf("the other one: %+v", c)
+	}
+}
+
+// The name in a targetRef or an owner reference does not lead to an object of another namespace.
+func TestScaleOfANameThatIsAPath(t *testing.T) {
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.URL.Path)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := inventory.Kind{GroupVersionResource: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "r"}}
+	for _, name := range []string{"../../other/r/x", "..", ".", "a/b", "a%2fb"} {
+		if _, err := (restAPI{client}).get(t.Context(), kind, "ns", name); err == nil {
+			t.Errorf("%q: no error", name)
+		}
+	}
+	if _, err := (restAPI{client}).get(t.Context(), kind, "ns", "x"); err != nil {
+		t.Error(err)
+	}
+	if len(got) != 1 || got[0] != "/apis/g/v1/namespaces/ns/r/x/scale" {
+		t.Errorf("requests %q", got)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"sync"
 	"time"
 
@@ -530,13 +529,6 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 		count.evicted()
 	}
 	return nil
-}
-
-// unknown reports whether a failed request may still have changed the pod, because the error is not the API server's.
-// The pod then counts as disturbed, so that no more pods of a group change than allowed (W9.53).
-func unknown(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }
 
 // resize applies the recommendation to a running pod (W9.58). It reports whether it requested a
