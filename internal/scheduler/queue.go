@@ -236,8 +236,9 @@ func (q *queue) backOff(it *item, now time.Time) {
 		since = it.queued
 	}
 	until := since.Add(q.delays.Delay(n))
-	if rest := until.Truncate(time.Second); !rest.Equal(until) {
-		until = rest.Add(time.Second)
+	// Truncate drops the monotonic clock: the result would depend on the wall clock, which may be set back.
+	if begun := until.Sub(until.Truncate(time.Second)); begun > 0 {
+		until = until.Add(time.Second - begun)
 	}
 	if !until.After(now) {
 		q.activate(it, now)
