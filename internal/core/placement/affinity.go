@@ -71,11 +71,13 @@ func (c *Cluster) affinityState(p *Pod) *affinityState {
 		return nil
 	}
 	s := &affinityState{cluster: c, pod: p, selfMeet: meetsAll(c, p.affinity, p.Object)}
+	unknown := false
 	for i := range p.affinity {
-		s.affine.by(c, p.affinity[i].topologyKey)
-	}
-	for i := range p.antiAffinity {
-		s.anti.by(c, p.antiAffinity[i].topologyKey)
+		key := p.affinity[i].topologyKey
+		if known := c.hasDomains(key); known || !unknown { // one key that no node has is enough to refuse all nodes
+			s.affine.by(c, key)
+			unknown = unknown || !known
+		}
 	}
 	for _, other := range c.antiAffine {
 		s.countTheirs(other, other.node, 1)
@@ -130,7 +132,7 @@ func (s *affinityState) countTheirs(other *Pod, n *Node, by int64) {
 	}
 	for i := range other.antiAffinity {
 		if other.antiAffinity[i].matches(s.cluster, s.pod.Object) {
-			s.repelled.by(s.cluster, other.antiAffinity[i].topologyKey).add(n, by)
+			s.repelled.add(s.cluster, other.antiAffinity[i].topologyKey, n, by)
 		}
 	}
 }
@@ -148,14 +150,14 @@ func (s *affinityState) countAffine(other *Pod, n *Node, by int64) {
 		return
 	}
 	for i := range terms {
-		s.affine.by(s.cluster, terms[i].topologyKey).add(n, by)
+		s.affine.add(s.cluster, terms[i].topologyKey, n, by)
 	}
 }
 
 // countAnti is count for one term of the pod's anti-affinity.
 func (s *affinityState) countAnti(i int, other *Pod, n *Node, by int64) {
 	if term := &s.pod.antiAffinity[i]; n.Object != nil && term.matches(s.cluster, other.Object) {
-		s.anti.by(s.cluster, term.topologyKey).add(n, by)
+		s.anti.add(s.cluster, term.topologyKey, n, by)
 	}
 }
 
@@ -246,7 +248,7 @@ func (a *attraction) add(terms []podTerm, named *corev1.Pod, n *Node, fixed, by 
 		if fixed != 0 {
 			weight = fixed
 		}
-		a.sums.by(a.cluster, terms[i].topologyKey).add(n, by*weight)
+		a.sums.add(a.cluster, terms[i].topologyKey, n, by*weight)
 	}
 }
 

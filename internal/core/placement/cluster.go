@@ -32,6 +32,8 @@ type Cluster struct {
 
 	groups     map[string]*group
 	topologies map[string]*topology
+	nodeLabels map[string]bool // keys of the labels of all nodes; nil: to be computed
+	outside    []int32         // topology.of of a key that no node has
 	changes    []change
 	dropped    uint64 // changes that are no more in changes
 	shape      uint64 // counts changes that invalidate groups

@@ -92,6 +92,7 @@ func (c *Cluster) dropChanges(n int) {
 func (c *Cluster) reshape() {
 	c.shape++
 	clear(c.topologies)
+	c.nodeLabels = nil
 }
 
 // groupOf returns the group of a pod, up to date.

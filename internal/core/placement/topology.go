@@ -1,5 +1,7 @@
 package placement
 
+import "slices"
+
 // topology numbers the domains that the nodes form by one label.
 type topology struct {
 	key string
@@ -7,10 +9,14 @@ type topology struct {
 	n   int32   // how many domains there are
 }
 
-// topology returns the domains of a label. They are computed once for a set of nodes and labels.
+// topology returns the domains of a label. They are computed once for a set of nodes and labels. A key that no node
+// has is not kept: users may name any number of them.
 func (c *Cluster) topology(key string) *topology {
 	if t := c.topologies[key]; t != nil {
 		return t
+	}
+	if !c.hasDomains(key) {
+		return &topology{key: key, of: c.outside}
 	}
 	t := &topology{key: key, of: make([]int32, len(c.nodes))}
 	numbers := map[string]int32{}
@@ -30,6 +36,19 @@ func (c *Cluster) topology(key string) *topology {
 	}
 	c.topologies[key] = t
 	return t
+}
+
+// hasDomains reports whether a node has the label.
+func (c *Cluster) hasDomains(key string) bool {
+	if c.nodeLabels == nil {
+		c.nodeLabels, c.outside = map[string]bool{}, slices.Repeat([]int32{-1}, len(c.nodes))
+		for _, n := range c.nodes {
+			for key := range n.Object.Labels { // any order: a set
+				c.nodeLabels[key] = true
+			}
+		}
+	}
+	return c.nodeLabels[key]
 }
 
 // counts is a number for each domain of a topology.
@@ -66,8 +85,15 @@ func (k *counts) at(index int) int64 {
 	return 0
 }
 
-// keyed is a set of counts, one for each topology key in use.
+// keyed is a set of counts, one for each topology key in use. There are few: those that the nodes have.
 type keyed []*counts
+
+// add changes the number of a node's domain. Without the label, the node is in none.
+func (s *keyed) add(c *Cluster, key string, n *Node, by int64) {
+	if _, there := n.label(key); there {
+		s.by(c, key).add(n, by)
+	}
+}
 
 // by returns the counts of a key; it makes them on the first use.
 func (s *keyed) by(c *Cluster, key string) *counts {
