@@ -44,22 +44,12 @@ func (s *Server) reconcilePolicy(ctx context.Context) {
 
 // aggregateRoles keeps the rules of aggregated ClusterRoles until ctx ends.
 func (s *Server) aggregateRoles(ctx context.Context) {
-	st, ctx := s.stores[rbacv1.Resource("clusterroles")], apirequest.WithNamespace(ctx, "")
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.rbac.Changed():
-		}
-		for _, role := range s.rbac.Aggregated() {
-			_, _, err := st.Update(ctx, role.Name, rest.DefaultUpdatedObjectInfo(role), rest.ValidateAllObjectFunc,
-				rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
-			// A conflict means that a newer version is on its way and will signal again.
-			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Aggregating the rules of a role failed", "clusterRole", role.Name)
-			}
-		}
-	}
+	st := s.stores[rbacv1.Resource("clusterroles")]
+	s.rbac.Aggregate(apirequest.WithNamespace(ctx, ""), func(ctx context.Context, role *rbacv1.ClusterRole) error {
+		_, _, err := st.Update(ctx, role.Name, rest.DefaultUpdatedObjectInfo(role), rest.ValidateAllObjectFunc,
+			rest.ValidateAllObjectUpdateFunc, false, &metav1.UpdateOptions{})
+		return err
+	})
 }
 
 func (s *Server) reconcilePolicyObject(ctx context.Context, o auth.Object) error {

@@ -12,12 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
-	"k8s.io/component-helpers/auth/rbac/validation"
 
 	"carob/internal/kinds/registry"
 )
@@ -84,13 +82,13 @@ func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 		}
 	}
 	held, unknown := r.policyRules(u, m.GetNamespace())
-	if covered, missing := validation.Covers(held, g.rules); !covered {
-		return apierrors.NewForbidden(resource, m.GetName(), notHeld(u, missing, unknown, resource.String()))
+	if missing, rest := uncovered(held, g.rules); len(missing) > 0 || rest != "" {
+		return apierrors.NewForbidden(resource, m.GetName(), notHeld(u, missing, rest, unknown, resource.String()))
 	}
 	if !g.aggregates {
 		return nil
 	}
-	if all, _ := validation.Covers(held, everything); !all {
+	if missing, rest := uncovered(held, everything); len(missing) > 0 || rest != "" {
 		return apierrors.NewForbidden(resource, m.GetName(),
 			errors.New("must have cluster-admin privileges to use the aggregationRule"))
 	}
@@ -152,13 +150,21 @@ func resourceName(obj runtime.Object) string {
 	return roleBindings.Resource
 }
 
+// maxErrorBytes is the approximate length of the rules in an error.
+const maxErrorBytes = 1 << 20
+
 // notHeld formats the rules that a user tried to grant without holding them: those that differ only
-// in their verbs in one line, all sorted.
-func notHeld(u user.Info, rules []rbacv1.PolicyRule, unknown []missingRole, resource string) error {
+// in their verbs in one line, all sorted. rest says what is not in rules, if anything.
+func notHeld(u user.Info, rules []rbacv1.PolicyRule, rest string, unknown []missingRole, resource string) error {
 	var lines []string
 	verbs := map[string][]string{}
-	for _, p := range rules {
+	size := 0
+	for i, p := range rules {
 		line := describe(p)
+		if size += len(line); i > 0 && size > maxErrorBytes {
+			rest = moreNotHeld
+			break
+		}
 		if len(p.NonResourceURLs) > 0 {
 			lines = append(lines, fmt.Sprintf("{%s, Verbs:%q}", line, p.Verbs))
 			continue
@@ -169,14 +175,15 @@ func notHeld(u user.Info, rules []rbacv1.PolicyRule, unknown []missingRole, reso
 		lines = append(lines, fmt.Sprintf("{%s, Verbs:%q}", line, v))
 	}
 	slices.Sort(lines)
+	if lines = slices.Compact(lines); rest != "" {
+		lines = append(lines, rest)
+	}
 	msg := fmt.Sprintf("user %q (groups=%q) is attempting to grant RBAC permissions not currently held:\n%s",
-		u.GetName(), u.GetGroups(), strings.Join(slices.Compact(lines), "\n"))
+		u.GetName(), u.GetGroups(), strings.Join(lines, "\n"))
 	if len(unknown) > 0 {
-		var errs []error
-		for _, m := range unknown {
-			errs = append(errs, fmt.Errorf("%s %q not found", resource, m.name))
-		}
-		msg += fmt.Sprintf("; resolution errors: %v", []error{utilerrors.NewAggregate(errs)})
+		msg += fmt.Sprintf("; resolution errors: %v", []error{aggregate(unknown, func(m missingRole) error {
+			return fmt.Errorf("%s %q not found", resource, m.name)
+		})})
 	}
 	return errors.New(msg)
 }

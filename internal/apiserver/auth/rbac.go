@@ -29,7 +29,8 @@ type RBAC struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupResource]map[string]runtime.Object // by namespace/name
-	// bySubject and rules are indexes of kinds, for decisions.
+	// bySubject and rules are indexes of kinds, for decisions. Their lists are never changed, only replaced and
+	// extended.
 	bySubject map[subject][]grant
 	rules     map[roleKey][]rbacv1.PolicyRule
 }
@@ -40,17 +41,17 @@ type Source interface {
 	rest.Watcher
 }
 
-type subject struct{ kind, name string }
+// subject is one to whom bindings give roles: in a namespace, or everywhere.
+type subject struct{ kind, name, namespace string }
 
 type roleKey struct{ namespace, name string } // no namespace for a ClusterRole
 
 // grant is a binding as seen from one of its subjects.
 type grant struct {
-	namespace string // namespace in which it is valid; all if empty
-	binding   string // "ClusterRoleBinding \"x\"" for the reason
-	role      roleKey
-	roleKind  string
-	to        string // "User \"x\"", the subject for the reason
+	binding  string // "ClusterRoleBinding \"x\"" for the reason
+	role     roleKey
+	roleKind string
+	to       string // "User \"x\"", the subject for the reason
 }
 
 // The four kinds.
@@ -167,8 +168,8 @@ func (r *RBAC) remove(o runtime.Object) {
 		return
 	}
 	for s, g := range grantsOf(o) {
-		r.bySubject[s] = slices.DeleteFunc(r.bySubject[s], func(other grant) bool { return other == g })
-		if len(r.bySubject[s]) == 0 {
+		left := slices.DeleteFunc(slices.Clone(r.bySubject[s]), func(other grant) bool { return other == g })
+		if r.bySubject[s] = left; len(left) == 0 {
 			delete(r.bySubject, s)
 		}
 	}
@@ -197,20 +198,20 @@ func grantsOf(o runtime.Object) map[subject]grant {
 }
 
 func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding string) map[subject]grant {
-	g := grant{namespace: namespace, binding: binding, roleKind: ref.Kind, role: roleKey{name: ref.Name}}
+	g := grant{binding: binding, roleKind: ref.Kind, role: roleKey{name: ref.Name}}
 	if ref.Kind == "Role" {
 		g.role.namespace = namespace
 	}
 	grants := make(map[subject]grant, len(to))
 	for _, s := range to {
-		of := subject{s.Kind, s.Name}
+		of := subject{s.Kind, s.Name, namespace}
 		g.to = fmt.Sprintf("%s %q", s.Kind, s.Name)
 		if s.Kind == rbacv1.ServiceAccountKind {
 			ns := s.Namespace
 			if ns == "" {
 				ns = namespace
 			}
-			of = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name)}
+			of = subject{rbacv1.UserKind, serviceaccount.MakeUsername(ns, s.Name), namespace}
 			g.to = fmt.Sprintf("%s %q", s.Kind, s.Name+"/"+ns)
 		}
 		if _, twice := grants[of]; !twice {
@@ -220,40 +221,24 @@ func given(to []rbacv1.Subject, namespace string, ref rbacv1.RoleRef, binding st
 	return grants
 }
 
-// visit calls fn for each rule that u has in namespace and everywhere, the latter first, until it
-// returns false, and returns the roles that are bound but missing. A binding that names u more than
-// once may be visited as often.
-func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, rule *rbacv1.PolicyRule) bool) []missingRole {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	var missing []missingRole
-	each := func(s subject, namespace string) bool {
-		for _, g := range r.bySubject[s] {
-			if g.namespace != namespace {
-				continue
-			}
-			rules, ok := r.rules[g.role]
-			if m := (missingRole{g.roleKind, g.role.name}); !ok && !slices.Contains(missing, m) {
-				missing = append(missing, m)
-			}
-			for i := range rules {
-				if !fn(g, &rules[i]) {
-					return false
-				}
-			}
-		}
-		return true
-	}
-	places := []string{"", namespace}
-	if namespace == "" {
-		places = places[:1]
-	}
-	for _, place := range places {
-		if !each(subject{rbacv1.UserKind, u.GetName()}, place) {
-			return nil
-		}
-		for _, g := range u.GetGroups() {
-			if !each(subject{rbacv1.GroupKind, g}, place) {
+// usualRoles is how many roles most users have.
+const usualRoles = 16
+
+// heldRole is a role that a user has.
+type heldRole struct {
+	*grant
+	rules []rbacv1.PolicyRule
+}
+
+// visit calls fn for each rule that u has in namespace and everywhere, the latter first, until it returns false, and
+// returns the roles that are bound but missing. A role is visited once, by whatever number of bindings u has it: who
+// may write bindings in one namespace could otherwise make each decision there as long as they like. Nothing is locked
+// while fn runs.
+func (r *RBAC) visit(u user.Info, namespace string, fn func(g *grant, rule *rbacv1.PolicyRule) bool) []missingRole {
+	roles, missing := r.held(make([]heldRole, 0, usualRoles), u, namespace)
+	for _, role := range roles {
+		for i := range role.rules {
+			if !fn(role.grant, &role.rules[i]) {
 				return nil
 			}
 		}
@@ -261,14 +246,82 @@ func (r *RBAC) visit(u user.Info, namespace string, fn func(g grant, rule *rbacv
 	return missing
 }
 
+// held appends the roles that u has in namespace and everywhere to roles, and returns those that are missing.
+func (r *RBAC) held(roles []heldRole, u user.Info, namespace string) ([]heldRole, []missingRole) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	var missing []missingRole
+	var seen map[roleKey]bool // nil as long as there are few
+	known := func(k roleKey) bool {
+		if seen == nil && len(roles)+len(missing) < usualRoles {
+			return slices.ContainsFunc(roles, func(h heldRole) bool { return h.role == k }) ||
+				slices.ContainsFunc(missing, func(m missingRole) bool { return m.key == k })
+		}
+		if seen == nil {
+			seen = map[roleKey]bool{}
+			for _, h := range roles {
+				seen[h.role] = true
+			}
+			for _, m := range missing {
+				seen[m.key] = true
+			}
+		}
+		twice := seen[k]
+		seen[k] = true
+		return twice
+	}
+	add := func(s subject) {
+		grants := r.bySubject[s]
+		for i := range grants {
+			g := &grants[i]
+			if known(g.role) {
+				continue
+			}
+			if rules, ok := r.rules[g.role]; ok {
+				roles = append(roles, heldRole{g, rules})
+			} else {
+				missing = append(missing, missingRole{g.roleKind, g.role.name, g.role})
+			}
+		}
+	}
+	places := []string{"", namespace}
+	if namespace == "" {
+		places = places[:1]
+	}
+	for _, place := range places {
+		add(subject{rbacv1.UserKind, u.GetName(), place})
+		for _, g := range u.GetGroups() {
+			add(subject{rbacv1.GroupKind, g, place})
+		}
+	}
+	return roles, missing
+}
+
 // missingRole is a role that is bound and does not exist.
-type missingRole struct{ kind, name string }
+type missingRole struct {
+	kind, name string
+	key        roleKey
+}
+
+// mostMissing is how many missing roles an error names.
+const mostMissing = 100
 
 // missingError names the missing roles, like upstream; nil if there are none.
 func missingError(missing []missingRole) error {
+	return aggregate(missing, func(m missingRole) error {
+		return fmt.Errorf("%s.rbac.authorization.k8s.io %q not found", strings.ToLower(m.kind), m.name)
+	})
+}
+
+// aggregate joins the errors of the first missing roles.
+func aggregate(missing []missingRole, text func(missingRole) error) error {
 	var errs []error
-	for _, m := range missing {
-		errs = append(errs, fmt.Errorf("%s.rbac.authorization.k8s.io %q not found", strings.ToLower(m.kind), m.name))
+	for i, m := range missing {
+		if i == mostMissing {
+			errs = append(errs, fmt.Errorf("%d more roles not found", len(missing)-i))
+			break
+		}
+		errs = append(errs, text(m))
 	}
 	return utilerrors.NewAggregate(errs)
 }
@@ -283,7 +336,7 @@ func (r *RBAC) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 		return authorizer.DecisionAllow, "", nil
 	}
 	reason := ""
-	missing := r.visit(u, a.GetNamespace(), func(g grant, rule *rbacv1.PolicyRule) bool {
+	missing := r.visit(u, a.GetNamespace(), func(g *grant, rule *rbacv1.PolicyRule) bool {
 		if !allows(rule, a) {
 			return true
 		}
@@ -330,19 +383,14 @@ func (r *RBAC) RulesFor(_ context.Context, u user.Info, namespace string) ([]aut
 	return res, non, false, missingError(missing)
 }
 
-// policyRules returns all rules of u in namespace, each binding's once, and the roles that are
-// bound but missing, which grant nothing.
+// policyRules returns all rules of u in namespace, each role's once, and the roles that are bound but missing, which
+// grant nothing.
 func (r *RBAC) policyRules(u user.Info, namespace string) ([]rbacv1.PolicyRule, []missingRole) {
+	roles, missing := r.held(nil, u, namespace)
 	var out []rbacv1.PolicyRule
-	by := map[string]string{} // the subject by which a binding applies
-	missing := r.visit(u, namespace, func(g grant, rule *rbacv1.PolicyRule) bool {
-		if to, ok := by[g.binding]; ok && to != g.to {
-			return true
-		}
-		by[g.binding] = g.to
-		out = append(out, *rule)
-		return true
-	})
+	for _, role := range roles {
+		out = append(out, role.rules...)
+	}
 	return out, missing
 }
 
