@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
@@ -176,11 +177,12 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 			metav1.PatchOptions{},
 			"status",
 		)
-		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return 10 * time.Millisecond, nil // the watch event will follow
-		}
-		if err != nil {
+		stale := confirm.Stale(err)
+		if err = confirm.Overtaken(ctx, node, err, confirm.By(c.client.CoreV1().Nodes().Get, name)); err != nil {
 			return 0, fmt.Errorf("say what is attached to node %s: %w", name, err)
+		}
+		if stale {
+			return 0, nil // the watch event will follow
 		}
 	}
 	for _, e := range step.Events {
@@ -196,15 +198,16 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		}
 	}
 	for _, d := range step.Delete {
-		if err := c.delete(ctx, name, d); err != nil {
+		if err := c.delete(ctx, name, d, in.Attachments); err != nil {
 			return 0, err
 		}
 	}
 	return step.Again, nil
 }
 
-// delete deletes an attachment, after it has read the present node (S4.35, S4.36).
-func (c *Controller) delete(ctx context.Context, node string, d attach.Deletion) error {
+// delete deletes one of the attachments, after it has read the present node (S4.35, S4.36).
+func (c *Controller) delete(ctx context.Context, node string, d attach.Deletion,
+	all []*storagev1.VolumeAttachment) error {
 	now, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	switch {
 	case err != nil && !apierrors.IsNotFound(err):
@@ -215,8 +218,14 @@ func (c *Controller) delete(ctx context.Context, node string, d attach.Deletion)
 	if d.Forced != "" {
 		metrics.ForcedDetaches.WithLabelValues(d.Forced).Inc()
 	}
-	err = c.client.StorageV1().VolumeAttachments().Delete(ctx, d.Name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	i := slices.IndexFunc(all, func(a *storagev1.VolumeAttachment) bool { return a.Name == d.Name })
+	if i < 0 {
+		return nil
+	}
+	// Its name follows from the volume and the node: a new one has the same.
+	uid, api := all[i].UID, c.client.StorageV1().VolumeAttachments()
+	err = api.Delete(ctx, d.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(uid))})
+	if err = confirm.Ended(ctx, uid, err, confirm.By(api.Get, d.Name)); err != nil {
 		return fmt.Errorf("delete volume attachment %s: %w", d.Name, err)
 	}
 	return nil

@@ -194,3 +194,33 @@ func TestExclusiveVolumeWithLateWatch(t *testing.T) {
 		})
 	}
 }
+
+// A webhook refuses writes as if the object did not exist, or as a conflict: they are tried again, with growing waits.
+func TestRefusedWrites(t *testing.T) {
+	mine := handle.AttachmentName("n1")
+	for _, refusal := range controllertest.Refusals(corev1.Resource("x")) {
+		synctest.Test(t, func(t *testing.T) {
+			api := controllertest.New()
+			start(t, api)
+			settle()
+			end := controllertest.Refuse(api, "patch", "nodes", refusal)
+			controllertest.Change(api, "", mine, func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })
+			time.Sleep(time.Minute)
+			if n := end(); n < 2 || n > controllertest.MostTries {
+				t.Errorf("%v: %d attempts", refusal, n)
+			}
+			time.Sleep(time.Minute)
+			if n := controllertest.All[*corev1.Node](api)[0]; len(n.Status.VolumesAttached) != 1 {
+				t.Errorf("%v: attached %v", refusal, n.Status.VolumesAttached)
+			}
+			end = controllertest.Refuse(api, "delete", "volumeattachments", refusal)
+			api.Remove(podOn("n1"))
+			time.Sleep(time.Minute)
+			if n := end(); n < 2 || n > controllertest.MostTries {
+				t.Errorf("%v: %d deletions", refusal, n)
+			}
+			time.Sleep(2 * time.Minute)
+			controllertest.Equal(t, "attachments", attachments(api))
+		})
+	}
+}

@@ -2,13 +2,17 @@ package controllertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -131,3 +135,31 @@ func Equal(t *testing.T, what string, got []string, want ...string) {
 		t.Errorf("%s: %s, want %s", what, fmt.Sprintf("%q", got), fmt.Sprintf("%q", want))
 	}
 }
+
+// Refuse makes requests with a verb and resource fail with an error until the returned function is called, as a webhook
+// does; it returns how many there were.
+func Refuse(api *API, verb, resource string, err error) (end func() int) {
+	n, over := 0, false // Before is called under the lock of the server
+	api.Before = func(v string, gvr schema.GroupVersionResource, _ metav1.Object) error {
+		if v != verb || gvr.Resource != resource || over {
+			return nil
+		}
+		n++
+		return err
+	}
+	return func() int {
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		over = true
+		return n
+	}
+}
+
+// Refusals are the errors of webhooks that look like those of an object that is gone or has changed.
+func Refusals(resource schema.GroupResource) []error {
+	return []error{apierrors.NewNotFound(resource, "x"),
+		apierrors.NewConflict(resource, "x", errors.New("a webhook says so"))}
+}
+
+// MostTries is how often a write that is refused for a minute is tried at most: the waits between two grow.
+const MostTries = 20

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/core/garbage"
@@ -228,7 +229,8 @@ func (c *Collector) act(ctx context.Context, kind inventory.Kind, stored *metav1
 	if a.Delete != "" {
 		o := metav1.DeleteOptions{PropagationPolicy: &a.Delete,
 			Preconditions: &metav1.Preconditions{UID: &stored.UID, ResourceVersion: &stored.ResourceVersion}}
-		if err := c.api(kind, stored.Namespace).Delete(ctx, stored.Name, o); err != nil && !apierrors.IsNotFound(err) {
+		err := c.api(kind, stored.Namespace).Delete(ctx, stored.Name, o)
+		if err = c.confirmed(ctx, kind, stored, err); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete %s %s/%s: %w", kind.GroupResource(), stored.Namespace, stored.Name, err)
 		}
 	}
@@ -288,6 +290,26 @@ func (c *Collector) releaseOne(ctx context.Context, owner types.UID, d garbage.O
 	}
 }
 
+// confirmed returns the error of a write to an object that was read. It is neither Conflict nor NotFound if a webhook
+// refuses the write with these codes: then nothing has changed, and the write is not repeated at once.
+func (c *Collector) confirmed(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata,
+	err error) error {
+	live := confirm.By(func(ctx context.Context, name string,
+		o metav1.GetOptions) (*metav1.PartialObjectMetadata, error) {
+		return c.api(kind, stored.Namespace).Get(ctx, name, o)
+	}, stored.Name)
+	changed := confirm.Overtaken
+	if apierrors.IsNotFound(err) {
+		changed = func(ctx context.Context, _ metav1.Object, err error, live confirm.Live) error {
+			return confirm.Removed(ctx, stored.UID, err, live)
+		}
+	}
+	if confirm.Stale(err) && changed(ctx, stored, err, live) != nil {
+		return fmt.Errorf("the write was refused: %v", err) //nolint:errorlint // it is none of these kinds of error
+	}
+	return err
+}
+
 // patch changes metadata of exactly the object that was read; it returns nil without an error if
 // that object is gone.
 func (c *Collector) patch(ctx context.Context, kind inventory.Kind, stored *metav1.PartialObjectMetadata,
@@ -298,7 +320,7 @@ func (c *Collector) patch(ctx context.Context, kind inventory.Kind, stored *meta
 		return nil, fmt.Errorf("encode a patch: %w", err)
 	}
 	o, err := c.api(kind, stored.Namespace).Patch(ctx, stored.Name, types.MergePatchType, body, metav1.PatchOptions{})
-	if apierrors.IsNotFound(err) {
+	if err = c.confirmed(ctx, kind, stored, err); apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

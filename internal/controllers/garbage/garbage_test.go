@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
 )
 
@@ -219,4 +221,37 @@ func TestFailuresAreRetried(t *testing.T) {
 			w.Errorf("%d failures left", failures)
 		}
 	})
+}
+
+// A webhook refuses a deletion or a patch as if the object did not exist, or as a conflict: it is tried again, with
+// growing waits.
+func TestRefusedWrites(t *testing.T) {
+	for _, refusal := range controllertest.Refusals(corev1.Resource("configmaps")) {
+		inWorld(t, []runtime.Object{object("ns", "a"), object("ns", "of-a", "a"), object("ns", "b"),
+			object("ns", "of-a-and-b", "a", "b")}, func(w *world) {
+			var refusing atomic.Bool
+			var tries atomic.Int32
+			refusing.Store(true)
+			for _, verb := range []string{"delete", "patch"} {
+				w.objects.PrependReactor(verb, "configmaps", func(a ktesting.Action) (bool, runtime.Object, error) {
+					if name := a.(interface{ GetName() string }).GetName(); name == "a" || !refusing.Load() {
+						return false, nil, nil
+					}
+					tries.Add(1)
+					return true, nil, refusal
+				})
+			}
+			w.delete("ns", "a")
+			time.Sleep(time.Minute)
+			if n := tries.Load(); n < 4 || n > 2*controllertest.MostTries {
+				w.Errorf("%v: %d attempts", refusal, n)
+			}
+			refusing.Store(false)
+			time.Sleep(2 * time.Minute)
+			w.has("ns", "of-a", false)
+			if o := w.has("ns", "of-a-and-b", true); len(o.OwnerReferences) != 1 {
+				w.Errorf("%v: %v", refusal, o.OwnerReferences)
+			}
+		})
+	}
 }

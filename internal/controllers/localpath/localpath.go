@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -126,20 +127,24 @@ func (c *Controller) Run(ctx context.Context) {
 }
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
-	kind, rest, _ := strings.Cut(key, "/")
-	var err error
-	switch kind {
+	switch kind, rest, _ := strings.Cut(key, "/"); kind {
 	case "claim":
-		err = c.claim(ctx, rest)
+		return 0, c.claim(ctx, rest)
 	case "volume":
-		err = c.volume(ctx, rest)
-	default:
-		err = c.disk.Sweep(ctx, c.known)
+		return 0, c.volume(ctx, rest)
 	}
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return 10 * time.Millisecond, nil // a watch will show the change
-	}
-	return 0, err
+	return 0, c.disk.Sweep(ctx, c.known)
+}
+
+// staleClaim and staleVolume return the error of a write; nil if a newer version is stored, or none, which a watch will
+// show.
+func (c *Controller) staleClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim, err error) error {
+	return confirm.Overtaken(ctx, claim, err,
+		confirm.By(c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Get, claim.Name))
+}
+
+func (c *Controller) staleVolume(ctx context.Context, v *corev1.PersistentVolume, err error) error {
+	return confirm.Overtaken(ctx, v, err, confirm.By(c.client.CoreV1().PersistentVolumes().Get, v.Name))
 }
 
 // known reports whether a volume exists, or a claim for which it is being created.
@@ -185,13 +190,15 @@ func (c *Controller) claim(ctx context.Context, key string) error {
 		if err := c.disk.Resize(ctx, *s.Resize); err != nil {
 			failed, event := volume.ResizeFailed(claim, in.Volume, err, metav1.Now())
 			c.record(claim, []volume.Event{event})
-			if _, err := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, failed,
-				metav1.UpdateOptions{}); err != nil {
-				return fmt.Errorf("say that claim %s cannot be resized: %w", key, err)
+			_, unwritten := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, failed,
+				metav1.UpdateOptions{})
+			if unwritten = c.staleClaim(ctx, claim, unwritten); unwritten != nil {
+				return fmt.Errorf("say that claim %s cannot be resized: %w", key, unwritten)
 			}
 			return fmt.Errorf("resize the volume of claim %s: %w", key, err)
 		}
-		if _, err := c.client.CoreV1().PersistentVolumes().Update(ctx, s.Volume, metav1.UpdateOptions{}); err != nil {
+		_, err := c.client.CoreV1().PersistentVolumes().Update(ctx, s.Volume, metav1.UpdateOptions{})
+		if err = c.staleVolume(ctx, s.Volume, err); err != nil {
 			return fmt.Errorf("write the size of volume %s: %w", s.Volume.Name, err)
 		}
 		return nil // the watch shows the volume, then the claim's status is next
@@ -204,10 +211,13 @@ func (c *Controller) claim(ctx context.Context, key string) error {
 		} else {
 			_, err = claims.Update(ctx, s.Claim, metav1.UpdateOptions{})
 		}
-		if err != nil {
+		stale := confirm.Stale(err)
+		if err = c.staleClaim(ctx, s.Claim, err); err != nil {
 			return fmt.Errorf("update claim %s: %w", key, err)
 		}
-		c.record(claim, s.Done)
+		if !stale {
+			c.record(claim, s.Done)
+		}
 	}
 	return nil
 }
@@ -224,7 +234,10 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	_, err = c.client.CoreV1().PersistentVolumes().Create(ctx, volume.Into(s.Volume, path, limit),
 		metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the watch does not show it yet
+		if _, failed := c.client.CoreV1().PersistentVolumes().Get(ctx, s.Volume.Name,
+			metav1.GetOptions{}); failed == nil {
+			return nil // the watch does not show it yet
+		}
 	}
 	if err != nil {
 		metrics.VolumeErrors.WithLabelValues(class.Provisioner, "provision").Inc()
@@ -249,6 +262,9 @@ func (c *Controller) volume(ctx context.Context, name string) error {
 		case s.Remove != nil:
 			// The version in the watch is not sufficient, because deleted data cannot be restored.
 			now, err := volumes.Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
 			if err != nil {
 				return fmt.Errorf("get volume %s before its data is deleted: %w", name, err)
 			}
@@ -264,14 +280,19 @@ func (c *Controller) volume(ctx context.Context, name string) error {
 			removed = true
 		case s.Delete:
 			err := volumes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}})
-			if err != nil && !apierrors.IsNotFound(err) {
+			if err = confirm.Ended(ctx, v.UID, err, confirm.By(volumes.Get, name)); err != nil {
 				return fmt.Errorf("delete volume %s: %w", name, err)
 			}
-			if v, err = volumes.Get(ctx, name, metav1.GetOptions{}); err != nil {
+			v, err = volumes.Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			if err != nil {
 				return fmt.Errorf("get deleted volume %s: %w", name, err)
 			}
 		case s.Update != nil:
-			if _, err := volumes.Update(ctx, s.Update, metav1.UpdateOptions{}); err != nil {
+			_, err := volumes.Update(ctx, s.Update, metav1.UpdateOptions{})
+			if err = c.staleVolume(ctx, s.Update, err); err != nil {
 				return fmt.Errorf("update the finalizers of volume %s: %w", name, err)
 			}
 			return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -283,4 +284,49 @@ func TestForgedVolume(t *testing.T) {
 			t.Errorf("%d volumes are left, want 5", n)
 		}
 	})
+}
+
+// A webhook refuses writes as if the object did not exist, or as a conflict: they are tried again, with growing waits.
+func TestRefusedWrites(t *testing.T) {
+	refused := func(t *testing.T, api *controllertest.API, verb, resource string, refusal error, cause func()) {
+		t.Helper()
+		end := controllertest.Refuse(api, verb, resource, refusal)
+		cause()
+		time.Sleep(time.Minute)
+		// For the claim and for the volume, by two controllers.
+		if n := end(); n < 2 || n > 3*controllertest.MostTries {
+			t.Errorf("%s %s, %v: %d attempts", verb, resource, refusal, n)
+		}
+		time.Sleep(2 * time.Minute)
+	}
+	for _, refusal := range append(controllertest.Refusals(corev1.Resource("persistentvolumes")),
+		apierrors.NewAlreadyExists(corev1.Resource("persistentvolumes"), "x")) {
+		synctest.Test(t, func(t *testing.T) {
+			api, disk := objects(), &fakeDisk{places: map[string]int64{}}
+			start(t, api, disk)
+			c := claim("c")
+			c.UID = "u1"
+			refused(t, api, "create", "persistentvolumes", refusal, func() {
+				api.Put(c)
+				selectNode(t, api, "c", "n1")
+			})
+			bound := controllertest.All[*corev1.PersistentVolumeClaim](api)[0]
+			if bound.Status.Phase != corev1.ClaimBound {
+				t.Fatalf("%v: %+v", refusal, bound.Status)
+			}
+			refused(t, api, "update", "persistentvolumes", refusal, func() {
+				controllertest.Change(api, "ns", "c", func(c *corev1.PersistentVolumeClaim) {
+					c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+				})
+			})
+			capacity := controllertest.All[*corev1.PersistentVolume](api)[0].Spec.Capacity
+			if capacity.Storage().String() != "2Gi" {
+				t.Errorf("%v: %v", refusal, capacity)
+			}
+			refused(t, api, "delete", "persistentvolumes", refusal, func() { api.Remove(bound) })
+			if left := controllertest.All[*corev1.PersistentVolume](api); len(left) > 0 {
+				t.Errorf("%v: left %v", refusal, left)
+			}
+		})
+	}
 }

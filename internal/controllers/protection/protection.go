@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
@@ -32,7 +33,7 @@ type Controller struct {
 	*reconciler.Reconciler
 	kind      schema.GroupResource
 	finalizer string
-	// release removes the finalizer unless the object is in use.
+	// release removes the finalizer unless the object is in use. It waits if a newer version of the object is stored.
 	release func(ctx context.Context, namespace, name string) (used bool, err error)
 
 	mu      sync.Mutex
@@ -54,7 +55,7 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 		claims := client.CoreV1().PersistentVolumeClaims(namespace)
 		claim, err := claims.Get(ctx, name, metav1.GetOptions{})
 		if err != nil || !held(claim, finalizer) {
-			return false, err
+			return false, unlessGone(err)
 		}
 		list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -65,7 +66,7 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 		}
 		drop(claim, finalizer)
 		_, err = claims.Update(ctx, claim, metav1.UpdateOptions{})
-		return false, err
+		return confirm.Stale(err), confirm.Overtaken(ctx, claim, err, confirm.By(claims.Get, name))
 	}
 	err := reconciler.OnChange(pods, func(o metav1.Object) { c.retry(o.GetNamespace() + "/") })
 	if err != nil {
@@ -89,14 +90,14 @@ func Volumes(client kubernetes.Interface, inv *inventory.Inventory) *Controller 
 		volumes := client.CoreV1().PersistentVolumes()
 		v, err := volumes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil || !held(v, finalizer) {
-			return false, err
+			return false, unlessGone(err)
 		}
 		if v.Status.Phase == corev1.VolumeBound {
 			return true, nil
 		}
 		drop(v, finalizer)
 		_, err = volumes.Update(ctx, v, metav1.UpdateOptions{})
-		return false, err
+		return confirm.Stale(err), confirm.Overtaken(ctx, v, err, confirm.By(volumes.Get, name))
 	}
 	return c
 }
@@ -110,7 +111,7 @@ func AttributesClasses(client kubernetes.Interface, inv *inventory.Inventory) *C
 		classes := client.StorageV1().VolumeAttributesClasses()
 		class, err := classes.Get(ctx, name, metav1.GetOptions{})
 		if err != nil || !held(class, finalizer) {
-			return false, err
+			return false, unlessGone(err)
 		}
 		used, err := usesClass(ctx, client, name)
 		if err != nil || used {
@@ -118,7 +119,7 @@ func AttributesClasses(client kubernetes.Interface, inv *inventory.Inventory) *C
 		}
 		drop(class, finalizer)
 		_, err = classes.Update(ctx, class, metav1.UpdateOptions{})
-		return false, err
+		return confirm.Stale(err), confirm.Overtaken(ctx, class, err, confirm.By(classes.Get, name))
 	}
 	return c
 }
@@ -142,6 +143,14 @@ func usesClass(ctx context.Context, client kubernetes.Interface, name string) (b
 	}
 	return slices.ContainsFunc(volumes.Items,
 		func(v corev1.PersistentVolume) bool { return is(v.Spec.VolumeAttributesClassName) }), nil
+}
+
+// unlessGone returns the error of a read; nil if the object does not exist.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // held reports whether an object is deleted and has the finalizer.
@@ -194,12 +203,6 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	c.mu.Unlock()
 	namespace, name, _ := strings.Cut(key, "/")
 	used, err := c.release(ctx, namespace, name)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		used, err = apierrors.IsConflict(err), nil
-		if used {
-			return 10 * time.Millisecond, nil
-		}
-	}
 	if err != nil {
 		return 0, fmt.Errorf("remove the finalizer of %s %s: %w", c.kind, key, err)
 	}

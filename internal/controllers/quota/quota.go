@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 
+	"carob/internal/base/confirm"
 	"carob/internal/base/quotaevaluator"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
@@ -244,16 +245,31 @@ func (c *Controller) update(ctx context.Context, q *corev1.ResourceQuota, seen *
 	changed := q.DeepCopy()
 	changed.Status = status
 	_, err := c.client.CoreV1().ResourceQuotas(q.Namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	stale := confirm.Stale(err)
+	err = confirm.Overtaken(ctx, q, err, func(ctx context.Context) (metav1.Object, error) {
+		return c.stored(ctx, q.Namespace, q.Name)
+	})
 	switch {
-	case apierrors.IsNotFound(err):
-		return countErr
-	case apierrors.IsConflict(err):
-		c.AddAfter(q.Namespace, gather) // admission charged the quota meanwhile: count again
-		return countErr
 	case err != nil:
 		return errors.Join(countErr, fmt.Errorf("update the status of quota %s/%s: %w", q.Namespace, q.Name, err))
+	case stale:
+		c.AddAfter(q.Namespace, gather) // admission charged the quota meanwhile: count again
 	}
 	return countErr
+}
+
+// stored reads a quota. This controller may only list them.
+func (c *Controller) stored(ctx context.Context, namespace, name string) (metav1.Object, error) {
+	list, err := c.client.CoreV1().ResourceQuotas(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		if list.Items[i].Name == name {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, apierrors.NewNotFound(quotas, name)
 }
 
 // evaluators returns the evaluators of kinds with rules or old names.

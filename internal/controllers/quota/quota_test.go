@@ -2,6 +2,7 @@ package quota
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	metadatafake "k8s.io/client-go/metadata/fake"
 	ktesting "k8s.io/client-go/testing"
 
+	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
 )
 
@@ -240,4 +242,34 @@ func TestChargesAreKept(t *testing.T) {
 			w.settle()
 			w.used(map[corev1.ResourceName]string{"pods": "2"})
 		})
+}
+
+// A webhook refuses the status as if the quota did not exist, or as a conflict: it is written later, with growing waits.
+func TestRefusedStatus(t *testing.T) {
+	for _, refusal := range controllertest.Refusals(quotas) {
+		inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5"})}, func(w *world) {
+			var refusing atomic.Bool
+			var tries atomic.Int32
+			refusing.Store(true)
+			w.client.PrependReactor("update", "resourcequotas", func(ktesting.Action) (bool, runtime.Object, error) {
+				if !refusing.Load() {
+					return false, nil, nil
+				}
+				tries.Add(1)
+				return true, nil, refusal
+			})
+			if _, err := w.client.CoreV1().Pods("ns").Create(w.Context(), pod("a", "1"),
+				metav1.CreateOptions{}); err != nil {
+				w.Fatal(err)
+			}
+			w.Changed(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
+			time.Sleep(time.Minute)
+			if n := tries.Load(); n < 2 || n > controllertest.MostTries {
+				w.Errorf("%v: %d attempts", refusal, n)
+			}
+			refusing.Store(false)
+			time.Sleep(time.Minute)
+			w.used(map[corev1.ResourceName]string{"pods": "1"})
+		})
+	}
 }

@@ -64,8 +64,9 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 				Annotations: map[string]string{descriptionAnnotation: description}},
 			Data: map[string]string{key: c.ca},
 		}, metav1.CreateOptions{})
-		if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) ||
-			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		if err == nil || apierrors.IsAlreadyExists(err) ||
+			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
+			apierrors.IsNotFound(err) && !reconciler.Active(c.namespaces, namespace) {
 			return 0, nil
 		}
 		return 0, fmt.Errorf("create config map %s/%s: %w", namespace, Name, err)
@@ -76,9 +77,10 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	}
 	changed := obj.(*corev1.ConfigMap).DeepCopy()
 	changed.Data = want
-	_, err := api.Update(ctx, changed, metav1.UpdateOptions{})
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return 0, nil // the watch reports the newer version, which is then reconciled
+	// This controller may not read config maps: a newer version, or that it is gone, is in the watch before the next
+	// attempt.
+	if _, err := api.Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
+		return 0, fmt.Errorf("update config map %s/%s: %w", namespace, Name, err)
 	}
-	return 0, fmt.Errorf("update config map %s/%s: %w", namespace, Name, err)
+	return 0, nil
 }

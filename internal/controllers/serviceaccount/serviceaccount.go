@@ -50,8 +50,9 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name}}
 	_, err := c.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
-	if err == nil || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) ||
-		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if err == nil || apierrors.IsAlreadyExists(err) ||
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
+		apierrors.IsNotFound(err) && !reconciler.Active(c.namespaces, namespace) {
 		return 0, nil
 	}
 	return 0, fmt.Errorf("create service account %s/%s: %w", namespace, Name, err)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/reconciler"
 )
@@ -110,12 +111,23 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	}
 	if !slices.Contains(r.Finalizers, finalizer) {
 		r.Finalizers = append(r.Finalizers, finalizer)
-		if r, err = api.Update(ctx, r, metav1.UpdateOptions{}); err != nil {
-			return retryConflict(fmt.Errorf("add the finalizer to service CIDR %s: %w", name, err))
+		changed, err := api.Update(ctx, r, metav1.UpdateOptions{})
+		if err != nil {
+			return 0, c.overtaken(ctx, r, "add the finalizer to", err)
 		}
+		r = changed
 	}
-	return retryConflict(c.updateReady(ctx, r,
-		metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"}))
+	return 0, c.updateReady(ctx, r,
+		metav1.Condition{Status: metav1.ConditionTrue, Message: "Kubernetes Service CIDR is ready"})
+}
+
+// overtaken returns the error of a write to a range; nil if the watch will show why it failed.
+func (c *Controller) overtaken(ctx context.Context, r *networkingv1.ServiceCIDR, what string, err error) error {
+	live := confirm.By(c.client.NetworkingV1().ServiceCIDRs().Get, r.Name)
+	if err = confirm.Overtaken(ctx, r, err, live); err != nil {
+		return fmt.Errorf("%s service CIDR %s: %w", what, r.Name, err)
+	}
+	return nil
 }
 
 // removeFinalizer removes the finalizer from a range that is no longer needed.
@@ -132,19 +144,16 @@ func (c *Controller) removeFinalizer(ctx context.Context, r *networkingv1.Servic
 		return 0, fmt.Errorf("list service addresses: %w", err)
 	}
 	if inUse(r, all.Items, used.Items) {
-		return retryConflict(c.updateReady(ctx, r,
+		return 0, c.updateReady(ctx, r,
 			metav1.Condition{Status: metav1.ConditionFalse, Reason: networkingv1.ServiceCIDRReasonTerminating,
-				Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"}))
+				Message: "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"})
 	}
 	if wait := time.Until(r.DeletionTimestamp.Add(grace)); wait > 0 {
 		return wait, nil
 	}
 	r.Finalizers = slices.DeleteFunc(r.Finalizers, func(f string) bool { return f == finalizer })
-	if _, err := c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{}); err != nil &&
-		!apierrors.IsNotFound(err) {
-		return retryConflict(fmt.Errorf("remove the finalizer of service CIDR %s: %w", r.Name, err))
-	}
-	return 0, nil
+	_, err = c.client.NetworkingV1().ServiceCIDRs().Update(ctx, r, metav1.UpdateOptions{})
+	return 0, c.overtaken(ctx, r, "remove the finalizer of", err)
 }
 
 // inUse reports whether an address in use is in range r and in no range that stays.
@@ -177,17 +186,6 @@ func (c *Controller) updateReady(ctx context.Context, r *networkingv1.ServiceCID
 		return nil
 	}
 	meta.SetStatusCondition(&r.Status.Conditions, ready)
-	if _, err := c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{}); err != nil &&
-		!apierrors.IsNotFound(err) {
-		return fmt.Errorf("update the status of service CIDR %s: %w", r.Name, err)
-	}
-	return nil
-}
-
-// retryConflict retries after a conflict.
-func retryConflict(err error) (time.Duration, error) {
-	if apierrors.IsConflict(err) {
-		return 10 * time.Millisecond, nil
-	}
-	return 0, err
+	_, err := c.client.NetworkingV1().ServiceCIDRs().UpdateStatus(ctx, r, metav1.UpdateOptions{})
+	return c.overtaken(ctx, r, "update the status of", err)
 }

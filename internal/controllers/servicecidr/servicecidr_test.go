@@ -1,6 +1,7 @@
 package servicecidr
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"carob/internal/controllers/controllertest"
 	"carob/internal/controllers/inventory"
 )
 
@@ -111,4 +113,42 @@ func TestLife(t *testing.T) {
 			t.Errorf("no longer in use: %v, %v", o, err)
 		}
 	})
+}
+
+// A webhook refuses a write as if the range did not exist, or as a conflict: it is tried again.
+func TestRefusedWrites(t *testing.T) {
+	for _, refusal := range controllertest.Refusals(ranges) {
+		r := ranged("r", "10.97.0.0/24")
+		r.ResourceVersion = "1"
+		client := fake.NewClientset(&r)
+		c := New(client, inventory.New(nil, nil, 0))
+		refused := func(resource string) {
+			t.Helper()
+			controllertest.FailOnce(client, "update", resource, refusal)
+			if _, err := c.reconcile(t.Context(), "r"); !errors.Is(err, refusal) {
+				t.Errorf("%s: %v, want %v", resource, err, refusal)
+			}
+		}
+		refused("servicecidrs")
+		refused("servicecidrs/status")
+		if _, err := c.reconcile(t.Context(), "r"); err != nil {
+			t.Error(err)
+		}
+		api := client.NetworkingV1().ServiceCIDRs()
+		o, err := api.Get(t.Context(), "r", metav1.GetOptions{})
+		if err != nil || len(o.Finalizers) != 1 {
+			t.Fatal(o, err)
+		}
+		o.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-2 * grace)}
+		if _, err := api.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		refused("servicecidrs")
+		if _, err := c.reconcile(t.Context(), "r"); err != nil {
+			t.Error(err)
+		}
+		if o, err := api.Get(t.Context(), "r", metav1.GetOptions{}); err == nil && len(o.Finalizers) > 0 {
+			t.Error(o.Finalizers)
+		}
+	}
 }

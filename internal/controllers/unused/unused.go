@@ -13,10 +13,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/reconciler"
 	"carob/internal/controllers/source"
 	"carob/internal/core/podclaims"
@@ -126,11 +126,10 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	if changed == nil {
 		return again, nil
 	}
-	_, err := c.client.CoreV1().PersistentVolumeClaims(namespace).UpdateStatus(ctx, changed, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsConflict(err):
-		return settle, nil // the watch shows the other change soon
-	case err != nil && !apierrors.IsNotFound(err):
+	claims := c.client.CoreV1().PersistentVolumeClaims(namespace)
+	_, err := claims.UpdateStatus(ctx, changed, metav1.UpdateOptions{})
+	// Of a newer version, the watch shows the change.
+	if err = confirm.Overtaken(ctx, claim, err, confirm.By(claims.Get, claim.Name)); err != nil {
 		return 0, fmt.Errorf("write the condition Unused of claim %s: %w", key, err)
 	}
 	return again, nil

@@ -197,3 +197,21 @@ func TestFaults(t *testing.T) {
 		})
 	}
 }
+
+// A webhook refuses the condition as if the claim did not exist, or as a conflict: it is written later, with growing
+// waits.
+func TestRefusedCondition(t *testing.T) {
+	for _, refusal := range controllertest.Refusals(corev1.Resource("persistentvolumeclaims")) {
+		synctest.Test(t, func(t *testing.T) {
+			api := controllertest.New(claim("c"))
+			end := controllertest.Refuse(api, "update", "persistentvolumeclaims", refusal)
+			run(t, api)
+			time.Sleep(time.Minute)
+			if n := end(); n < 2 || n > controllertest.MostTries {
+				t.Errorf("%v: %d attempts", refusal, n)
+			}
+			time.Sleep(time.Minute)
+			shows(t, api, "in the end", "c", isUnused)
+		})
+	}
+}

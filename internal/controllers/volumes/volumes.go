@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
@@ -210,11 +211,12 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		if claim, ok := about.(*corev1.PersistentVolumeClaim); ok {
 			countLateClass(claim, step.Write, err)
 		}
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return 10 * time.Millisecond, nil // the watches will show the change
-		}
-		if err != nil {
+		stale := confirm.Stale(err)
+		if err = c.overtaken(ctx, step.Write, err); err != nil {
 			return 0, fmt.Errorf("bind %s: %w", key, err)
+		}
+		if stale {
+			return 10 * time.Millisecond, nil // the watches will show the change, perhaps with the key of another claim
 		}
 		for _, e := range step.Events {
 			c.record(about, e)
@@ -287,6 +289,18 @@ func (c *Controller) write(ctx context.Context, w volume.Write) (wrote bool, err
 	}
 	c.written[key] = answer
 	return true, nil
+}
+
+// overtaken returns the error of a write; nil if a newer version is stored, or none.
+func (c *Controller) overtaken(ctx context.Context, w volume.Write, err error) error {
+	switch {
+	case w.Nothing():
+		return err
+	case w.Claim != nil:
+		return confirm.Overtaken(ctx, w.Claim, err,
+			confirm.By(c.client.CoreV1().PersistentVolumeClaims(w.Claim.Namespace).Get, w.Claim.Name))
+	}
+	return confirm.Overtaken(ctx, w.Volume, err, confirm.By(c.client.CoreV1().PersistentVolumes().Get, w.Volume.Name))
 }
 
 func (c *Controller) record(about metav1.Object, e volume.Event) {

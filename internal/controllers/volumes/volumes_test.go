@@ -393,3 +393,24 @@ func TestConvergesUnderFaults(t *testing.T) {
 		})
 	}
 }
+
+// A webhook refuses writes as if the object did not exist, or as a conflict: they are tried again, with growing waits.
+func TestRefusedWrites(t *testing.T) {
+	for _, resource := range []string{"persistentvolumeclaims", "persistentvolumes"} {
+		for _, refusal := range controllertest.Refusals(corev1.Resource(resource)) {
+			inTest(t, func(t *testing.T) {
+				api := controllertest.New()
+				end := controllertest.Refuse(api, "update", resource, refusal)
+				start(t, api)
+				api.Put(offering("v", ""))
+				api.Put(wanting("a", ""))
+				time.Sleep(time.Minute)
+				if n := end(); n < 2 || n > 2*controllertest.MostTries { // for the claim, and for the volume
+					t.Errorf("%v: %d attempts", refusal, n)
+				}
+				time.Sleep(2 * time.Minute)
+				controllertest.Equal(t, "state", state(api), "a=v(Bound,Bound)")
+			})
+		}
+	}
+}
