@@ -8,6 +8,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+
+	"carob/internal/base/keysize"
 )
 
 // Parse reads a PEM block of type CERTIFICATE REQUEST and checks its signature.
@@ -20,8 +22,16 @@ func Parse(data []byte) (*x509.CertificateRequest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the certificate request: %w", err)
 	}
-	if err := r.CheckSignature(); err != nil {
+	if err := Check(r); err != nil {
 		return nil, fmt.Errorf("check the certificate request: %w", err)
 	}
 	return r, nil
+}
+
+// Check checks the signature of a request, unless its key is too large for that.
+func Check(r *x509.CertificateRequest) error {
+	if err := keysize.Public(r.PublicKey); err != nil {
+		return err
+	}
+	return r.CheckSignature()
 }

@@ -14,8 +14,8 @@ import (
 	"carob/internal/controllers/source"
 )
 
-// A webhook refuses the removal of the finalizer as if the object did not exist, or as a conflict: it is an error, after
-// which the removal is tried again with growing waits.
+// A webhook refuses the removal of the finalizer as if the object did not exist, or as a conflict: it is an error,
+// after which the removal is tried again with growing waits.
 func TestRefusedRelease(t *testing.T) {
 	deleted := func(namespace, finalizer string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: "o", UID: "u", ResourceVersion: "1",

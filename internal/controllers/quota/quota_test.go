@@ -244,7 +244,8 @@ func TestChargesAreKept(t *testing.T) {
 		})
 }
 
-// A webhook refuses the status as if the quota did not exist, or as a conflict: it is written later, with growing waits.
+// A webhook refuses the status as if the quota did not exist, or as a conflict: it is written later, with growing
+// waits.
 func TestRefusedStatus(t *testing.T) {
 	for _, refusal := range controllertest.Refusals(quotas) {
 		inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{"pods": "5"})}, func(w *world) {

@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"carob/internal/base/keysize"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/immutablemap"
 )
@@ -110,7 +111,11 @@ func (c *Set) candidates(name string) []*tls.Certificate {
 
 // Read reads a Secret of type kubernetes.io/tls.
 func Read(s *corev1.Secret) (*tls.Certificate, error) {
-	pair, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	err := keysize.PrivatePEM([]byte(PEM(s)))
+	var pair tls.Certificate
+	if err == nil {
+		pair, err = tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	}
 	if err != nil {
 		return nil, fmt.Errorf("its certificate and key cannot be used: %w", err)
 	}
@@ -136,8 +141,12 @@ func ReadCAs(m *corev1.ConfigMap) gatewayplan.Material {
 		if block, rest = pem.Decode(rest); block == nil {
 			return gatewayplan.Material{PEM: text}
 		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
 			return gatewayplan.Material{Problem: "its key ca.crt has a certificate that cannot be read"}
+		}
+		if err := keysize.Public(cert.PublicKey); err != nil {
+			return gatewayplan.Material{Problem: "in its key ca.crt, " + err.Error()}
 		}
 	}
 }

@@ -2,9 +2,12 @@ package certs
 
 import (
 	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"math/big"
 	"testing"
 	"time"
 
@@ -29,6 +32,22 @@ func pair(t *testing.T) (cert, key []byte) {
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: made.Certificate[0]}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+// huge is a certificate with an RSA key of 100,000 bits.
+func huge(t *testing.T) []byte {
+	t.Helper()
+	made, err := SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	key := &rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), 100_000, 1), E: 3}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key, made.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // A Secret whose key does not fit its certificate, or in which one of them is missing or broken, is refused.
@@ -67,6 +86,7 @@ func TestReadCAs(t *testing.T) {
 		"one": {string(cert), true}, "two": {string(cert) + string(cert), true}, "none": {"", false},
 		"a key": {string(key), false}, "a broken one": {string(broken), false},
 		"one and a broken one": {string(cert) + string(broken), false},
+		"one with a huge key":  {string(huge(t)), false},
 	} {
 		for kind, m := range map[string]*corev1.ConfigMap{"text": {Data: map[string]string{"ca.crt": c.text}},
 			"binary": {BinaryData: map[string][]byte{"ca.crt": []byte(c.text)}}} {

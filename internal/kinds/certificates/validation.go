@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"carob/internal/base/certrequest"
 	"carob/internal/kinds/rules"
 )
 
@@ -135,7 +136,7 @@ func parseRequest(text []byte) error {
 	if err != nil {
 		return err
 	}
-	return r.CheckSignature()
+	return certrequest.Check(r)
 }
 
 func certificateChain(text []byte) error {

@@ -7,12 +7,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"carob/internal/base/keysize"
 	"carob/internal/kinds/rules"
 )
 
 func secretWarnings(s *corev1.Secret) []string {
 	if s.Type != corev1.SecretTypeTLS {
 		return nil
+	}
+	if err := keysize.PrivatePEM(s.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		return []string{err.Error()}
 	}
 	if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil {
 		return []string{err.Error()}
