@@ -516,6 +516,9 @@ int main(int argc, char **argv, char **envp)
 	for (int i = 0; envp[i]; i++)
 		if (put(envp[i], "0", 1) < 0)
 			_exit(117);
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 ||
+	    setrlimit(RLIMIT_NOFILE, &(struct rlimit){files.rlim_max, files.rlim_max}) < 0)
+		_exit(116);
 	put("/proc/self/oom_score_adj", "-998", 4); // not permitted on all hosts; a failure is ignored
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <termios.h>
 #include <time.h>
@@ -92,6 +93,7 @@ extern struct child *children;
 extern int listener, ready, pod_pidfd, own_pidns, null_fd;
 extern pid_t pod_pid;
 extern struct spare spare;
+extern struct rlimit files; // of carob, and so of containers; a monitor of many containers and execs needs more
 
 static inline int64_t now(clockid_t clock)
 {

@@ -24,6 +24,7 @@ struct container *containers;
 struct child *children;
 int listener = -1, ready, pod_pidfd = -1, own_pidns = -1, null_fd;
 pid_t pod_pid;
+struct rlimit files;
 struct spare spare = {{.pidfd = -1, .news = -1}, {-1, -1}};
 
 // The capabilities of a pod's monitor: to signal processes of any user, and during a clone to create and enter PID
@@ -94,6 +95,7 @@ static pid_t spawn(struct life *l, int helper, int spec, int status, const int s
 	for (int i = 0; i < 9; i++)
 		if (want[i] >= 0)
 			dup3(want[i], i, i == FD_HELPER ? O_CLOEXEC : 0);
+	setrlimit(RLIMIT_NOFILE, &files);
 	char *argv[] = {"carob-init", NULL}, *envp[] = {NULL};
 	syscall(SYS_execveat, FD_HELPER, "", argv, envp, AT_EMPTY_PATH);
 	_exit(114);
