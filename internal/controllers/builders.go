@@ -32,7 +32,7 @@ import (
 	"carob/internal/controllers/statefulset"
 	"carob/internal/controllers/tainteviction"
 	"carob/internal/controllers/ttlafterfinished"
-	"carob/internal/controllers/unused"
+	"carob/internal/controllers/unusedclaims"
 	"carob/internal/controllers/volumes"
 	"carob/internal/core/volume"
 )
@@ -145,7 +145,7 @@ func (m *Manager) builders(w *watches, o Options) []builder {
 			return protection.Claims(c.Kubernetes, m.inventory, w.pods)
 		}},
 		{"pvc-protection-controller", func(c Clients) (controller, error) {
-			return unused.New(c.Kubernetes, w.pods, w.claims)
+			return unusedclaims.New(c.Kubernetes, w.pods, w.claims)
 		}},
 		{"pv-protection-controller", func(c Clients) (controller, error) {
 			return protection.Volumes(c.Kubernetes, m.inventory), nil

@@ -13,7 +13,6 @@ import (
 	"carob/internal/kinds/core"
 	"carob/internal/kinds/devices"
 	"carob/internal/kinds/discovery"
-	"carob/internal/kinds/migration"
 	"carob/internal/kinds/networking"
 	"carob/internal/kinds/node"
 	"carob/internal/kinds/policy"
@@ -21,6 +20,7 @@ import (
 	"carob/internal/kinds/registry"
 	"carob/internal/kinds/scheduling"
 	"carob/internal/kinds/storage"
+	"carob/internal/kinds/storagemigration"
 	"carob/internal/kinds/volumes"
 )
 
@@ -30,5 +30,5 @@ import (
 func BuiltIn(may authorizer.UnconditionalAuthorizer, checks devices.DeviceChecks) []*registry.Resource {
 	return slices.Concat(core.Kinds(), volumes.Kinds(), apps.Kinds(), batch.Kinds(), coordination.Kinds(),
 		discovery.Kinds(), node.Kinds(), policy.Kinds(), scheduling.Kinds(), rbac.Kinds(), networking.Kinds(),
-		storage.Kinds(), autoscaling.Kinds(), migration.Kinds(), certificates.Kinds(may), devices.Kinds(checks))
+		storage.Kinds(), autoscaling.Kinds(), storagemigration.Kinds(), certificates.Kinds(may), devices.Kinds(checks))
 }

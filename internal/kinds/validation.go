@@ -11,7 +11,6 @@ import (
 	"carob/internal/kinds/core"
 	"carob/internal/kinds/devices"
 	"carob/internal/kinds/discovery"
-	"carob/internal/kinds/migration"
 	"carob/internal/kinds/networking"
 	"carob/internal/kinds/node"
 	"carob/internal/kinds/policy"
@@ -20,6 +19,7 @@ import (
 	"carob/internal/kinds/scheduling"
 	"carob/internal/kinds/services"
 	"carob/internal/kinds/storage"
+	"carob/internal/kinds/storagemigration"
 	"carob/internal/kinds/volumes"
 )
 
@@ -39,7 +39,7 @@ var allRules = []map[schema.GroupKind]func() rules.Rules{
 	storage.Rules,
 	certificates.Rules,
 	autoscaling.Rules,
-	migration.Rules,
+	storagemigration.Rules,
 	devices.Rules,
 	rbac.Rules,
 }

@@ -12,12 +12,12 @@ import (
 
 	"carob/internal/core/podlife"
 	"carob/internal/node/execute"
-	"carob/internal/node/handler"
 	"carob/internal/node/image"
 	"carob/internal/node/logs"
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
 	"carob/internal/node/refs"
+	"carob/internal/node/runtimehandler"
 	"carob/internal/node/static"
 	nodestatus "carob/internal/node/status"
 	"carob/internal/node/userns"
@@ -60,7 +60,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Persistent: l.refs, Object: m.reporter.Node,
 		Logger: klog.FromContext(ctx).WithName("volumes"), Event: m.podEvent, NotLabelled: m.meter.NotLabelled,
 	})
-	found := handler.New(m.client.NodeV1().RuntimeClasses())
+	found := runtimehandler.New(m.client.NodeV1().RuntimeClasses())
 	var err error
 	if l.pulls, err = image.New(image.Config{
 		Runtime: cfg.Runtime, Handler: ofImages(cfg.RuntimeHandlers, found),
@@ -114,7 +114,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 }
 
 // ofImages finds the handlers that requests about images name.
-func ofImages(handlers []string, found *handler.Finder) func(context.Context, *corev1.Pod) (string, error) {
+func ofImages(handlers []string, found *runtimehandler.Finder) func(context.Context, *corev1.Pod) (string, error) {
 	if len(handlers) == 0 {
 		return nil
 	}

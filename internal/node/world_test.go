@@ -20,11 +20,11 @@ import (
 	"carob/internal/base/journal"
 	"carob/internal/core/podlife"
 	"carob/internal/node/execute"
-	"carob/internal/node/handler"
 	"carob/internal/node/image"
 	"carob/internal/node/logs"
 	"carob/internal/node/observe"
 	"carob/internal/node/pods"
+	"carob/internal/node/runtimehandler"
 	"carob/internal/node/spec"
 	nodestatus "carob/internal/node/status"
 )
@@ -117,7 +117,7 @@ func (w *world) start() {
 	executor := execute.New(execute.Config{
 		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer,
 		Status: status, Objects: noObjects{},
-		Client: w.api, Handlers: handler.New(classes{}),
+		Client: w.api, Handlers: runtimehandler.New(classes{}),
 		Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner",
 		OwnerValue: "me",
 		Links:      &logs.Links{},

@@ -1,4 +1,4 @@
-package migration
+package storagemigration
 
 import (
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"

@@ -1,8 +1,8 @@
-// Package unused keeps the condition Unused of PersistentVolumeClaims. core/volume decides; the controller manager
-// runs it. It must never change anything else of a claim.
+// Package unusedclaims keeps the condition Unused of PersistentVolumeClaims. core/volume decides; the controller
+// manager runs it. It must never change anything else of a claim.
 //
 // Contract: S7.10 in docs/spec/storage-and-node.md.
-package unused
+package unusedclaims
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func New(client kubernetes.Interface, pods, claims *source.Watch) (*Controller, 
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("unused: watch claims: %w", err)
+		return nil, fmt.Errorf("unusedclaims: watch claims: %w", err)
 	}
 	err = pods.OnChange(func(before, after metav1.Object) {
 		was, _ := before.(*corev1.Pod)
@@ -63,7 +63,7 @@ func New(client kubernetes.Interface, pods, claims *source.Watch) (*Controller, 
 		c.podChanged(is, true)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("unused: watch pods: %w", err)
+		return nil, fmt.Errorf("unusedclaims: watch pods: %w", err)
 	}
 	return c, nil
 }

@@ -1,4 +1,4 @@
-package unused
+package unusedclaims
 
 import (
 	"errors"

@@ -1,6 +1,6 @@
-// Package handler finds the runtime handler of a pod: that of its RuntimeClass. The executor and the image manager use
-// it. It must never return two handlers for one pod.
-package handler
+// Package runtimehandler finds the runtime handler of a pod: that of its RuntimeClass. The executor and the image
+// manager use it. It must never return two handlers for one pod.
+package runtimehandler
 
 import (
 	"context"

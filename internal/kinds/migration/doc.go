@@ -1,2 +1,0 @@
-// Package migration is the group storagemigration.k8s.io: StorageVersionMigrations. It never acts on them.
-package migration
