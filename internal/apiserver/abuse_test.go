@@ -281,7 +281,7 @@ func (s *streams) open(t *testing.T, method, path string, end bool, more ...stri
 	s.next += 2
 }
 
-// Clients of HTTP/2 that open watches without reading, or send bodies that never end, block nobody
+// Clients of HTTP/2 that open watches without reading, or send bodies that never end, do not block other clients,
 // and use a limited amount of memory.
 func TestIdleStreams(t *testing.T) {
 	r := start(t, t.TempDir())

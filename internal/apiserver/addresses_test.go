@@ -16,8 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Service addresses have IPAddress objects, and one created by somebody else keeps its address from
-// services.
+// Service addresses have IPAddress objects. If another client creates one, no Service gets its address.
 func TestServiceAddressObjects(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir)

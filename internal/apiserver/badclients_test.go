@@ -74,7 +74,7 @@ func heap() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// Clients that open watches and never read block nobody and use a limited amount of memory, whether
+// Clients that open watches and never read do not block other clients, and use a limited amount of memory, whether
 // a cache or the engine serves them.
 func TestWatchesNeverRead(t *testing.T) {
 	r := start(t, t.TempDir())
@@ -193,7 +193,7 @@ func TestManyWatches(t *testing.T) {
 	open.Wait()
 }
 
-// Clients that start a request and do not continue block nobody; the watch of a client that closes
+// Clients that start a request and do not continue do not block others; the watch of a client that closes
 // its sending side ends.
 func TestSlowClients(t *testing.T) {
 	r := start(t, t.TempDir())

@@ -21,8 +21,8 @@ import (
 	"carob/internal/base/testwait"
 )
 
-// keyServer is a KMS v2 plugin (k8s.io/kms/apis/v2) that only reverses bytes. It knows its earlier
-// keys unless they were forgotten.
+// keyServer is a KMS v2 plugin (k8s.io/kms/apis/v2) that only reverses bytes. It has its earlier
+// keys until they are removed.
 type keyServer struct {
 	mu        sync.Mutex
 	key       string
@@ -175,7 +175,7 @@ func TestKeyServer(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
-	// After a restart, the plugin is asked for the key of stored objects.
+	// After a restart, the plugin decrypts the key of stored objects again.
 	r.stop()
 	keys.set(func() { keys.calls["decrypt"] = 0 })
 	r = begin()

@@ -75,4 +75,4 @@ func (s *Server) secretTokenUsed(ctx context.Context, secret *corev1.Secret, day
 	}
 }
 
-var errOther = errors.New("the secret was made anew")
+var errOther = errors.New("the secret was deleted and created again")

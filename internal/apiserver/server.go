@@ -254,13 +254,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	for _, gr := range unread {
 		klog.FromContext(ctx).Error(s.encryption.Check(ctx),
-			"Stored objects cannot be read; the others are served, and these as soon as they can be", "kind", gr)
+			"Stored objects of a kind cannot be read; it is served as soon as they can be read", "kind", gr)
 	}
 	if err := s.wakeExtensions(ctx); err != nil {
 		if ctx.Err() != nil {
 			return s.engine.Err()
 		}
-		return fmt.Errorf("read what extends the API: %w", err)
+		return fmt.Errorf("read the stored extensions of the API: %w", err)
 	}
 	close(s.ready)
 	klog.FromContext(ctx).V(2).Info("API server is ready", "address", s.cfg.Listener.Addr().String())

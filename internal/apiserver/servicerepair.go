@@ -54,7 +54,7 @@ func (s *Server) repair(ctx context.Context) {
 				repairEvery)
 		}
 		if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Cannot store since when the use of tokens is recorded; trying again",
+			klog.FromContext(ctx).Error(err, "Cannot store the date from which the use of tokens is tracked; trying again",
 				"wait", repairEvery)
 		}
 	}

@@ -105,6 +105,6 @@ func (s *Server) storeAfterStart(ctx context.Context) {
 		s.conditions.fail(err, trustChecks...)
 	}
 	if err := s.trackTokens(ctx, time.Now()); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot store since when the use of tokens is recorded")
+		klog.FromContext(ctx).Error(err, "Cannot store the date from which the use of tokens is tracked")
 	}
 }

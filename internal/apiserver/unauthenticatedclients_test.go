@@ -26,7 +26,7 @@ import (
 )
 
 // slowIssuer is an OpenID Connect provider that never returns its keys, and the configuration that
-// trusts it. Each request for them sends to asked, each abandoned one to left.
+// trusts it. Each request for them sends to fetched, each abandoned one to left.
 func slowIssuer(t *testing.T) (url, config string, fetched, left, release chan struct{}) {
 	t.Helper()
 	fetched, left, release = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
@@ -74,10 +74,10 @@ func (r *running) dialUnauthenticated(t *testing.T) *streams {
 }
 
 // Unauthenticated clients use all that they can get and do not release it: connections with no or
-// half a handshake, headers and bodies that never end, answers that nobody reads, watches, and
+// half a handshake, headers and bodies that never end, answers that they do not read, watches, and
 // tokens of an issuer that does not return its keys, so that each request waits before it is
 // rejected. Administrators and users are served meanwhile, on new connections, too.
-func TestUnauthenticatedClientsDelayNobody(t *testing.T) {
+func TestUnauthenticatedClientsDelayNoOthers(t *testing.T) {
 	url, text, fetched, left, release := slowIssuer(t)
 	defer close(release)
 	cfg := newConfig(t, t.TempDir())

@@ -58,7 +58,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// limitedBody says of an answer what http.MaxBytesReader says of a request.
+// limitedBody is the body of an answer. Its error names the answer, where that of http.MaxBytesReader names a request.
 type limitedBody struct{ io.ReadCloser }
 
 // Read implements io.Reader.

@@ -12,8 +12,8 @@ import (
 // addonSwitch reports to a part whether an add-on is on, according to the API server.
 type addonSwitch struct {
 	of addons.Addon
-	// anybody includes definitions that carob did not install, unless their labels disable the add-on.
-	anybody bool
+	// foreign includes definitions that carob did not install, unless their labels disable the add-on.
+	foreign bool
 
 	mu     sync.Mutex
 	on     bool
@@ -27,7 +27,7 @@ func (s *addonSwitch) changed(definition string, labels map[string]string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	on := s.of.On(definition, labels) || s.anybody && labels != nil && labels[addons.State] != addons.Disabled
+	on := s.of.On(definition, labels) || s.foreign && labels != nil && labels[addons.State] != addons.Disabled
 	if s.on == on {
 		return
 	}

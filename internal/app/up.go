@@ -95,7 +95,7 @@ func (a *App) Up(ctx context.Context, in instance.Instance, p cli.Progress) (err
 	c := &carob{App: a, in: in, progress: p, parts: newStack(), rules: rules, imageGC: images}
 	c.vpa.of, _ = addons.Find(addons.VPA)
 	c.gatewayAPI.of, _ = addons.Find(addons.Gateway)
-	c.gatewayAPI.anybody = true
+	c.gatewayAPI.foreign = true
 	if last, err := readFlags(in.DataDir); err == nil {
 		c.hadPods = mayHavePods(in.DataDir, last)
 	}

@@ -67,7 +67,7 @@ func wideLines(text []byte) (wide []int) {
 const longString = 40
 
 // linesOfStrings are the lines of a Go file with long strings, or within one, and those
-// with a comment that tells a tool something.
+// with a directive for a tool.
 func linesOfStrings(text []byte) map[int]bool {
 	fset := token.NewFileSet()
 	file := fset.AddFile("", fset.Base(), len(text))

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// neverRecorded are the reasons of L10's tables that nobody records here, and why.
+// neverRecorded are the reasons of L10's tables that are not recorded here, and why.
 var neverRecorded = map[string]string{
 	"FailedValidation":        "a manifest that can't be used is logged (docs/differences.md)",
 	"FailedPodSandBoxStatus":  "a sandbox's status is read with the next look; when that fails, FailedSync says so",

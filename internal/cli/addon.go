@@ -35,7 +35,7 @@ func (r *root) addonCommand() *cobra.Command {
 		Aliases: []string{"addons"},
 		Short:   "List, enable, and disable parts of carob that are off by default",
 		Long: `List, enable, and disable parts of carob that are off by default. The cluster must
-be running; it remembers its add-ons in its data directory.`,
+be running; its data directory records which add-ons are enabled.`,
 		Example: `  carob addon list
   carob addon enable vpa
   carob addon disable vpa`,
@@ -194,8 +194,8 @@ It stays enabled when carob is restarted. Enabling it twice changes nothing.`,
 				return err
 			}
 			if state == foreignAddon && !overwrite {
-				return fmt.Errorf("the cluster has a %s that carob did not install: remove what acts on it, "+
-					"then run this with --overwrite", a.Switch)
+				return fmt.Errorf("the cluster has a %s that carob did not install: remove the controllers of it, "+
+					"then repeat the command with --overwrite", a.Switch)
 			}
 			changed, err := applyAddon(cmd.Context(), c, a)
 			if err != nil {
@@ -289,7 +289,7 @@ func (r *root) addonDisableCommand() *cobra.Command {
 		Use:   "disable NAME",
 		Short: "Disable an add-on",
 		Long: `Disable an add-on: carob stops acting on its objects, and keeps them. With --purge,
-they are deleted, with everything that users have made of their kinds.`,
+they are deleted, with all objects of their kinds.`,
 		Example:           "  carob addon disable vpa\n  carob addon disable vpa --purge",
 		Args:              exactArgs(1),
 		ValidArgsFunction: completeAddons,
@@ -301,7 +301,7 @@ they are deleted, with everything that users have made of their kinds.`,
 			return r.disableAddon(cmd.Context(), c, a, purge)
 		},
 	}
-	cmd.Flags().BoolVar(&purge, "purge", false, "delete the add-on's objects and all that users have made of its kinds")
+	cmd.Flags().BoolVar(&purge, "purge", false, "delete the add-on's objects, and all objects of its kinds")
 	return cmd
 }
 

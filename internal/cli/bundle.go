@@ -29,7 +29,7 @@ const (
 	bundleLogEnd    = 4 << 20 // bytes of the log's end, in all its files
 	bundleTimelines = 200     // pods
 
-	bundleClusterTime = 45 * time.Second // for all that the cluster is asked
+	bundleClusterTime = 45 * time.Second // for all requests to the cluster
 	bundleStepTime    = 10 * time.Second // for one path of the API server, or one command
 )
 
@@ -121,7 +121,7 @@ func (b *bundle) problem(what string, err error) {
 func (b *bundle) collect(ctx context.Context) {
 	b.add("version.json", b.version)
 	if b.cluster != nil {
-		// A cluster that does not answer must not take the time for what the host knows about it.
+		// A cluster that does not answer must not use up the time for the files of the host.
 		limited, cancel := context.WithTimeout(ctx, cmp.Or(b.within, bundleClusterTime))
 		if err := b.addSecrets(limited); err != nil {
 			// Without the values of secrets, the rest cannot be redacted.

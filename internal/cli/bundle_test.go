@@ -123,7 +123,7 @@ func TestBundleWithoutRightToListSecrets(t *testing.T) {
 	}
 }
 
-// What the host knows is in the bundle, also if the cluster does not answer: then it is needed most.
+// The bundle has the files of the host also if the cluster does not answer: then they are needed most.
 func TestBundleOfAClusterThatDoesNotAnswer(t *testing.T) {
 	in, err := instance.Derive(instance.Flags{DataDir: t.TempDir()}, "n")
 	if err != nil {

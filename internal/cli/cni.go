@@ -14,8 +14,8 @@ func (r *root) cniCommand() *cobra.Command {
 		Use:   "cni",
 		Short: "Connect pods of another container runtime to carob's pod network",
 		Long: `Connect pods of another container runtime, such as containerd, to carob's pod
-network: with the environment of a CNI plugin, this command is one. Container
-runtimes call it as ` + cniplugin.Type + `, which ` + "`carob cni install`" + ` sets up.`,
+network. Called with the environment variables of a CNI plugin, it acts as one.
+Container runtimes call it as ` + cniplugin.Type + `, which ` + "`carob cni install`" + ` sets up.`,
 		Example: `  # Set up the plugin where containerd looks for it
   carob cni install
 

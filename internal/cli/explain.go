@@ -36,7 +36,7 @@ func (r *root) explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain KIND/NAME | KIND NAME",
 		Short: "Explain why an object does not do what it should",
-		Long: `Say in plain words what an object does, and what it waits for. The kinds, also by
+		Long: `Explain in plain words what an object does, and what it waits for. The kinds, also by
 their plural and by the short names of kubectl:
 
 ` + kindNames() + `
@@ -85,7 +85,7 @@ Lines about problems begin with "!". The exit code is 0 only if there is none.`,
 	addOutputFlag(cmd, &output)
 	cmd.Flags().StringVarP(&x.namespace, "namespace", "n", metav1.NamespaceDefault, "namespace of the object")
 	cmd.Flags().StringVar(&x.node, "node", "", "node whose gateway is queried (default: the only one)")
-	cmd.Flags().StringVar(&x.model, "model", "", "of an InferencePool: the model that requests name")
+	cmd.Flags().StringVar(&x.model, "model", "", "for an InferencePool: the model that requests name")
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", r.completeNamespaces)
 	return cmd
@@ -302,7 +302,7 @@ func (x *explainer) inferencePool(ctx context.Context) (explain.Lines, error) {
 	return explain.InferencePool(&facts, time.Now()), nil
 }
 
-// read returns the object. Only Error has what the server says about one that does not exist.
+// read returns the object. Only Error has the server's message about one that does not exist.
 func (x *explainer) read(ctx context.Context, path, resource string) ([]byte, error) {
 	res := x.c.CoreV1().RESTClient().Get().AbsPath(path, "namespaces", x.namespace, resource, x.name).Do(ctx)
 	if err := res.Error(); err != nil {

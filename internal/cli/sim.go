@@ -40,8 +40,8 @@ server, in virtual time: hours take milliseconds. Pods, users' actions, and faul
 are random. The same seed always produces the same run, to the last line of its log.
 
 With --of cluster, run the controllers, the scheduler, and several nodes together:
-watches are late, answers get lost, carob ends between any two writes, nodes come,
-are drained, and go. With --of autoscaler, run a HorizontalPodAutoscaler and its
+watches are late, answers get lost, carob ends between any two writes, nodes join,
+are drained, and leave. With --of autoscaler, run a HorizontalPodAutoscaler and its
 Deployment, with metrics that are late, missing, or wrong.
 
 If an invariant is violated, the command prints the shortest violating

@@ -44,7 +44,7 @@ Pods that kept running while carob was stopped are taken over.`,
   # Start a second, independent cluster
   carob up --detach --data-dir /srv/carob2
 
-  # Read the flags from a file, such as "max-pods: 500"; flags of the command line win
+  # Read the flags from a file, such as "max-pods: 500"; the command line takes precedence
   carob up --config /etc/carob.yaml
 
   # Use an installed containerd
@@ -156,7 +156,7 @@ func (r *root) upDetached(ctx context.Context, in instance.Instance) error {
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find own program: %w", err)
+		return fmt.Errorf("find the path of the carob program: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(in.LogFile), 0o700); err != nil {
 		return fmt.Errorf("create data directory: %w; choose another with --data-dir", err)

@@ -89,7 +89,8 @@ func (f *upOptions) addRuntime(cmd *cobra.Command) {
 	fl.StringVar(&f.RuntimeEndpoint, "runtime-endpoint", "",
 		"CRI socket of another container runtime, such as unix:///run/containerd/containerd.sock (default: carob's own runtime)")
 	fl.StringArrayVar(&f.RuntimeHandlers, "runtime-handler", nil,
-		"container runtime for the pods of a RuntimeClass handler, as NAME=unix:///SOCKET, or NAME=unix:///SOCKET#HANDLER if that runtime calls the handler otherwise; repeatable")
+		"container runtime for the pods of a RuntimeClass handler, as NAME=unix:///SOCKET, or "+
+			"NAME=unix:///SOCKET#HANDLER if the handler has another name in that runtime; repeatable")
 	fl.StringVar(&f.CNIConfDir, "cni-conf-dir", "",
 		"directory with a CNI configuration (default: carob's own bridge network)")
 	addChoice(cmd, &f.CgroupDriver, "cgroup-driver", "",

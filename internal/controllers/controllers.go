@@ -212,7 +212,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// followClock tells the controllers that the wall clock was set. Without these notices they work, but late.
+// followClock notifies the controllers when the wall clock was set. Without these notices they act late.
 func (m *Manager) followClock(ctx context.Context) {
 	err := m.clock(ctx, func() {
 		klog.FromContext(ctx).Info("The clock was set, or the machine was suspended")

@@ -70,8 +70,8 @@ func (g *Gateway) apply(ctx context.Context, w *feed.Snapshot) {
 	w.World.Ingresses, w.World.HTTPRoutes, w.World.GRPCRoutes = nil, nil, nil // the plan has the ones that it needs
 }
 
-// openPorts listens on the ports of a plan, and serves there what it says. If other ports than before cannot be opened,
-// all Gateways have other statuses. The lock is held.
+// openPorts opens the ports of a plan and serves its sites there. If other ports than before cannot be opened, the
+// statuses of all Gateways change. The lock is held.
 func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools poolMap, touched *gatewayplan.Touched) {
 	failed := map[netip.AddrPort]string{}
 	for at, p := range plan.Ports {

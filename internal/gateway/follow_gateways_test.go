@@ -15,7 +15,7 @@ import (
 	"carob/internal/gateway/certs"
 )
 
-// statusOf sends a request for a URL; 0: nobody answers.
+// statusOf sends a request for a URL; 0: there is no answer.
 func statusOf(t *testing.T, url string) int {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)

@@ -189,7 +189,7 @@ func pickerClient(p *gatewayplan.PoolPicker, pools poolMap, reserve func(int64) 
 			if c, err = dial(ctx, "tcp", t.Address.String()); err != nil {
 				continue
 			}
-			if to.Store(t); !of.lost(t) { // after it was stored: a change from now on sees it
+			if to.Store(t); !of.lost(t) { // after it was stored: a later change finds it
 				return c, nil
 			}
 			_ = c.Close()
@@ -212,7 +212,7 @@ func (x *exchange) infer(ctx context.Context, w http.ResponseWriter, s *served) 
 		return
 	}
 	if q.kept {
-		x.began = proxy.Begin // an error is that of a server that has died before: the client knows of nothing yet
+		x.began = proxy.Begin // an error is that of a server that has failed before: the client has no answer yet
 	}
 	if !q.pick(ctx, w) {
 		return
@@ -448,7 +448,7 @@ func (q *inferring) replaceBody(out *http.Request) {
 	out.ContentLength = int64(length)
 	out.TransferEncoding = nil
 	out.Header.Del("Content-Length")
-	out.Header.Del("Expect") // the client was told to send the body
+	out.Header.Del("Expect") // the client was sent 100 Continue
 	out.GetBody = func() (io.ReadCloser, error) { return q.content(), nil }
 	out.Body = q.content()
 }

@@ -30,9 +30,9 @@ func dying(text string, died *atomic.Int64) http.HandlerFunc {
 	}
 }
 
-// A server that streams sends the header before it computes the prompt. If it dies then, another one gets the request,
-// once, and the client sees nothing of the first one. After the first token the response breaks off.
-func TestServerDiesBeforeTheFirstToken(t *testing.T) {
+// A server that streams sends the header before it computes the prompt. If it ends then, another one gets the request,
+// once, and the client gets nothing of the first one. After the first token the response breaks off.
+func TestServerEndsBeforeTheFirstToken(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 		l := newInferenceLab(t)
 		var died atomic.Int64

@@ -196,7 +196,7 @@ func TestModelServerAnswersEarly(t *testing.T) {
 func TestNoModelServerListens(t *testing.T) {
 	l := newInferenceLab(t)
 	l.server(1, answering)
-	l.pods[0].Status.PodIP = "127.79.255.254" // nobody listens there
+	l.pods[0].Status.PodIP = "127.79.255.254" // without a listener
 	l.serveNow()
 	res, _, err := l.post("/", strings.NewReader(`{"model":"m"}`))
 	if err != nil || res.StatusCode != http.StatusServiceUnavailable ||

@@ -176,7 +176,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A server that dies before it answers is followed by another one, once; the body is sent again in full.
+// If a server ends before it answers, the request goes to another one, once; the body is sent again in full.
 func TestInferenceRetry(t *testing.T) {
 	l := newInferenceLab(t)
 	var mu sync.Mutex

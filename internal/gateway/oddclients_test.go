@@ -40,7 +40,7 @@ func respondWith(t *testing.T, answer string) string {
 }
 
 // A response without a Content-Type stays so. The server guesses text/html for what looks like it, and a browser would
-// run the scripts of a file that somebody has uploaded.
+// run the scripts of a file that a user has uploaded.
 func TestNoContentTypeIsAdded(t *testing.T) {
 	l := newLab(t)
 	const page = "<html><script>alert(1)</script></html>"

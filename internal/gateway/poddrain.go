@@ -23,7 +23,8 @@ func (t *traffic) drainTimeout(pod types.UID) (out *time.Duration) {
 	return out
 }
 
-// drain is how long the pods of an InferencePool wait for their requests; nil: it says nothing, or is a Service.
+// drain is how long the pods of an InferencePool wait for their requests; nil: the pool does not set it, or this is a
+// Service.
 func (p *pool) drain() *time.Duration {
 	if s := p.served.Load(); s != nil {
 		return s.plan.Drain

@@ -10,7 +10,7 @@ import (
 func (p *port) enter() *site { return enter(&p.site) }
 
 // enter returns the site that serves a request; leave must be called when the request has ended. A site that was
-// replaced while it was entered is left at once, so that the code that replaces a site sees all requests in it.
+// replaced while it was entered is left at once, so that the code that replaces a site finds all requests in it.
 func enter(current *atomic.Pointer[site]) *site {
 	for {
 		s := current.Load()

@@ -20,7 +20,7 @@ import (
 )
 
 // A backend of a TCPRoute whose Service has a BackendTLSPolicy gets TLS, and is verified: one that shows another
-// certificate than the policy wants, and one that does not speak TLS, get nothing of a client.
+// certificate than the policy requires, and one without TLS, get no data of a client.
 func TestTCPBackendWithPolicy(t *testing.T) {
 	cert, err := certs.SelfSigned(time.Now())
 	if err != nil {

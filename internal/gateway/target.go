@@ -42,7 +42,7 @@ type Target struct {
 
 	mu         sync.Mutex
 	transports map[mode]*keptTransport
-	used       uint64 // how often transports were asked for
+	used       uint64 // how often a transport was requested
 }
 
 // keptTransport is a transport, and when it was used last.

@@ -328,7 +328,7 @@ s.onmessage = e => {
 s.onclose = e => fetch("/result", {method: "POST", body: got.join("; ") + "; closed " + e.code + " " + e.reason})
 </script>`
 
-// A browser (BROWSER=chromium) talks to an echo through the gateway.
+// A browser (BROWSER=chromium) exchanges messages with an echo server through the gateway.
 func TestWebSocketOfBrowser(t *testing.T) {
 	program := os.Getenv("BROWSER")
 	if program == "" {

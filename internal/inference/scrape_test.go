@@ -18,8 +18,8 @@ import (
 	"carob/internal/core/routing"
 )
 
-// Redirects, pages without end, ones that stop, and wrong answers are failures. A page that is compressed, though
-// nobody has asked for it, is not unpacked.
+// Redirects, pages without end, ones that stop, and wrong answers are failures. A page that is compressed without
+// a request for it is not unpacked.
 func TestHostileServers(t *testing.T) {
 	var elsewhere bool
 	mux := http.NewServeMux()

@@ -136,7 +136,7 @@ func ownMeta(pod *corev1.Pod) *corev1.Pod {
 func (s sink[T]) receive(obj any) (T, error) {
 	o, ok := obj.(T)
 	if !ok {
-		return o, fmt.Errorf("watch brought a %T", obj)
+		return o, fmt.Errorf("unexpected %T in a watch of the node agent", obj)
 	}
 	return s.received(o), nil
 }

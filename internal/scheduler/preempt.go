@@ -146,7 +146,7 @@ func (s *Scheduler) removeVictim(ctx context.Context, preemptor, victim *corev1.
 		return fmt.Errorf("preempt pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
 	if !deleted {
-		return nil // by somebody else
+		return nil // another client deletes it
 	}
 	s.recorders[s.profileOf(preemptor).Name].Eventf(victim, preemptor, corev1.EventTypeNormal, "Preempted",
 		"Preempting", "Preempted by pod %s on node %s", preemptor.UID, node)

@@ -268,7 +268,7 @@ func (w *world) bring() {
 	if strings.HasPrefix(name, brokenImage) {
 		w.healed = true
 	}
-	w.logf("somebody brings image %s", name)
+	w.logf("image %s arrives from outside", name)
 	if _, err := w.runtime.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: name}}); err != nil {
 		return
 	}

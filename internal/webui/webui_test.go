@@ -366,7 +366,7 @@ func TestRowsAreLive(t *testing.T) {
 	}
 }
 
-// A restart of carob: the page says that it is gone, and since when, keeps what it knows, and goes on by itself.
+// A restart of carob: the page shows that it is gone, and since when, keeps its content, and goes on by itself.
 func TestReconnects(t *testing.T) {
 	f := newFakeAPI(pod("web"))
 	base, s := serve(t, f, "")

@@ -62,7 +62,7 @@ func (n nodeRestriction) Admit(ctx context.Context, a admission.Attributes, _ ad
 }
 
 // Validate checks the result, and everything else; a request for a token then has an audience that
-// nobody requested.
+// the client did not request.
 func (n nodeRestriction) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if isToken(a) {
 		return nil

@@ -581,7 +581,7 @@ func TestDocumentsOfServersThatAnswer(t *testing.T) {
 }
 
 // Run ends with its context, also if it was never woken.
-func TestNobodyWakesTheLoop(t *testing.T) {
+func TestLoopThatIsNeverWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newServer()
 		ctx, cancel := context.WithCancel(t.Context())

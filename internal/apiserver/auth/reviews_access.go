@@ -193,8 +193,8 @@ func fieldRequirements(list []metav1.FieldSelectorRequirement) (fields.Requireme
 		op, ok := operators[q.Operator]
 		if !ok || len(q.Values) != 1 {
 			errs = append(errs,
-				fmt.Errorf("a field selector is one value that is, or is not, the field's: %s %q %q", q.Key, q.Operator,
-					q.Values))
+				fmt.Errorf("field selector %s %q %q: only In and NotIn with exactly one value are supported", q.Key,
+					q.Operator, q.Values))
 			continue
 		}
 		out = append(out, fields.Requirement{Field: q.Key, Operator: op, Value: q.Values[0]})

@@ -186,7 +186,7 @@ func (s serializer) part(o item, keep bool) (part, error) {
 func marshal(o item, data []byte) error {
 	n, err := o.MarshalToSizedBuffer(data)
 	if err == nil && n != len(data) {
-		err = fmt.Errorf("%T says it takes %d bytes, but takes %d", o, len(data), n)
+		err = fmt.Errorf("%T reports a size of %d bytes, but its encoding has %d", o, len(data), n)
 	}
 	return err
 }

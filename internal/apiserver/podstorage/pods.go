@@ -56,7 +56,7 @@ type NodeAgents struct {
 	// Dial opens a connection to the agent of a node; addr is the host:port in its Node object.
 	Dial func(ctx context.Context, nodeName, addr string) (net.Conn, error)
 	// TLS is the client side of that connection: the client certificate, and the CA of the agent's
-	// certificate. Nil means that Dial already returns a connection that nobody else can use, with
+	// certificate. Nil means that Dial already returns a connection that no other process can use, with
 	// plain HTTP on it.
 	TLS *tls.Config
 }

@@ -189,7 +189,7 @@ func TestProxyHostileQueries(t *testing.T) {
 }
 
 // Nothing listens: the client gets upstream's message.
-func TestProxyNobodyThere(t *testing.T) {
+func TestProxyWithoutListener(t *testing.T) {
 	proxy, behind, answers := proxied(t, func(http.ResponseWriter, *http.Request) {})
 	behind.Close()
 	resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet,

@@ -38,7 +38,7 @@ func create(cfg config.ServerConfig, state memberState) error {
 	dir, half := cfg.MemberDir(), cfg.MemberDir()+".new"
 	for _, left := range []string{half, dir} {
 		if err := os.RemoveAll(left); err != nil {
-			return fmt.Errorf("remove what a start that broke off left: %w", err)
+			return fmt.Errorf("remove the files of an interrupted start: %w", err)
 		}
 	}
 	if err := fillMember(cfg, half); err != nil {
@@ -126,7 +126,7 @@ func released(logs string, within time.Duration) error {
 
 // isFree reports whether no process has the lock of a file.
 func isFree(name string) (bool, error) {
-	syscall.ForkLock.RLock() // nobody inherits the file that is opened here
+	syscall.ForkLock.RLock() // no child process inherits the file that is opened here
 	defer syscall.ForkLock.RUnlock()
 	f, err := fileutil.TryLockFile(name, os.O_WRONLY, fileutil.PrivateFileMode)
 	if errors.Is(err, fileutil.ErrLocked) {

@@ -37,7 +37,8 @@ func checkFiles(dir string) (state memberState, err error) {
 	switch {
 	case log.last < stored:
 		return memberUsed, errkind.Errorf(errkind.Corrupt,
-			"the log ends at entry %d, but the database holds entry %d: the end of the log is lost, or they are not of one time", log.last, stored)
+			"the log ends at entry %d, but the database has entry %d: the end of the log is lost, "+
+				"or log and database are copies from different times", log.last, stored)
 	case log.first > stored+1:
 		return memberUsed, errkind.Errorf(errkind.Corrupt,
 			"the log begins at entry %d, but the database ends at entry %d: it is too old or lost", log.first, stored)

@@ -124,7 +124,7 @@ func TestDamagedFiles(t *testing.T) {
 		"beginnings of the database": {func(t *testing.T,
 			dir string) {
 			spoil(t, dbFile(dir), 0, strings.Repeat("damage!!", 1024))
-		}, "neither of its two beginnings"},
+		}, "neither of its two meta pages"},
 		"one beginning of the database": {func(t *testing.T, dir string) { spoil(t, dbFile(dir), 20, "damage!!") }, ""},
 		"pages of the database": {func(t *testing.T,
 			dir string) {

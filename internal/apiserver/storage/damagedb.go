@@ -87,7 +87,7 @@ func (d *database) open() (root uint64, err error) {
 	}
 	switch {
 	case d.page == 0:
-		return 0, errors.New("neither of its two beginnings can be read")
+		return 0, errors.New("neither of its two meta pages can be read")
 	case d.page < pageHeader+metaSize || d.pages > uint64(len(d.b))/d.page:
 		return 0, fmt.Errorf("it is cut off: %d bytes are there of %d pages of %d bytes", len(d.b), d.pages, d.page)
 	}
@@ -101,7 +101,7 @@ func (d *database) walk(number uint64, bucket []byte, depth int) error {
 	}
 	p := d.b[number*d.page:]
 	if is := le64(p); is != number {
-		return fmt.Errorf("page %d says that it is %d", number, is)
+		return fmt.Errorf("page %d has the number %d", number, is)
 	}
 	size := (uint64(le32(p[12:])) + 1) * d.page
 	if size > uint64(len(p)) {
@@ -117,7 +117,7 @@ func (d *database) walk(number uint64, bucket []byte, depth int) error {
 func (d *database) look(p, bucket []byte, depth int) error {
 	flags, count := binary.LittleEndian.Uint16(p[8:]), int(binary.LittleEndian.Uint16(p[10:]))
 	if flags != branchPage && flags != leafPage || pageHeader+count*pageElement > len(p) {
-		return errors.New("it is none")
+		return errors.New("it is not a page of the database")
 	}
 	for i := range count {
 		e := p[pageHeader+i*pageElement:]

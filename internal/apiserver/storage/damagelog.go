@@ -114,7 +114,7 @@ func readLog(dir string) (l logged, err error) {
 	for _, file := range slices.Backward(files) {
 		var sequence uint64
 		if _, err := fmt.Sscanf(filepath.Base(file), "%016x-%016x.wal", &sequence, &l.first); err != nil {
-			return l, errkind.Errorf(errkind.Corrupt, "the log has a file that is none of etcd's: %s", file)
+			return l, errkind.Errorf(errkind.Corrupt, "the log has a file that etcd did not write: %s", file)
 		}
 		if l.last == 0 {
 			l.last = max(l.first, 1) - 1 // number of the first entry in the newest file, in case it is empty

@@ -128,7 +128,7 @@ func (c classes) watch(t *testing.T, ctx context.Context, key string, opts stora
 
 // A cache learns the store's revision also while another one starts, whose watch waits for a future
 // version.
-func TestNewCacheKeepsNobodyWaiting(t *testing.T) {
+func TestNewCacheDelaysNoRequest(t *testing.T) {
 	c := openClasses(t, Lazy)
 	c.create(t, "n", "a")
 	c.watch(t, t.Context(), classesRoot, all(""))

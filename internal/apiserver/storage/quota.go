@@ -39,7 +39,8 @@ func fullError(s *etcdserver.EtcdServer) error {
 	}
 	b := s.Backend()
 	return errkind.Errorf(errkind.Exhausted,
-		"the database in %s is full: %d MB of at most %d MB, %d MB in use; delete what is not needed, and it takes writes again some minutes later",
+		"the database in %s is full: %d MB of at most %d MB, %d MB in use; delete objects that are not needed; "+
+			"some minutes later it accepts writes again",
 		s.Cfg.DataDir, b.Size()>>20, s.Cfg.QuotaBackendBytes>>20, b.SizeInUse()>>20)
 }
 

@@ -119,7 +119,7 @@ func TestMovedDirectories(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			default: // either may fail, as nobody else does it
+			default: // either may fail: only this goroutine does it
 				_ = os.Rename(filepath.Join(below, "a"), filepath.Join(outside, "moved"))
 				_ = os.Rename(filepath.Join(outside, "moved"), filepath.Join(below, "a"))
 			}

@@ -85,7 +85,7 @@ func Settle() error {
 func releaseProgram() error {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
-		return fmt.Errorf("find own program: %w", err)
+		return fmt.Errorf("find the path of the carob program: %w", err)
 	}
 	maps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {

@@ -96,8 +96,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// The range of Services is derived from the data directory: a copy of one at another path has to be told its range, and
-// the message says with which flag.
+// The range of Services is derived from the data directory: a copy of one at another path needs the flag with its
+// range, and the message names this flag.
 func TestChangeOfMovedDirectory(t *testing.T) {
 	old, err := Derive(Flags{DataDir: "/srv/a"}, "host")
 	if err != nil {

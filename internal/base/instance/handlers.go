@@ -86,7 +86,7 @@ func lessHandlers(old, now Flags, f Facts) (reason, way string) {
 			continue
 		}
 		return fmt.Sprintf("it was %s and no handler names this socket now, but %d of the node's pods may run there: "+
-				"nobody would look after them", s, f.PodsAt[h.Endpoint]),
+				"no runtime would manage them", s, f.PodsAt[h.Endpoint]),
 			"delete these pods first, or " + endPods + ", or use the previous value"
 	}
 	return "", ""

@@ -103,7 +103,7 @@ func fields() map[string]treatment {
 		"oomScoreAdj":            withoutEffect("the whole cluster is one process"),
 		"kubeletCgroups":         withoutEffect(ownCgroups),
 		"systemCgroups":          withoutEffect(ownCgroups),
-		"hairpinMode":            withoutEffect("it is the container network's business"),
+		"hairpinMode":            withoutEffect("the pod network decides it"),
 		"podCIDR":                withoutEffect("--pod-cidr sets it"),
 		"maxOpenFiles":           withoutEffect("carob raises the limit to what the host allows"),
 		"makeIPTablesUtilChains": withoutEffect(noIptables), "iptablesMasqueradeBit": withoutEffect(noIptables),

@@ -1,5 +1,5 @@
 // Package slowkeys limits how many keys are worked on in parallel. A key that takes long, because its requests wait for
-// somebody else, such as a webhook that does not answer, does not count as a worker, so that the keys of other
+// another program, such as a webhook that does not answer, does not count as a worker, so that the keys of other
 // namespaces do not wait for it. The package has no clock, goroutine, or lock: its owner has them.
 package slowkeys
 

@@ -43,7 +43,7 @@ func tcp(t *testing.T) (server, client net.Conn) {
 	return server, client
 }
 
-// A client whose input nobody reads gets all output and its end, not a reset.
+// A client whose input is not read gets all output and its end, not a reset.
 func TestUnreadInput(t *testing.T) {
 	for name, hijack := range map[string]func(w http.ResponseWriter) (net.Conn, func()){
 		"guard": func(w http.ResponseWriter) (net.Conn, func()) {

@@ -155,7 +155,7 @@ func (g *Guard) Context(ctx context.Context, input bool, while time.Duration) (c
 }
 
 // Left reports whether the client has closed a TCP connection, and nothing was read from it since the last call. The
-// library reads no end of a connection while a stream that nobody reads holds it up.
+// library does not notice the end of a connection while a stream that is not read holds it up.
 func (g *Guard) Left() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

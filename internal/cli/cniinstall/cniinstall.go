@@ -90,7 +90,7 @@ func (d Dirs) Install(in instance.Instance, out, errOut io.Writer) error {
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find own program: %w", err)
+		return fmt.Errorf("find the path of the carob program: %w", err)
 	}
 	link := filepath.Join(d.Bin, cniplugin.Type)
 	if old, err := os.Lstat(link); err == nil && old.Mode()&fs.ModeSymlink == 0 {

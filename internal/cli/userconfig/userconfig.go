@@ -145,7 +145,7 @@ func Lock(file string) (unlock func(), err error) {
 	lock := file + ".lock"
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL, 0)
 	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("another process is writing %s: try again, or remove %s if no process is", file, lock)
+		return nil, fmt.Errorf("another process is writing %s: try again, or remove %s if no process writes it", file, lock)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock kubeconfig: %w", err)

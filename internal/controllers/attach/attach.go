@@ -179,7 +179,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 		)
 		stale := confirm.Stale(err)
 		if err = confirm.Overtaken(ctx, node, err, confirm.By(c.client.CoreV1().Nodes().Get, name)); err != nil {
-			return 0, fmt.Errorf("say what is attached to node %s: %w", name, err)
+			return 0, fmt.Errorf("report what is attached to node %s: %w", name, err)
 		}
 		if stale {
 			return 0, nil // the watch event will follow

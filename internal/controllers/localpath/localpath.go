@@ -193,7 +193,7 @@ func (c *Controller) claim(ctx context.Context, key string) error {
 			_, unwritten := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).UpdateStatus(ctx, failed,
 				metav1.UpdateOptions{})
 			if unwritten = c.staleClaim(ctx, claim, unwritten); unwritten != nil {
-				return fmt.Errorf("say that claim %s cannot be resized: %w", key, unwritten)
+				return fmt.Errorf("report that claim %s cannot be resized: %w", key, unwritten)
 			}
 			return fmt.Errorf("resize the volume of claim %s: %w", key, err)
 		}

@@ -71,7 +71,7 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 	}
 	err = confirm.Ended(ctx, j.UID, err, confirm.By(c.client.BatchV1().Jobs(j.Namespace).Get, j.Name))
 	if err != nil {
-		return 0, fmt.Errorf("delete Job %s, which is over: %w", key, err)
+		return 0, fmt.Errorf("delete Job %s, whose time to live is over: %w", key, err)
 	}
 	return 0, nil
 }

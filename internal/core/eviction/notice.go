@@ -1,7 +1,7 @@
 package eviction
 
 // UsageLimit is the usage of memory, in bytes as the kernel counts it now, at which the next threshold of
-// memory.available is reached, if neither side changes otherwise: usage is what is used now, o what is available. ok is
+// memory.available is reached if nothing else changes: usage is what is used now, o what is available. ok is
 // false if no threshold lies ahead: there is none, or all are reached (S11.75).
 func UsageLimit(c Config, o Observation, usage int64) (limit int64, ok bool) {
 	for _, t := range c.Thresholds {

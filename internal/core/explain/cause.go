@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// wrappers are what the parts of a node put before a cause, from the kubelet's message to the runtime's. None of them
-// says more than the object and the reason do.
+// wrappers are what the parts of a node put before a cause, from the kubelet's message to the runtime's. They add
+// nothing to the object and the reason.
 var wrappers = regexp.MustCompile(`^(` + strings.Join([]string{
 	`Error: `,
 	`Error creating: `,
@@ -83,7 +83,7 @@ const unreachable = "the node cannot reach the registry: import the image with `
 const always = unreachable + "; the pull policy Always (default of the tag latest) uses no imported image: set " +
 	"imagePullPolicy to IfNotPresent"
 
-// pullProblem says why an image is not there, and what helps; ok: a container's state is about a pull.
+// pullProblem returns why an image is missing, and what to do; ok: the container's state is about a pull.
 func pullProblem(c *corev1.Container, reason, message string) (text string, ok bool) {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable":

@@ -26,7 +26,7 @@ type Contents struct {
 // mostRemaining is how many objects of a namespace are named.
 const mostRemaining = 10
 
-// finalizers says who removes well-known finalizers, and when.
+// finalizers lists what removes well-known finalizers, and when.
 var finalizers = map[string]string{
 	"foregroundDeletion":                          "the garbage collector removes it when its dependents are gone",
 	"orphan":                                      "the garbage collector removes it when its dependents have no owner",

@@ -60,7 +60,7 @@ func Pod(p *corev1.Pod, b Beside, now time.Time) (out Lines) {
 	return out
 }
 
-// claims says what the pod's claims wait for.
+// claims adds what the pod's claims wait for.
 func (l *Lines) claims(all map[string]Lines) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if all[name] == nil {
@@ -90,7 +90,7 @@ func (l *Lines) deletion(p *corev1.Pod, now time.Time) {
 	}
 }
 
-// deadline says that a pod is ended because its time is over, which its status shows only afterwards.
+// deadline adds that a pod is ended because its active deadline has passed; its status shows this only afterwards.
 func (l *Lines) deadline(p *corev1.Pod, now time.Time) {
 	if p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil {
 		return

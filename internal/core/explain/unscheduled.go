@@ -94,7 +94,7 @@ func taintsOf(n *corev1.Node) (out []string) {
 	return out
 }
 
-// left says how much of a resource the node has that has most of it left.
+// left describes how much of a resource is left on the node that has most of it left.
 func (r Room) left(name corev1.ResourceName) string {
 	var node string
 	var most, total resource.Quantity

@@ -74,7 +74,7 @@ type Pool struct {
 	Unconfigured string
 
 	// Drain is how long deleted pods of the pool wait for their requests at most (podlife.DrainAnnotation); nil: the
-	// annotation is missing, or invalid as DrainProblem says.
+	// annotation is missing, or invalid, for the reason in DrainProblem.
 	Drain        *time.Duration
 	DrainProblem string
 	// PickerProblem is why the annotation PickerTimeout has no effect; empty: there is none, or it has.

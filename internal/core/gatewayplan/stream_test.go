@@ -201,7 +201,7 @@ func TestEndpointsOfProtocols(t *testing.T) {
 }
 
 // Where carob has the bytes of a connection, a BackendTLSPolicy holds; where it passes TLS through, it does not. With a
-// policy that is not valid nobody is asked without TLS.
+// policy that is not valid, no backend is connected to without TLS.
 func TestPoliciesOfStreams(t *testing.T) {
 	pass, end := rawListener("pass", gatewayv1.TLSProtocolType, 8443), secure("end", "cert", "")
 	pass.TLS = &gatewayv1.ListenerTLSConfig{Mode: new(gatewayv1.TLSModePassthrough)}

@@ -63,7 +63,7 @@ type Pod struct {
 // Prepare is PrepareFor with the default profile.
 func Prepare(pod *corev1.Pod) *Pod { return PrepareFor(pod, DefaultProfile()) }
 
-// PrepareFor parses a pod that is placed as the profile says. A malformed selector matches nothing; the API server
+// PrepareFor parses a pod that is placed by a profile. A malformed selector matches nothing; the API server
 // refuses these pods, so this can happen only for objects that skipped validation.
 func PrepareFor(pod *corev1.Pod, profile *Profile) *Pod {
 	p := &Pod{

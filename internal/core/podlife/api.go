@@ -160,7 +160,7 @@ type Output struct {
 	// Look is when the snapshot becomes too old: take a new one by then, and call Step. It may be now. It is zero
 	// unless the pod waits for something without an event: an image may arrive from anywhere (L3.104).
 	Look  time.Time
-	Waits []Wait // what the pod waits for, one for each thing; empty when it waits for nothing
+	Waits []Wait // what the pod waits for; empty when it waits for nothing
 }
 
 // Begin is an action with its cause, for the timeline.
@@ -169,7 +169,7 @@ type Begin struct {
 	Cause  string
 }
 
-// Wait is one thing that a pod waits for. A pod that waits always has a Wait (docs/design.md, principle 4).
+// Wait is an event that a pod waits for. A pod that waits always has a Wait (docs/design.md, principle 4).
 type Wait struct {
 	For     string // "image", "back-off", "probe", "init container", "sandbox", "volumes", "grace" …
 	Object  string // container, image or volume

@@ -289,7 +289,7 @@ func TestInitStartsOverInRemainingSandbox(t *testing.T) {
 	}
 }
 
-// The sandbox of a pod that never restarts has died, and a late call has created a second one: no container starts in
+// The sandbox of a pod that never restarts has ended, and a late call has created a second one: no container starts in
 // it, neither an init container that has succeeded nor a regular one that never ran; the pod ends (L3.63, L4.34).
 func TestSecondSandboxOfPodThatNeverRestarts(t *testing.T) {
 	_, in := steady()

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A pod is rejected while its containers run, and somebody has removed their entries from its status.
+// A pod is rejected while its containers run, and another client has removed their entries from its status.
 func TestRejectedWithoutStatuses(t *testing.T) {
 	s, in := steady()
 	in.Pod = in.Pod.DeepCopy()

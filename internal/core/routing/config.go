@@ -176,7 +176,7 @@ func strict(text []byte, into any) error {
 		return err
 	}
 	if len(bytes.TrimSpace(text[d.InputOffset():])) > 0 {
-		return errors.New("there is something after the end of the document")
+		return errors.New("the configuration has data after the end of its document")
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 	mostIgnored = 16 // messages without an effect
 )
 
-var errUseless = errors.New("the picker sends messages that nothing was sent for")
+var errUseless = errors.New("the picker sends messages without a request for them")
 
 // ErrPicker is why an answer is not passed on: the picker failed, and its failure mode is FailClose.
 var ErrPicker = errors.New("the endpoint picker failed during the answer")

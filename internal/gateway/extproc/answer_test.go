@@ -204,7 +204,7 @@ func TestAnswers(t *testing.T) {
 			patience: time.Millisecond, open: "one two three", closed: "no head"},
 		"never gives the body back": {do: never, patience: 50 * time.Millisecond, open: "one two three",
 			closed: "error"},
-		"messages that nothing was sent for": {do: func(*extprocv3.ProcessingRequest, int) (responses, error) {
+		"messages without a request": {do: func(*extprocv3.ProcessingRequest, int) (responses, error) {
 			return slices.Repeat(responses{{}}, 2*mostIgnored), nil
 		}, open: "one two three", closed: "no head"},
 		"empty parts": {do: passes(func(*extprocv3.HttpBody, int) (responses, error) {

@@ -106,7 +106,7 @@ type conversation struct {
 	began   bool // the answer of the model server
 }
 
-var errOrder = status.Error(codes.InvalidArgument, "the message comes out of order")
+var errOrder = status.Error(codes.InvalidArgument, "the message is out of order")
 
 // process implements the protocol: request headers, the body, and then the answer's headers and body.
 func (s *Server) process(stream *grpcstream.Stream) error {

@@ -307,7 +307,7 @@ func (e *exchange) writeParts(head *[]byte, p Parts) error {
 	return err
 }
 
-var errLength = errors.New("the body has not the length that was announced")
+var errLength = errors.New("the body does not have the announced length")
 
 // fail ends an exchange without a response. again: the request may be sent to the backend once more.
 func (e *exchange) fail(err error, again bool) error {

@@ -11,7 +11,7 @@ import (
 
 type earlyKey struct{}
 
-// EarlyOf returns what takes the informational responses to a request with this context; nil: nobody does.
+// EarlyOf returns what takes the informational responses to a request with this context; nil: they are dropped.
 func EarlyOf(ctx context.Context) func(code int, h textproto.MIMEHeader) error {
 	if e, ok := ctx.Value(earlyKey{}).(*hints); ok {
 		return e.Pass

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// requestContext is the context of a request. It costs little as long as nobody waits for its end: a context of the
+// requestContext is the context of a request. It costs little as long as no code waits for its end: a context of the
 // standard library is made when Done is called first. Functions that only run at the end need none.
 type requestContext struct {
 	conn context.Context //nolint:containedctx // has the values, and does not end

@@ -58,7 +58,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Register != nil {
 		if err := cfg.Register.Register(s.m); err != nil {
 			s.closeListeners()
-			return nil, fmt.Errorf("register the figures of the DNS: %w", err)
+			return nil, fmt.Errorf("register the metrics of the DNS: %w", err)
 		}
 	}
 	return s, nil
@@ -250,7 +250,7 @@ func (s *Server) reconfigure(ctx context.Context, o metav1.Object) {
 		return
 	}
 	s.m.reloadFailed.Inc()
-	klog.FromContext(ctx).Error(err, "The Corefile in kube-system/coredns is not used; the last one still holds")
+	klog.FromContext(ctx).Error(err, "The Corefile in kube-system/coredns is invalid; the previous one stays in effect")
 	if m == nil {
 		return
 	}
@@ -260,7 +260,7 @@ func (s *Server) reconfigure(ctx context.Context, o metav1.Object) {
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: m.Namespace,
 			Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion},
 		Reason: "InvalidCorefile", Type: corev1.EventTypeWarning, Count: 1,
-		Message:        "The configuration is not used, the last one still holds: " + limit(err.Error()),
+		Message:        "The Corefile is invalid, the previous one stays in effect: " + limit(err.Error()),
 		FirstTimestamp: now, LastTimestamp: now, Source: corev1.EventSource{Component: "carob-dns"},
 	}, metav1.CreateOptions{})
 	if failed != nil && !errors.Is(failed, context.Canceled) {

@@ -13,7 +13,7 @@
 //				err = t.Sync(content)      // the transaction was refused as a whole: compare and repair
 //			}
 //		case <-t.Disturbed():
-//			err = t.Sync(content)      // somebody else changed the table, or removed it (nft flush ruleset)
+//			err = t.Sync(content)      // another program changed the table, or removed it (nft flush ruleset)
 //		}
 //	}
 //

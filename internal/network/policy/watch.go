@@ -292,7 +292,7 @@ func (s sink[T]) Add(obj any) error { return s.Update(obj) }
 func (s sink[T]) Update(obj any) error {
 	o, ok := obj.(T)
 	if !ok {
-		return fmt.Errorf("watch brought a %T", obj)
+		return fmt.Errorf("unexpected %T in a watch for network policies", obj)
 	}
 	s.do(func() { s.update(o) })
 	return nil
@@ -301,7 +301,7 @@ func (s sink[T]) Update(obj any) error {
 func (s sink[T]) Delete(obj any) error {
 	o, ok := obj.(T)
 	if !ok {
-		return fmt.Errorf("watch brought a %T", obj)
+		return fmt.Errorf("unexpected %T in a watch for network policies", obj)
 	}
 	s.do(func() { s.remove(o) })
 	return nil
@@ -312,7 +312,7 @@ func (s sink[T]) Replace(objs []any, _ string) error {
 	for _, obj := range objs {
 		o, ok := obj.(T)
 		if !ok {
-			return fmt.Errorf("list brought a %T", obj)
+			return fmt.Errorf("unexpected %T in a list for network policies", obj)
 		}
 		all = append(all, o)
 	}

@@ -156,7 +156,7 @@ func TestDriver(t *testing.T) {
 	}
 	d.store("b", d.ip(2), d.nodePort(false), "pod1") // the same node port
 	if event := <-d.events.Events; event !=
-		"Warning ServiceAddressConflict 203.0.113.1:80/TCP belongs to Service ns/a: it does not lead here" {
+		"Warning ServiceAddressConflict 203.0.113.1:80/TCP belongs to Service ns/a: this Service is not served there" {
 		t.Errorf("event %q", event)
 	}
 	d.must(d.api.CoreV1().Services("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))

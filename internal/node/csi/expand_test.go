@@ -75,7 +75,7 @@ func testExpandRefused(t *testing.T, code codes.Code) {
 		_ = w.lookOnce(t.Context(), u, tg)
 		return claim(nil).Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 	}
-	// The same size is tried again, and a condition tells why.
+	// The same size is tried again, and a condition has the reason.
 	for range 2 {
 		if got := look(); got != corev1.PersistentVolumeClaimNodeResizeInProgress {
 			t.Fatal(got)

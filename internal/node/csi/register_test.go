@@ -64,7 +64,7 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// A driver that is not told the result of its registration, because it answers too late, can register again.
+// A driver that does not get the result of its registration, because it answers too late, can register again.
 func TestRegistrationWhoseResultIsLost(t *testing.T) {
 	w := newWorld(t, csidriver.Config{})
 	p := plugins.Plugin{Name: "late.carob.dev", Endpoint: w.driver.Socket(), Versions: []string{"1.0.0"}}

@@ -33,7 +33,7 @@ type records struct {
 	mu      sync.Mutex
 	images  map[string]*record // by image id
 	pulling map[string]int     // repositories that are being pulled with credentials, and how often
-	damaged map[string]bool    // names of files that could not be read: their images are nobody's
+	damaged map[string]bool    // names of files that could not be read: no pod may use their images
 }
 
 // record is one image that was pulled with credentials.
@@ -202,7 +202,7 @@ func (r *records) forget(name string) error {
 	return r.remove(name + intentSuffix)
 }
 
-// free records that a pull without credentials brought the image. An image that nobody pulled with credentials gets a
+// free records that a pull without credentials brought the image. An image without a pull with credentials gets a
 // record only with unknown: if the policy requires credentials for images without a record.
 func (r *records) free(name, id string, unknown bool) error {
 	r.mu.Lock()

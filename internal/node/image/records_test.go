@@ -164,7 +164,7 @@ func TestRecordsOfImagesThatAreGone(t *testing.T) {
 	}
 }
 
-// Each policy decides about images that are present (S11.28): of an unknown origin, pulled by somebody without
+// Each policy decides about images that are present (S11.28): of an unknown origin, pulled without
 // credentials, and pulled with credentials. A pull that the policy demands opens the image.
 func TestPolicies(t *testing.T) {
 	const preloaded, public = "reg.example.com/preloaded:1", "reg.example.com/public:1"
@@ -223,8 +223,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestDamagedRecords: the agent starts beside damaged records, and the images of these records stay closed until
-// somebody pulls them with credentials that the registry accepts.
+// TestDamagedRecords: the agent starts beside damaged records, and the images of these records cannot be used until a
+// pod pulls them with credentials that the registry accepts.
 func TestDamagedRecords(t *testing.T) {
 	for _, damage := range []string{"", "{", "null", "{}", `{"image":"sha256:b","names":{}}`} {
 		dir := t.TempDir()

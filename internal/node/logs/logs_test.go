@@ -466,8 +466,8 @@ func TestRotator(t *testing.T) {
 	}
 }
 
-// A log whose file is missing is made again: an agent was killed after it had moved the file away, or somebody removed
-// it. Otherwise the container would write to a file without a limit that no reader finds (L3.155).
+// A log whose file is missing is made again: an agent was killed after it had moved the file away, or it was removed
+// by others. Otherwise the container would write to a file without a limit that no reader finds (L3.155).
 func TestMissingLogIsReopened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	away := path + "." + time.Now().UTC().Format(rotatedTime)

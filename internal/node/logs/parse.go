@@ -15,7 +15,7 @@ import (
 )
 
 // longestLine is how much of a line of a log file is read, in bytes. Runtimes split what containers write into lines of
-// 16 KiB; only a file that somebody else has put there has longer ones, and would take all memory.
+// 16 KiB; only a file that a runtime has not written has longer ones, and would take all memory.
 const longestLine = 1 << 20
 
 // lengthen appends the next part of a line, but not above longestLine.

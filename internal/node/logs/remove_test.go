@@ -8,7 +8,7 @@ import (
 )
 
 // A log goes with what rotation moved away from it, and nothing else goes (L3.155, L3.156): nothing of another
-// directory either to which somebody who can write to the logs has put a link.
+// directory either to which a link was put among the logs.
 func TestRemove(t *testing.T) {
 	root := t.TempDir()
 	pod := filepath.Join(root, "ns_pod_uid[1]*") // a path is never read as a pattern

@@ -274,8 +274,8 @@ func (r *Rotator) reopen(ctx context.Context, id string) error {
 	return nil
 }
 
-// Remove removes a container log and its rotated files (L3.155, L3.156). What somebody who can write to the logs has
-// put a link to is not the container's: it stays, and the link goes with the directory of the pod.
+// Remove removes a container log and its rotated files (L3.155, L3.156). Programs that can write to the logs may put
+// links there: what these lead to is not the container's and stays, and the link goes with the directory of the pod.
 func Remove(path string) error {
 	root, name := place(path)
 	dir, err := securepath.OpenDir(root, filepath.Dir(name))

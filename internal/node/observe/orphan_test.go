@@ -13,7 +13,7 @@ import (
 	"carob/internal/node/spec"
 )
 
-// A pod that only the runtime has still occupies what it requested (L3.10); text that nobody of carob wrote is ignored.
+// A pod that only the runtime has still occupies what it requested (L3.10); text that carob did not write is ignored.
 func TestOrphanOccupies(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}

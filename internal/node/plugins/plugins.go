@@ -265,7 +265,7 @@ func (w *Watcher) anyLeft() <-chan struct{} {
 	return w.left
 }
 
-// hasLeft tells all that wait for it that a registration has ended.
+// hasLeft wakes all that wait for the end of a registration.
 func (w *Watcher) hasLeft() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

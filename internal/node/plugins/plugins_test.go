@@ -27,7 +27,7 @@ type plugin struct {
 	registration.UnimplementedRegistrationServer
 	info     *registration.PluginInfo
 	reported chan *registration.RegistrationStatus
-	fail     error // when it is told the result
+	fail     error // of the call with the result
 }
 
 func (p *plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {

@@ -33,7 +33,7 @@ type measurement struct {
 	measure func(ctx context.Context) []Fs
 }
 
-// disks measures in the background, one after the other, while somebody asks.
+// disks measures in the background, one after the other, while clients request it.
 type disks struct {
 	ctx  context.Context // ends with the server
 	slow time.Duration

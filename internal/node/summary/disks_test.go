@@ -17,7 +17,7 @@ func newDisks(t *testing.T) *disks {
 
 func one(v uint64) []Fs { return []Fs{{UsedBytes: &v}} }
 
-// However often somebody asks, a volume is measured once in its period; what nobody asks for any more is forgotten.
+// However often it is requested, a volume is measured once in its period; what is not requested any more is removed.
 func TestMeasuredOnce(t *testing.T) {
 	d := newDisks(t)
 	calls := map[string]int{}
@@ -36,8 +36,8 @@ func TestMeasuredOnce(t *testing.T) {
 	}
 }
 
-// A disk that does not respond keeps neither a request nor the other disks waiting, and is not asked again before it
-// has responded; what it says then is shown.
+// A disk that does not respond keeps neither a request nor the other disks waiting, and is not measured again before it
+// has responded; the result is shown then.
 func TestStuckDisk(t *testing.T) {
 	d := newDisks(t)
 	d.slow = 0

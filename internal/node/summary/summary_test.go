@@ -105,7 +105,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// shown asks until the measurements of the first request are there.
+// shown requests the summary until the measurements of the first request are there.
 func (w *world) shown(t *testing.T) *Summary {
 	s := w.Whole(t.Context(), w.samples, w.whole)
 	for s.Node.Runtime == nil || s.Pods[0].Ephemeral == nil {

@@ -1,7 +1,7 @@
 // Package summary computes what /stats/summary shows: the figures of the machine, of its pods and of their containers.
 //
 // The agent's server gives it the runtime's statistics and serves the result. What is on disks is measured in the
-// background, one directory after the other, while somebody asks: a request waits briefly for it and then gets what is
+// background, one directory after the other, on request: a request waits briefly for it and then gets what is
 // known. A value that is not known is left out, never zero. The package must never change anything.
 //
 // Contract: docs/spec/storage-and-node.md.

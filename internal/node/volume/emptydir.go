@@ -52,8 +52,8 @@ func (m *Manager) emptyDir(pod *corev1.Pod, name string, src *corev1.EmptyDirVol
 	}
 }
 
-// makeShared makes a directory that everybody may write to, unless it exists. It has its name once it is complete, so
-// that a later start knows what is its own to change.
+// makeShared makes a directory that everybody may write to, unless it exists. It gets its name when it is complete, so
+// that a later start changes only what it has made itself.
 func makeShared(final string, group *int64) error {
 	if info, err := os.Lstat(final); err == nil && info.IsDir() {
 		return nil

@@ -182,7 +182,7 @@ func uses(pod *corev1.Pod, name string) (mounted, mapped bool) {
 }
 
 // singleDir has a file for each ReadWriteOncePod volume of a pod, from before the volume is set up until the pod's
-// directory goes: an agent that starts again knows which of two pods has it.
+// directory goes: after a restart, the agent reads there which of two pods has it.
 const singleDir = "single"
 
 // takeSingle allows only one pod at a time to use a ReadWriteOncePod volume.

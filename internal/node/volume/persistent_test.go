@@ -192,7 +192,7 @@ func (s *stuck) Release(context.Context, types.UID) error {
 }
 
 // A ReadWriteOncePod volume stays with its pod as long as the driver has not released it, also when the agent starts
-// again (never), and goes when it is (late, twice). Without the list of pods nobody gets the volume.
+// again (never), and goes when it is (late, twice). Without the list of pods no pod gets the volume.
 func TestSinglePodThatStays(t *testing.T) {
 	w, s, driver := newWorld(t), bound(t.TempDir()), &stuck{}
 	s.volumes["pv"].Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
@@ -391,7 +391,7 @@ func mapped(uid string) *corev1.Pod {
 	return pod
 }
 
-// attachedFile makes a file that is attached to a loop device until the test ends, as somebody else does it.
+// attachedFile makes a file that is attached to a loop device until the test ends, as another program does it.
 func attachedFile(t *testing.T) (file, device string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "disk")

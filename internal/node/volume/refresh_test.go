@@ -34,7 +34,7 @@ func TestRefreshOfBusyPods(t *testing.T) {
 	}
 }
 
-// Content that could not be written is written later, without another change: nobody announces that there is room. What
+// Content that could not be written is written later, without another change: no event reports free space. What
 // is missing is not looked for again and again.
 func TestFailedRefreshIsRepeated(t *testing.T) {
 	w := newWorld(t)

@@ -7,8 +7,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A container that somebody has frozen ends when it is stopped: in cgroups of version 1 a process does not end before
-// it is thawed (L7.4).
+// A container that another program has frozen ends when it is stopped: in cgroups of version 1 a process does not end
+// before it is thawed (L7.4).
 func TestFrozenContainerEnds(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("frozen")

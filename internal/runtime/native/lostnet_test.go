@@ -75,7 +75,7 @@ func (n *refusing) Sweep(ctx context.Context, live map[string]bool) error {
 	return n.PodNetwork.Sweep(ctx, live)
 }
 
-// A network that cannot free the place of an ended pod, such as a CNI plugin that asks this cluster's API server, does
+// A network that cannot free the place of an ended pod, such as a CNI plugin that calls this cluster's API server, does
 // not keep carob from starting. The place is freed later.
 func TestNetworkThatFreesNothing(t *testing.T) {
 	w := newWorld(t)

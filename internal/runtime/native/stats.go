@@ -79,8 +79,8 @@ func (r *Runtime) ListContainerStats(ctx context.Context,
 	return resp, nil
 }
 
-// podStats measures a pod. The size of a writable layer may be as old as in a scrape: whoever asks for pods wants all
-// of them, often.
+// podStats measures a pod. The size of a writable layer may be as old as in a scrape: clients request the statistics of
+// all pods, and often.
 func (r *Runtime) podStats(ctx context.Context, s *sandbox) *cri.PodSandboxStats {
 	st := &cri.PodSandboxStats{
 		Attributes: &cri.PodSandboxAttributes{Id: s.rec.ID, Metadata: s.config.Metadata, Labels: s.config.Labels,

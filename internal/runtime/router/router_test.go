@@ -271,7 +271,7 @@ func TestOneRuntimeForEachPod(t *testing.T) {
 	w.run("a", "")
 }
 
-// A handler that nobody has is the node's own runtime's to refuse.
+// The node's own runtime refuses a handler that no runtime has.
 func TestUnknownHandler(t *testing.T) {
 	w := newWorld(t)
 	resp, err := w.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: pod("a"), RuntimeHandler: "nobody"})
@@ -589,7 +589,7 @@ func TestHostileUIDs(t *testing.T) {
 	}
 }
 
-// A damaged record is reported: nobody would know where the pod is. Other files are ignored.
+// A damaged record is reported, because it alone shows in which runtime a pod is. Other files are ignored.
 func TestDamagedRecords(t *testing.T) {
 	for name, bad := range map[string]bool{"a.json": true, ".a.json123": false, "a.txt": false} {
 		dir := t.TempDir()

@@ -53,7 +53,7 @@ func NewController(api *fakeapi.API, client *fakeapi.Client, caches *fakeapi.Cac
 	return c
 }
 
-// Forget drops the history of all autoscalers: somebody else has scaled a Target, which is no change by its
+// Forget drops the history of all autoscalers: another client has scaled a Target, which is no change by its
 // autoscaler.
 func (c *Controller) Forget() {
 	for _, k := range c.known { // any order: each by itself

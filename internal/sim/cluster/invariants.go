@@ -35,8 +35,8 @@ const (
 	Daemon    fakeapi.Invariant = "a node never runs two pods of a DaemonSet, or three with surge (W4.36, W4.38)"
 	Scheduled fakeapi.Invariant = "a CronJob makes one Job for a time, and with Forbid none beside another (W6.15, W6.16)"
 	Preempted fakeapi.Invariant = "a pod is preempted only for one of higher priority (L2.50)"
-	Orphans   fakeapi.Invariant = "when trouble ends, no object is left whose owner is gone (W0.27)"
-	Ends      fakeapi.Invariant = "half an hour after trouble ends, all is as wanted, and nobody writes any more"
+	Orphans   fakeapi.Invariant = "when the faults end, no object is left whose owner is gone (W0.27)"
+	Ends      fakeapi.Invariant = "half an hour after the faults end, all is as specified, and no part writes any more"
 )
 
 // Named is an invariant with a short name, and a way to break it.

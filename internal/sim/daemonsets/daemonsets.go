@@ -28,7 +28,7 @@ const (
 	OnePod   fakeapi.Invariant = "a node gets no second pod, and beyond surge no third (W4.33, W4.36, W4.38)"
 	Eligible fakeapi.Invariant = "a pod is made only for a node that should run one (W4.10, W4.12, W4.14)"
 	Minimum  fakeapi.Invariant = "an update leaves no more nodes without an available pod than it may (W4.53, W4.54)"
-	Ends     fakeapi.Invariant = "when trouble ends, each node has its pod and nobody writes any more (W4.61, W4.68)"
+	Ends     fakeapi.Invariant = "when the faults end, each node has its pod and no part writes any more (W4.61, W4.68)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.

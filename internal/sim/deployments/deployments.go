@@ -29,7 +29,7 @@ const (
 	Minimum   fakeapi.Invariant = "no decision leaves fewer available pods than the minimum (W2.42)"
 	NoneTwice fakeapi.Invariant = "a set never has more active pods than it was ever to have (W1.12)"
 	NoOverlap fakeapi.Invariant = "Recreate makes no pod while an old one is there (W2.50)"
-	Ends      fakeapi.Invariant = "when all is quiet, the deployment is what it says (W2.73)"
+	Ends      fakeapi.Invariant = "when no change is pending, the Deployment matches its spec (W2.73)"
 	History   fakeapi.Invariant = "no more old sets than the limit of history (W2.100)"
 )
 

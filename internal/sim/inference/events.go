@@ -9,7 +9,7 @@ import (
 )
 
 // Known is about KV events: broken connections, late and lost messages, restarted servers.
-const Known fakeapi.Invariant = "of a server whose KV events were all heard as many blocks are known as it has, and of " +
+const Known fakeapi.Invariant = "of a server whose KV events all arrived as many blocks are known as it has, and of " +
 	"others no block that it has said it removed, or may have removed unheard (2.4)"
 
 // blockTokens is the block size of the twins.

@@ -33,7 +33,7 @@ const (
 	Works    fakeapi.Invariant = "no request is held while a server is known to have room"
 	Starts   fakeapi.Invariant = "while an autoscaler reads how many requests wait, none is refused for want of a server " +
 		"before its time, or without a full queue"
-	Same fakeapi.Invariant = "deciding changes nothing: asked again, the answer is the same"
+	Same fakeapi.Invariant = "a decision has no side effect: the next one for the same input is the same"
 )
 
 // Sabotage breaks the driver in one way; the zero value breaks nothing.

@@ -29,7 +29,7 @@ const (
 	Suspended fakeapi.Invariant = "a suspended Job makes no pod (W5.92)"
 	Over      fakeapi.Invariant = "a Job that is over makes no pod and keeps its status (W5.97)"
 	LetGo     fakeapi.Invariant = "no pod keeps the finalizer of a Job that is over or gone (W5.34)"
-	Ends      fakeapi.Invariant = "when trouble ends, the Job ends within a day, and nobody writes any more (W5.72, W5.91)"
+	Ends      fakeapi.Invariant = "when the faults end, the Job ends within a day, and no part writes (W5.72, W5.91)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.

@@ -27,7 +27,7 @@ import (
 const (
 	Within   fakeapi.Invariant = "an object is created only if all objects together fit their quota (L1.36)"
 	Charged  fakeapi.Invariant = "status.used of a quota is never less than what exists (L1.36)"
-	Released fakeapi.Invariant = "when trouble ends, status.used of a quota is what exists (W1.24)"
+	Released fakeapi.Invariant = "when the faults end, status.used of a quota is what exists (W1.24)"
 )
 
 // Sabotage breaks a part; the zero value breaks nothing.

@@ -27,7 +27,7 @@ const (
 	OneOrdinal fakeapi.Invariant = "an ordinal never has two pods (W3.47, W3.49)"
 	Order      fakeapi.Invariant = "OrderedReady makes and removes one pod after the other (W3.43, W3.45)"
 	Minimum    fakeapi.Invariant = "an update takes no more available pods than maxUnavailable (W3.61, W3.62)"
-	Ends       fakeapi.Invariant = "when trouble ends, all pods are there and new, and nobody writes any more (W3.68, W3.77)"
+	Ends       fakeapi.Invariant = "when the faults end, all pods are there and new, and no part writes (W3.68, W3.77)"
 )
 
 // Sabotage breaks the controller in one way; the zero value breaks nothing.

@@ -12,7 +12,7 @@ import (
 	"carob/internal/sim/fakeapi"
 )
 
-// View is what a process knows of claims and volumes: its watches, and its own writes that these do not show yet. It is
+// View has the claims and volumes as a process has them: its watches, and its writes that these do not show yet. It is
 // the volume.View of its decisions.
 type View struct {
 	claims, volumes *fakeapi.Watch

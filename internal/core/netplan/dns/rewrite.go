@@ -215,8 +215,8 @@ func expand(to string, groups []string) string {
 	return to
 }
 
-// Owner changes the owner of a record of the answer back. asked is the client's question, before is
-// the question before this rule and after the one after this rule.
+// Owner changes the owner of a record of the answer back: before is the question before this rule, after the one after
+// it.
 func (r *Rewrite) Owner(name, before, after string) string {
 	if r.Field != "name" {
 		return name

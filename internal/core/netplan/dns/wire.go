@@ -75,7 +75,7 @@ type Query struct {
 	DO      bool   // the client requests DNSSEC records
 	UDPSize uint16 // the size that the client accepts over UDP, from 512 to 4096
 
-	name   [maxName]byte // wire form, as asked
+	name   [maxName]byte // wire form, as in the query
 	lower  [maxName]byte // wire form, lower case
 	length int           // of name, with the root label
 	starts [maxLabels + 1]uint8

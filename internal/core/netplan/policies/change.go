@@ -8,7 +8,7 @@ import (
 
 // Change is the difference between two tables. Applied in the order of FamilyChange's fields,
 // nothing is removed while something still refers to it; the change is applied in one transaction,
-// so that no packet sees an intermediate state.
+// so that no packet is checked against an intermediate state.
 type Change struct {
 	V4, V6 FamilyChange
 }

@@ -215,7 +215,7 @@ func (c *compiled) port(f family, n Node, s *corev1.Service, p *corev1.ServicePo
 	// any order: each port by itself
 	for at, v := range outer {
 		if n.owns(at) {
-			c.problems = append(c.problems, at.String()+" is where carob itself listens: it does not lead here")
+			c.problems = append(c.problems, "carob itself listens at "+at.String()+": this Service is not served there")
 			continue
 		}
 		v.dispatch, v.masquerade = target(outsideLocal), !outsideLocal && u.any

@@ -26,8 +26,8 @@ type Decision struct {
 	Outcome Outcome
 	List    []netip.AddrPort // Forward: one of these, each with the same chance
 	Timeout uint32           // seconds for which the client keeps its endpoint; 0: not at all
-	// Masquerade: the endpoint sees an address of the node instead of the client's. If the client is
-	// the endpoint itself, it always does (Hairpin).
+	// Masquerade: at the endpoint, the source is an address of the node instead of the client's. If the client is
+	// the endpoint itself, this is always so (Hairpin).
 	Masquerade bool
 }
 

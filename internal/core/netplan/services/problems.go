@@ -26,7 +26,7 @@ func (s *State) problems(name types.NamespacedName, now *compiled) []Problem {
 	// any order: sorted below
 	for p := range now.vips {
 		if first := s.ports[p][0]; first != name {
-			texts = append(texts, fmt.Sprintf("%s belongs to Service %s: it does not lead here", p, first))
+			texts = append(texts, fmt.Sprintf("%s belongs to Service %s: this Service is not served there", p, first))
 		}
 	}
 	if slices.Sort(texts); len(texts) > maxProblems {

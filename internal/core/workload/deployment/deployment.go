@@ -259,8 +259,8 @@ func (p *pass) resize(s *appsv1.ReplicaSet, size int32, force bool) {
 }
 
 // losing reports whether the controller of a set may be deleting pods that the status of the set counts:
-// the set was made smaller, and its status is from before. If it grew now, nothing would
-// show any more that some of these pods are gone.
+// the set was made smaller, and its status is older. If it grew now, nothing would show any more that some of
+// these pods are gone.
 func losing(s *appsv1.ReplicaSet) bool {
 	return s.Status.ObservedGeneration < s.Generation && s.Status.Replicas > workload.Replicas(s)
 }

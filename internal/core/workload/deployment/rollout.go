@@ -24,7 +24,7 @@ func (p *pass) roll() {
 }
 
 // room is how large the new set may be: what the bound on all pods leaves (W2.41). Pods that a set
-// is to lose count until its status says that they are gone: their deletion may fail.
+// is to lose count until its status shows that they are gone: their deletion may fail.
 func (p *pass) room() int32 {
 	now, size := workload.Replicas(p.now), p.size()
 	free := size + p.surge() - sum(p.all(), func(s *appsv1.ReplicaSet) int32 {

@@ -24,7 +24,7 @@ type Name struct{ Namespace, Name string }
 // Target is an autoscaler with its resolved targetRef.
 type Target struct {
 	VPA *VerticalPodAutoscaler
-	// Selector of the pods; nil when Problem says why there is none.
+	// Selector of the pods; nil if there is none, for the reason in Problem.
 	Selector labels.Selector
 	Problem  string
 }

@@ -20,9 +20,9 @@ import (
 // Why streams are ended.
 var (
 	errLife    = status.Error(codes.DeadlineExceeded, "the request takes too long")
-	errTimeout = status.Error(codes.DeadlineExceeded, "the time that the client waits is over")
+	errTimeout = status.Error(codes.DeadlineExceeded, "the client's deadline has passed")
 	errLate    = status.Error(codes.DeadlineExceeded, "the client stopped within a request")
-	errMemory  = status.Error(codes.ResourceExhausted, "too many messages at once have begun and not ended")
+	errMemory  = status.Error(codes.ResourceExhausted, "too many messages are incomplete at once")
 )
 
 // firstBytes is the memory that a message gets before anything of it has arrived; it grows with what has.
@@ -194,7 +194,7 @@ func (s *Stream) reason(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
 		return status.Error(codes.Internal, "the client ended the stream within a message")
 	}
-	return status.Error(codes.Canceled, "the client broke the stream off")
+	return status.Error(codes.Canceled, "the client canceled the stream")
 }
 
 // finish sends the status. The stream is not used afterwards.

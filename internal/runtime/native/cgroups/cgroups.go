@@ -330,8 +330,8 @@ func (c *Hierarchies) KillAll(group string) {
 	}
 }
 
-// Thaw lets the processes of a cgroup of version 1 run that somebody has frozen: a signal that kills them would
-// wait. In version 2 it does not.
+// Thaw lets the processes of a frozen cgroup of version 1 run: a signal that kills them would wait. In version 2 it
+// does not.
 func (c *Hierarchies) Thaw(group string) {
 	if freezer := c.Of("freezer", group); !c.V2 && freezer != "" {
 		_ = writeFile(freezer+"/freezer.state", "THAWED") // fails if the cgroup is gone

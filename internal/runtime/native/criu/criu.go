@@ -1,4 +1,4 @@
-// Package criu writes checkpoints of containers with CRIU, if that is installed. It knows processes and files, not
+// Package criu writes checkpoints of containers with CRIU, if that is installed. It handles processes and files, not
 // containers; the native runtime calls it. CRIU stops all processes of a container while it reads their memory, and
 // lets them continue. A checkpoint has secrets: whatever a process has in its memory.
 package criu

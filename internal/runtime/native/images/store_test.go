@@ -698,7 +698,7 @@ func TestLeftOverThatStays(t *testing.T) {
 	}
 }
 
-// Names that are given while the index of images changes wait for nobody for ever.
+// Names that are given while the index of images changes do not wait for ever.
 func TestTagDuringChanges(t *testing.T) {
 	s := openStore(t, Config{})
 	name := mustImport(t, s, dockerArchive(t, imageOf(t, "", map[string]string{"one": "1"}), "app"))[0]

@@ -12,7 +12,7 @@ import (
 	"carob/internal/runtime/native/wire"
 )
 
-// A monitor that answers after the caller has given up leaves neither a process that nobody waits for nor an entry.
+// A monitor that answers after the caller has given up leaves neither a process that is not waited for nor an entry.
 func TestAnswersThatComeTooLate(t *testing.T) {
 	conn, theirs := connection(t)
 	m := newMonitor(conn, nil)

@@ -427,7 +427,7 @@ func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 	a, err := m.exchange(r, ch, files)
 	switch {
 	case errors.Is(err, errSilent):
-		go x.endLate(ch) // it may start later, when nobody waits for it
+		go x.endLate(ch) // it may start later, when it is not waited for
 		return nil, err
 	case err != nil:
 		m.forget(r.Seq)

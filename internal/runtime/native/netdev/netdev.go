@@ -1,5 +1,5 @@
 // Package netdev reads the kernel's counters of the interfaces in a network namespace (/proc/net/dev). The native
-// runtime calls it for the statistics of pods. It knows namespaces, not pods.
+// runtime calls it for the statistics of pods. It handles namespaces, not pods.
 package netdev
 
 import (

@@ -1,6 +1,6 @@
 // Package openfiles reads files of the kernel, and keeps them open between reads. To open and close a file of a cgroup
 // takes eight microseconds, to read an open one takes one. The native runtime reads the files of a scrape with it. It
-// knows files and the ids of their owners, not containers.
+// handles files and the ids of their owners, not containers.
 package openfiles
 
 import (

@@ -1,6 +1,6 @@
 // Package output collects what a command writes to its standard output and error. Most commands of probes print a line
 // or nothing and end at once: as long as the pipes have room, nothing waits for their output, and it is read once,
-// after the command's end. The native runtime drives it. It knows pipes, not commands.
+// after the command's end. The native runtime drives it. It handles pipes, not commands.
 package output
 
 import (

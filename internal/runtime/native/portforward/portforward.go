@@ -1,6 +1,6 @@
 // Package portforward connects streams of clients with ports of pods, a limited number at once: a client can open
 // thousands of streams in one connection, and each takes a descriptor of this process, which everything else here
-// needs, too. The native runtime drives it. It knows network namespaces, not sandboxes.
+// needs, too. The native runtime drives it. It handles network namespaces, not sandboxes.
 package portforward
 
 import (

@@ -132,7 +132,7 @@ func TestPortForward(t *testing.T) {
 }
 
 // A client that leaves ends its forwarded connections, whatever its streams wait for: a port that does not read, data
-// on a stream that nobody reads, a second stream that never comes. Nothing of it stays.
+// on a stream that is not read, a second stream that never comes. Nothing of it stays.
 func TestForwardEndsWithItsClient(t *testing.T) {
 	p := ports{ended: make(chan error, 1)}
 	server := startWith(t, p)
