@@ -66,6 +66,13 @@ func claimPorts(c *portClaim, s, old *corev1.Service) (leaves []int, err error) 
 // firstPorts allocates the node ports of a new service. The protocols of one port share a number.
 func firstPorts(c *portClaim, s *corev1.Service) error {
 	shared := map[int32]int{} // of a port of the service
+	// Another protocol of a port may request a number in a later entry.
+	requested := map[int32]int{}
+	for _, p := range s.Spec.Ports {
+		if p.NodePort != 0 && requested[p.Port] == 0 {
+			requested[p.Port] = int(p.NodePort)
+		}
+	}
 	for i := range s.Spec.Ports {
 		p := &s.Spec.Ports[i]
 		if p.NodePort == 0 && !needsNodePorts(s) {
@@ -81,14 +88,7 @@ func firstPorts(c *portClaim, s *corev1.Service) error {
 			}
 			continue
 		}
-		// Another protocol of the port may request a number in a later entry.
-		n := 0
-		for j := range s.Spec.Ports {
-			if other := &s.Spec.Ports[j]; other.Port == p.Port && other.NodePort != 0 {
-				n = int(other.NodePort)
-				break
-			}
-		}
+		n := requested[p.Port]
 		if n == 0 {
 			var err error
 			if n, err = c.next(); err != nil {

@@ -98,3 +98,23 @@ func TestManyPorts(t *testing.T) {
 		t.Errorf("node port %d", n)
 	}
 }
+
+// A new service whose ports fill a request does not keep the API server busy either.
+func TestManyNewPorts(t *testing.T) {
+	all, err := newPorts(1, 65535)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort,
+		Ports: make([]corev1.ServicePort, 400_000)}}
+	for i := range s.Spec.Ports {
+		s.Spec.Ports[i].Port = int32(i%50_000 + 1)
+	}
+	s.Spec.Ports[399_999].NodePort = 7
+	if took := testwait.Processor(t, func() { err = firstPorts(&portClaim{ports: all}, s) }); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if n := s.Spec.Ports[49_999].NodePort; err != nil || n != 7 {
+		t.Errorf("node port %d, %v", n, err)
+	}
+}
