@@ -1,7 +1,11 @@
 package app
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -50,9 +54,13 @@ func TestFollowPodCIDR(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			file := filepath.Join(t.TempDir(), replacedNode)
 			if err := followPodCIDR(t.Context(), client, "n1",
-				[]string{"10.2.0.0/16", "fd00::/64"}); (err != nil) != tt.fails {
+				[]string{"10.2.0.0/16", "fd00::/64"}, file); (err != nil) != tt.fails {
 				t.Fatal(err)
+			}
+			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+				t.Error("the file of the node is left:", err)
 			}
 			var writes []string
 			for _, a := range client.Actions() {
@@ -80,5 +88,41 @@ func TestFollowPodCIDR(t *testing.T) {
 				t.Errorf("kept %+v, %+v", got.ObjectMeta, got.Spec)
 			}
 		})
+	}
+}
+
+// A start that ends between the deletion and the creation of the Node object loses nothing of it: the next start, with
+// whatever ranges, creates it.
+func TestFollowPodCIDRInterrupted(t *testing.T) {
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "old",
+		Labels: map[string]string{"team": "a"}},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{"10.1.0.0/16"}, PodCIDR: "10.1.0.0/16",
+			Taints: []corev1.Taint{{Key: "k", Effect: "NoSchedule"}}}})
+	ends := true
+	client.PrependReactor("create", "nodes", func(a ktesting.Action) (bool, runtime.Object, error) {
+		if c, ok := a.(ktesting.CreateActionImpl); ok && len(c.CreateOptions.DryRun) > 0 {
+			return true, nil, nil
+		}
+		return ends, nil, errors.New("carob is killed")
+	})
+	file := filepath.Join(t.TempDir(), replacedNode)
+	if err := followPodCIDR(t.Context(), client, "n1", []string{"10.2.0.0/16"}, file); err == nil {
+		t.Fatal("no error")
+	}
+	ends = false
+	for range 2 {
+		if err := followPodCIDR(t.Context(), client, "n1", []string{"10.3.0.0/16"}, file); err != nil {
+			t.Fatal(err)
+		}
+		got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Labels["team"] != "a" || len(got.Spec.Taints) != 1 || got.Spec.PodCIDR != "10.3.0.0/16" {
+			t.Errorf("%+v, %+v", got.ObjectMeta, got.Spec)
+		}
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the file of the node is left:", err)
 	}
 }

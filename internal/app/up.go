@@ -400,7 +400,8 @@ func (c *carob) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := followPodCIDR(ctx, own, c.in.NodeName, texts(c.in.PodRanges())); err != nil {
+	if err := followPodCIDR(ctx, own, c.in.NodeName, texts(c.in.PodRanges()),
+		filepath.Join(c.in.DataDir, replacedNode)); err != nil {
 		return err
 	}
 	scheduler.RegisterMetrics()
