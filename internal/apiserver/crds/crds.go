@@ -78,6 +78,7 @@ type Server struct {
 	err     error
 	objects http.Handler
 	lister  establishedLister
+	limit   *errorLimit
 }
 
 // New returns an inactive server.
@@ -147,6 +148,7 @@ func (s *Server) start(ctx context.Context) error {
 	definitions := factory.Apiextensions().V1().CustomResourceDefinitions()
 	s.lister = establishedLister{definitions.Lister()}
 	s.groups.definitions = definitions.Lister()
+	s.limit = newErrorLimit(s.cfg.Admission, definitions.Lister().Get)
 	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { s.groups.changed(nil, o); s.report(o, false) },
 		UpdateFunc: func(old, o any) { s.groups.changed(old, o); s.report(o, false) },
@@ -160,7 +162,7 @@ func (s *Server) start(ctx context.Context) error {
 	// means that field ownership follows the schema.
 	handler, err := apiextensionsapiserver.NewCustomResourceDefinitionHandler(nil, nil,
 		establishedInformer{definitions},
-		http.NotFoundHandler(), s.cfg.Objects, s.cfg.Admission,
+		http.NotFoundHandler(), s.cfg.Objects, s.limit,
 		establishing, s.cfg.Resolver, s.cfg.Wrapper, 1, s.cfg.Authorizer, s.cfg.RequestTimeout, s.cfg.MinRequestTimeout,
 		map[string]*spec.Schema{}, s.cfg.MaxBodyBytes)
 	if err != nil {
@@ -198,7 +200,13 @@ func (s *Server) report(o any, gone bool) {
 		o = t.Obj
 	}
 	d, ok := o.(*apiextensionsv1.CustomResourceDefinition)
-	if !ok || s.cfg.Changed == nil {
+	if !ok {
+		return
+	}
+	if gone {
+		s.limit.forget(d.UID)
+	}
+	if s.cfg.Changed == nil {
 		return
 	}
 	labels := d.Labels

@@ -15,7 +15,7 @@ import (
 // The answer to an object with very many errors, or with large ones, is bounded, and says so.
 func TestManyErrorsAreBounded(t *testing.T) {
 	for _, c := range []struct{ errors, value, want int }{
-		{0, 0, 0}, {1, 0, 1}, {maxErrors, 0, maxErrors}, {maxErrors + 1, 0, maxErrors + 1}, {100_000, 0, maxErrors + 1},
+		{0, 0, 0}, {1, 0, 1}, {MaxErrors, 0, MaxErrors}, {MaxErrors + 1, 0, MaxErrors + 1}, {100_000, 0, MaxErrors + 1},
 		{1, 3 << 20, 1}, {2, 3 << 20, 2}, {50, 100 << 10, 11},
 	} {
 		found := func(context.Context, runtime.Object) field.ErrorList {
@@ -35,7 +35,7 @@ func TestManyErrorsAreBounded(t *testing.T) {
 			if len(errs) != c.want {
 				t.Errorf("%s with %d errors of %d bytes: %d errors, want %d", how, c.errors, c.value, len(errs), c.want)
 			}
-			if c.errors <= maxErrors && c.want >= c.errors {
+			if c.errors <= MaxErrors && c.want >= c.errors {
 				continue
 			}
 			if last, more := errs[len(errs)-1].Error(), fmt.Sprintf("%d more errors are not shown",

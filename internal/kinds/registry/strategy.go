@@ -170,7 +170,7 @@ func (s *Strategy) Validate(ctx context.Context, obj runtime.Object) field.Error
 	if s.Resource.Validator.Create != nil {
 		errs = append(errs, s.Resource.Validator.Create(ctx, obj)...)
 	}
-	return bounded(declarative.Check(ctx, s.scheme, errs, obj, nil, ""))
+	return Bounded(declarative.Check(ctx, s.scheme, errs, obj, nil, ""))
 }
 
 func (s *Strategy) metadata(obj runtime.Object) field.ErrorList {
@@ -202,7 +202,7 @@ func (s *Strategy) ValidateUpdate(ctx context.Context, obj, old runtime.Object) 
 	if s.Resource.Validator.Update != nil {
 		errs = append(errs, s.Resource.Validator.Update(ctx, obj, old)...)
 	}
-	return bounded(declarative.Check(ctx, s.scheme, errs, obj, old, ""))
+	return Bounded(declarative.Check(ctx, s.scheme, errs, obj, old, ""))
 }
 
 // WarningsOnCreate implements rest.RESTCreateStrategy.
@@ -284,7 +284,7 @@ func (s *StatusStrategy) ValidateUpdate(ctx context.Context, obj, old runtime.Ob
 	if s.Resource.Validator.StatusUpdate != nil {
 		errs = append(errs, s.Resource.Validator.StatusUpdate(ctx, obj, old)...)
 	}
-	return bounded(declarative.Check(ctx, s.scheme, errs, obj, old, "status"))
+	return Bounded(declarative.Check(ctx, s.scheme, errs, obj, old, "status"))
 }
 
 // WarningsOnUpdate implements rest.RESTUpdateStrategy.
