@@ -68,14 +68,17 @@ func TestStatusesThatAreNotValid(t *testing.T) {
 	}
 }
 
-// Backends that take underscores for hyphens do not believe what clients claim about their origin.
-func TestClaimsWithUnderscores(t *testing.T) {
-	r := request("GET", "", "X_Forwarded_For", "1.2.3.4", "x-forwarded_proto", "https", "X_Forwarded-Host", "evil",
-		"X_Mine", "stays")()
-	got, _ := served(r, fake{res: response(200, 2, "ok")})
-	if strings.Contains(got, "1.2.3.4") || strings.Contains(got, "evil") || strings.Contains(got, "orwarded_proto") ||
-		!strings.Contains(got, "stays") {
-		t.Errorf("the backend got %s", got)
+// Backends do not believe what clients claim about their origin, also those that take underscores for hyphens.
+func TestClaims(t *testing.T) {
+	claims := []string{"X_Forwarded_For", "1.2.3.4", "x-forwarded_proto", "https", "X_Forwarded-Host", "evil",
+		"X-Real-Ip", "1.2.3.4", "X-Forwarded-Port", "evil", "X_Forwarded_User", "evil", "X_Mine", "stays"}
+	for what, more := range map[string][]string{"plain": nil,
+		"for another protocol": {"Connection", "Upgrade", "Upgrade", "websocket"}} {
+		got, _ := served(request("GET", "", append(more, claims...)...)(), fake{res: response(200, 2, "ok")})
+		if strings.Contains(got, "1.2.3.4") || strings.Contains(got, "evil") || strings.Contains(got, "orwarded_proto") ||
+			!strings.Contains(got, "stays") || strings.Contains(got, "websocket") != (more != nil) {
+			t.Errorf("%s: the backend got %s", what, got)
+		}
 	}
 }
 

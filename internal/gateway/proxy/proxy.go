@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -62,7 +63,11 @@ func (p *proxied) AfterFunc(f func()) (stop func() bool) {
 // Serve proxies r and writes the response. The request ends with ctx, which is derived from r's.
 func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, to Backend) {
 	if upgrades(r) {
-		rp := httputil.ReverseProxy{Rewrite: to.Rewrite, Transport: to, ErrorHandler: to.Fail, ErrorLog: noLog,
+		rewrite := func(pr *httputil.ProxyRequest) {
+			maps.DeleteFunc(pr.Out.Header, func(name string, _ []string) bool { return claims(name) })
+			to.Rewrite(pr)
+		}
+		rp := httputil.ReverseProxy{Rewrite: rewrite, Transport: to, ErrorHandler: to.Fail, ErrorLog: noLog,
 			ModifyResponse: func(res *http.Response) error { to.Answer(res); untyped(w.Header(), res); return nil }}
 		r = r.WithContext(ctx)
 		r.Trailer = nil
@@ -167,11 +172,7 @@ func claims(name string) bool {
 	if strings.Contains(name, "_") {
 		name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	}
-	switch name {
-	case "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto":
-		return true
-	}
-	return false
+	return name == "Forwarded" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-")
 }
 
 // requestHeader is the part of a header that a backend may get. It shares the values.
