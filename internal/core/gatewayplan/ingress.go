@@ -121,11 +121,16 @@ func (p *planner) ingress(in *networkingv1.Ingress) *route {
 		if rule.HTTP != nil {
 			for j := range rule.HTTP.Paths {
 				path := &rule.HTTP.Paths[j]
+				match := ingressPath(path, a)
+				if err := httproute.Check([]httproute.Match{match}); err != nil {
+					out.problems = append(out.problems, Problem{"InvalidPath", "a path is not served: " + err.Error()})
+					continue
+				}
 				b, problem := p.ingressBackend(r, in, &path.Backend, a)
 				if problem != nil {
 					out.problems = append(out.problems, *problem)
 				}
-				route.Rules = append(route.Rules, a.rule(ingressPath(path, a), b))
+				route.Rules = append(route.Rules, a.rule(match, b))
 			}
 		}
 		// Requests that match no path of a host go to the Ingress's default backend, not to the

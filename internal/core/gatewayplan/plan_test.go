@@ -531,3 +531,21 @@ func TestEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// A path that is not a valid regular expression is reported; the other paths of its Ingress are served.
+func TestInvalidPathOfIngress(t *testing.T) {
+	w := world()
+	in := ingressOf("i", "web.com", map[string]string{nginx + "use-regex": "true"})
+	paths := &in.Spec.Rules[0].HTTP.Paths
+	*paths = append(*paths, (*paths)[0])
+	(*paths)[1].Path, (*paths)[1].PathType = "/a(", ptr.To(networkingv1.PathTypeImplementationSpecific)
+	w.Ingresses = []*networkingv1.Ingress{in}
+	p := makePlan(w).Plan
+	problems := p.Ingresses[nameOf(in)].Problems
+	if len(problems) != 1 || problems[0].Reason != "InvalidPath" || !strings.Contains(problems[0].Message, "/a(") {
+		t.Errorf("%v", problems)
+	}
+	if rules := p.Ports[w.HTTP].Listeners[0].Routes[0].Rules; len(rules) != 1 {
+		t.Errorf("%+v", rules)
+	}
+}
