@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +23,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/base/backoff"
+	"carob/internal/base/confirm"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
@@ -49,7 +49,7 @@ func poke(c chan struct{}) {
 }
 
 // Writer stores statuses and events, one after the other. If there are several for one object it stores the newest; a
-// conflict is not an error, because the conflicting change leads to another status.
+// conflict is not an error if the object has changed, because the change leads to another status.
 type Writer struct {
 	cfg  Config
 	rest rest.Interface
@@ -247,7 +247,26 @@ func (w *Writer) put(ctx context.Context, o runtime.Object, resource string, met
 	if meta.GetNamespace() != "" {
 		req = req.Namespace(meta.GetNamespace())
 	}
-	return w.done(ctx, req.Do(ctx).Error(), resource, meta)
+	return w.done(ctx, req.Do(ctx).Error(), resource, meta, storedIn(w.rest, resource, meta))
+}
+
+// storedIn reads an object.
+func storedIn(c rest.Interface, resource string, of metav1.Object) confirm.Live {
+	return func(ctx context.Context) (metav1.Object, error) {
+		req := c.Get().Resource(resource).Name(of.GetName())
+		if of.GetNamespace() != "" {
+			req = req.Namespace(of.GetNamespace())
+		}
+		got, err := req.Do(ctx).Get()
+		if err != nil {
+			return nil, fmt.Errorf("read it again: %w", err)
+		}
+		o, ok := got.(metav1.Object)
+		if !ok {
+			return nil, fmt.Errorf("read it again: unexpected %T", got)
+		}
+		return o, nil
+	}
 }
 
 func (w *Writer) class(c *gatewayv1.GatewayClass, plan *gatewayplan.Plan) {
@@ -322,8 +341,8 @@ func addEach[O object[O], S any](w *Writer, resource string, objects []O, plan m
 }
 
 // done reports whether an error needs no other try.
-func (w *Writer) done(ctx context.Context, err error, resource string, o metav1.Object) bool {
-	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) || ctx.Err() != nil {
+func (w *Writer) done(ctx context.Context, err error, resource string, o metav1.Object, stored confirm.Live) bool {
+	if err = confirm.Overtaken(ctx, o, err, stored); err == nil || ctx.Err() != nil {
 		return true
 	}
 	klog.FromContext(ctx).Error(err, "Cannot store a status; trying again", "resource", resource, "object", nameOf(o))
@@ -352,8 +371,9 @@ func (w *Writer) ingress(in *networkingv1.Ingress, classes []*networkingv1.Ingre
 		}
 		in := in.DeepCopy()
 		in.Status.LoadBalancer.Ingress = r.Addresses
-		_, err := w.cfg.Client.NetworkingV1().Ingresses(in.Namespace).UpdateStatus(ctx, in, metav1.UpdateOptions{})
-		return w.done(ctx, err, "ingresses", in)
+		api := w.cfg.Client.NetworkingV1().Ingresses(in.Namespace)
+		_, err := api.UpdateStatus(ctx, in, metav1.UpdateOptions{})
+		return w.done(ctx, err, "ingresses", in, confirm.By(api.Get, in.Name))
 	})
 }
 
@@ -404,7 +424,7 @@ func (w *Writer) storePools(ctx context.Context, in *gatewayplan.Inference, plan
 		}
 		err := w.pool[group].Put().Resource(resource).Namespace(meta.GetNamespace()).Name(meta.GetName()).
 			SubResource("status").Body(o).Do(ctx).Error()
-		ok = w.done(ctx, err, resource, meta) && ok
+		ok = w.done(ctx, err, resource, meta, storedIn(w.pool[group], resource, meta)) && ok
 	}
 	for _, p := range in.Pools {
 		ref := httproute.Ref{Namespace: p.Namespace, Name: p.Name, Pool: inferenceapi.Group}

@@ -34,11 +34,19 @@ type server struct {
 	mu     sync.Mutex
 	writes []string // path of each request
 	bodies []string // of each request
-	// answer returns the HTTP status of the n-th request, from 1; 0: there is none before the request is cancelled.
+	// answer returns the HTTP status of the n-th write, from 1; 0: there is none before the request is cancelled.
 	answer func(path string, n int) int
+	stored func(path string) metav1.Object // nil: the object is gone
 }
 
 func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		if o := s.stored(r.URL.Path); o != nil {
+			body, err := json.Marshal(o)
+			return respond(r, http.StatusOK, body), err
+		}
+		return refuse(r, http.StatusNotFound)
+	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
@@ -55,11 +63,20 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, r.Context().Err()
 	}
 	if code != http.StatusOK {
-		body, err = json.Marshal(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-			Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code]})
+		return refuse(r, code)
 	}
+	return respond(r, code, body), err
+}
+
+func refuse(r *http.Request, code int) (*http.Response, error) {
+	body, err := json.Marshal(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code]})
+	return respond(r, code, body), err
+}
+
+func respond(r *http.Request, code int, body []byte) *http.Response {
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
-		Body: io.NopCloser(bytes.NewReader(body))}, err
+		Body: io.NopCloser(bytes.NewReader(body))}
 }
 
 var reasons = map[int]metav1.StatusReason{http.StatusConflict: metav1.StatusReasonConflict,
@@ -197,12 +214,27 @@ func TestStoresWhatDiffers(t *testing.T) {
 }
 
 // A write that fails is repeated after a second, then after twice as long each time, until it succeeds; other objects
-// do not wait for it. A conflict and an object that is gone are no reason to repeat.
+// do not wait for it. A conflict with a newer version and an object that is gone are no reason to repeat; a webhook that
+// refuses with these codes is.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failures := 3
-		s := &server{answer: func(path string, _ int) int {
+		failures, refusals := 3, 2
+		stored := func(path string) metav1.Object {
+			if strings.HasSuffix(path, "/gone") {
+				return nil
+			}
+			o := routes("x").HTTPRoutes[0]
+			o.APIVersion, o.Kind = "gateway.networking.k8s.io/v1", "HTTPRoute"
+			if strings.HasSuffix(path, "/conflict") {
+				o.ResourceVersion = "2"
+			}
+			return o
+		}
+		s := &server{stored: stored, answer: func(path string, _ int) int {
 			switch {
+			case strings.Contains(path, "/refused/") && refusals > 0:
+				refusals--
+				return []int{http.StatusConflict, http.StatusNotFound}[refusals]
 			case strings.Contains(path, "/conflict/"):
 				return http.StatusConflict
 			case strings.Contains(path, "/gone/"):
@@ -214,7 +246,7 @@ func TestRepeats(t *testing.T) {
 			return http.StatusOK
 		}}
 		w := start(t, s, fake.NewClientset(), nil)
-		names := []string{"fails", "conflict", "gone", "works"}
+		names := []string{"fails", "refused", "conflict", "gone", "works"}
 		w.All(routes(names...), accepted("yes", names...))
 		if got := s.wrote(); !slices.Equal(got, paths(names...)) {
 			t.Fatalf("wrote %q", got)
@@ -225,7 +257,8 @@ func TestRepeats(t *testing.T) {
 				t.Fatalf("%d: repeated too early: %q", n, got)
 			}
 			time.Sleep(time.Nanosecond)
-			if got := s.wrote(); !slices.Equal(got, paths("fails")) {
+			want := [][]string{{"fails", "refused"}, {"fails", "refused"}, {"fails"}}[n]
+			if got := s.wrote(); !slices.Equal(slices.Sorted(slices.Values(got)), paths(want...)) {
 				t.Fatalf("%d: repeated %q", n, got)
 			}
 		}
