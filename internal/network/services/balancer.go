@@ -9,12 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/confirm"
 	"carob/internal/core/netplan/addresspool"
 	core "carob/internal/core/netplan/services"
 )
@@ -172,10 +172,7 @@ func (b *balancer) write(ctx context.Context, name types.NamespacedName, w write
 	if err != nil {
 		return err
 	}
-	_, err = b.client.CoreV1().Services(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch,
-		metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Service is gone, or was replaced
-		return nil
-	}
-	return err
+	api := b.client.CoreV1().Services(name.Namespace)
+	_, err = api.Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return confirm.Removed(ctx, w.uid, err, confirm.By(api.Get, name.Name)) // or it was replaced
 }

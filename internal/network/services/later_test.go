@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -104,4 +105,43 @@ func TestFailedWritesAreRepeatedTogether(t *testing.T) {
 			t.Errorf("%d writes in %v, not at most %d", writes, observed, most)
 		}
 	})
+}
+
+// A webhook may refuse a status as if the Service did not exist, or as a conflict: it is written again, but not to
+// a Service that is gone, or that another one has replaced.
+func TestRefusedStatusIsWrittenAgain(t *testing.T) {
+	gone := apierrors.NewNotFound(corev1.Resource("services"), "s")
+	conflict := apierrors.NewConflict(corev1.Resource("services"), "s", errors.New("the UID is another one"))
+	for what, c := range map[string]struct {
+		refusal error
+		stored  types.UID // empty: the Service is gone
+		writes  int
+	}{
+		"a webhook's NotFound": {gone, "1", 2}, "a webhook's Conflict": {conflict, "1", 2}, "it is gone": {gone, "", 1},
+		"it was replaced": {conflict, "2", 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			api := fake.NewClientset()
+			if c.stored != "" {
+				api = fake.NewClientset(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s",
+					UID: c.stored}})
+			}
+			writes := 0
+			api.PrependReactor("patch", "services", func(kubetesting.Action) (bool, runtime.Object, error) {
+				if writes++; writes == 1 {
+					return true, nil, c.refusal
+				}
+				return true, &corev1.Service{}, nil
+			})
+			b := newBalancer(api, nil)
+			b.todo[types.NamespacedName{Namespace: "ns", Name: "s"}] = write{uid: "1"}
+			poke(b.wake)
+			ctx, cancel := context.WithTimeout(quiet(t), observed)
+			defer cancel()
+			b.run(ctx)
+			if writes != c.writes {
+				t.Errorf("%s: written %d times", what, writes)
+			}
+		})
+	}
 }
