@@ -136,13 +136,31 @@ func (s *Server) wantPods() {
 	}
 }
 
-// look checks once for forwarding loops, if the configuration has the directive `loop`.
+// lookForLoop is how long after a forwarding loop was found it is looked for again: whoever ends it changes the
+// resolver of the node, or another server, of which nothing is heard here.
+const lookForLoop = 30 * time.Second
+
+// look checks for forwarding loops, if the configuration has the directive `loop`: once, and again while there is one.
 func (s *Server) look(on *serverBlocks) {
-	for _, one := range on.all {
-		for _, f := range one.forwards {
-			if one.Loop && f.ctx.Err() == nil {
-				f.probe(f.ctx, s.expect)
+	for {
+		var looping *forwarder
+		for _, one := range on.all {
+			for _, f := range one.forwards {
+				if one.Loop && f.ctx.Err() == nil {
+					f.probe(f.ctx, s.expect)
+				}
+				if f.looping.Load() {
+					looping = f
+				}
 			}
+		}
+		if looping == nil {
+			return
+		}
+		select {
+		case <-looping.ctx.Done():
+			return
+		case <-time.After(lookForLoop):
 		}
 	}
 }

@@ -305,7 +305,8 @@ func answers(request, answer *dns.Msg) bool {
 	return len(answer.Question) == 1 && a.Qtype == b.Qtype && a.Qclass == b.Qclass && strings.EqualFold(a.Name, b.Name)
 }
 
-// probe detects a loop: it forwards a random name, which this server receives if there is a loop.
+// probe detects a loop: it forwards a random name, which this server receives if there is a loop. One that was found has
+// ended when a server answers without that.
 func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan struct{}) {
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -317,10 +318,10 @@ func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan str
 	m.SetQuestion(name, dns.TypeHINFO)
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	if !f.group.start(func() {
-		defer close(done)
-		_, _ = f.tryAll(ctx, m) // a failure is ignored
+		_, err := f.tryAll(ctx, m)
+		done <- err
 	}) {
 		return
 	}
@@ -328,15 +329,19 @@ func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan str
 	select {
 	case <-loop:
 		found = true
-	case <-done:
+	case err := <-done:
 		select {
 		case <-loop:
 			found = true
 		default:
+			found = err != nil && f.looping.Load()
 		}
 	}
-	if was := f.looping.Swap(found); found && !was {
+	switch was := f.looping.Swap(found); {
+	case found && !was:
 		klog.FromContext(ctx).Error(errLoop, "Names outside of the cluster are not resolved; set --resolv-conf or forward "+
 			"to another server", "query", name)
+	case was && !found:
+		klog.FromContext(ctx).Info("Names outside of the cluster are resolved again: the loop has ended")
 	}
 }

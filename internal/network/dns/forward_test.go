@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -305,6 +306,37 @@ func TestLoop(t *testing.T) {
 	}
 	s.blocks.Load().group.group.Wait()
 	want(t, "without a loop", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")
+}
+
+// A loop that has ended elsewhere, without a change of the configuration, is noticed when a server answers.
+func TestLoopEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, u, _ := made(t, "cluster.local {\nkubernetes\n}")
+		u.set(func(to core.Upstream, m *dns.Msg) (*dns.Msg, error) {
+			wire, _ := m.Pack()
+			_, _ = s.handle(wire, nil, pod, true) // the probe is seen
+			return unreachable(to, m)
+		})
+		if err := s.configure(".:53 {\nloop\nforward . 192.0.2.1\n}"); err != nil {
+			t.Fatal(err)
+		}
+		f := s.blocks.Load().all[0].forwards[0]
+		for _, step := range []struct {
+			what    string
+			answers func(core.Upstream, *dns.Msg) (*dns.Msg, error)
+			looping bool
+		}{{"the loop is found", nil, true}, {"no server answers", unreachable, true}, {"one answers", nil, false}} {
+			if step.what != "the loop is found" {
+				u.set(step.answers)
+				time.Sleep(lookForLoop + forwardTimeout)
+			}
+			synctest.Wait()
+			if f.looping.Load() != step.looping {
+				t.Fatalf("%s: looping %t", step.what, !step.looping)
+			}
+		}
+		want(t, "after the loop", query(t, s, "example.com.", dns.TypeA), "NOERROR example.com. 30 A 192.0.2.1")
+	})
 }
 
 // serverThat answers a question on a socket with what f makes of it, before the right answer.
