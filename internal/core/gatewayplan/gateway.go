@@ -24,6 +24,7 @@ type gateway struct {
 	accepted  metav1.Condition
 	unusable  string // why no address can be used
 	identity  *identity
+	used      map[listenerPort]*usedPort // by listeners that are served, also those of sets
 }
 
 // listener is one of its listeners.
@@ -143,6 +144,9 @@ func (p *planner) gateway(g *gatewayv1.Gateway, taken map[netip.Addr]Name) *gate
 		gw.listeners = append(gw.listeners, p.listener(gw, &g.Spec.Listeners[i], referrer{"Gateway", g}))
 	}
 	conflicts(gw.listeners)
+	for _, l := range gw.listeners {
+		gw.use(l)
+	}
 	valid := 0
 	for _, l := range gw.listeners {
 		if l.rejected == "" && l.conflict == "" {
@@ -356,9 +360,14 @@ func (p *planner) open(g *gateway) {
 			} else {
 				port = p.port(at.at, l.Protocol != gatewayv1.HTTPProtocolType)
 			}
+			refused := ""
 			if port == nil {
-				l.rejected = gatewayv1.ListenerReasonPortUnavailable
-				l.message = "another Gateway or the Ingresses use this port, with another protocol or for TCP or UDP"
+				refused = "another Gateway or the Ingresses use this port, with another protocol or for TCP or UDP"
+			} else if !port.validates(l) {
+				refused = "another Gateway uses this port, and lets in clients with other certificates"
+			}
+			if refused != "" {
+				l.rejected, l.message = gatewayv1.ListenerReasonPortUnavailable, refused
 				continue
 			}
 			if l.streamed() {
@@ -372,11 +381,24 @@ func (p *planner) open(g *gateway) {
 			if len(l.secrets) > 0 {
 				port.Certificates = append(port.Certificates, Certificate{Host: l.host, Secrets: l.secrets})
 			}
-			if l.clients != nil {
-				port.Clients = l.clients
-			}
 		}
 	}
+}
+
+// validates reports whether the port demands the certificates of clients that a listener does. The first listener of a
+// Gateway where TLS ends decides, also for Ingresses, whose users may create no Gateway: a client is let in before its
+// request names a host, so that another demand would hold for the hosts of all.
+func (p *Port) validates(l *listener) bool {
+	switch {
+	case wire(l.Protocol) != "tls" || passthrough(l.Listener):
+		return true
+	case !p.endsTLS:
+		p.endsTLS, p.Clients = true, l.clients
+		return true
+	case p.Clients == nil || l.clients == nil:
+		return p.Clients == l.clients
+	}
+	return *p.Clients == *l.clients
 }
 
 // failure returns why a listener's port could not be opened at an address; empty: it is open.

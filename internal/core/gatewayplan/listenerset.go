@@ -45,19 +45,17 @@ func (p *planner) listenerSets(all map[Name]*gateway) map[Name]*listenerSet {
 			g.sets = append(g.sets, set)
 			continue
 		}
-		before := g.served()
 		g.sets = append(g.sets, set)
 		valid := 0
 		for i := range in.Spec.Listeners {
 			e := &in.Spec.Listeners[i]
 			l := p.listener(g, &gatewayv1.Listener{Name: e.Name, Hostname: e.Hostname, Port: e.Port,
 				Protocol: e.Protocol, TLS: e.TLS, AllowedRoutes: e.AllowedRoutes}, referrer{"ListenerSet", in})
-			if l.conflict = conflictsWith(l, before); l.conflict != "" {
+			if l.conflict = g.conflict(l); l.conflict != "" {
 				l.rejected, l.message = "", "an earlier listener has the same port and hostname, or another protocol"
 			}
 			set.listeners = append(set.listeners, l)
-			if l.serves() {
-				before = append(before, l)
+			if g.use(l) {
 				valid++
 			}
 		}
@@ -66,16 +64,6 @@ func (p *planner) listenerSets(all map[Name]*gateway) map[Name]*listenerSet {
 		}
 	}
 	return sets
-}
-
-// served returns the listeners of a Gateway and its sets that are served.
-func (g *gateway) served() (out []*listener) {
-	for _, l := range g.everyListener() {
-		if l.serves() {
-			out = append(out, l)
-		}
-	}
-	return out
 }
 
 // everyListener returns the listeners of the Gateway itself, then those of its sets.
@@ -87,12 +75,49 @@ func (g *gateway) everyListener() []*listener {
 	return out
 }
 
-// conflictsWith returns why a listener cannot be distinguished from one that precedes it.
-func conflictsWith(l *listener, before []*listener) gatewayv1.ListenerConditionReason {
-	for _, o := range before {
-		if reason := indistinct(o, l); reason != "" {
-			return reason
-		}
+// listenerPort is a port of a Gateway: that of UDP with the same number is another one.
+type listenerPort struct {
+	number gatewayv1.PortNumber
+	udp    bool
+}
+
+func (l *listener) port() listenerPort {
+	return listenerPort{l.Port, l.Protocol == gatewayv1.UDPProtocolType}
+}
+
+// usedPort is how the listeners of a port use it, none of which conflicts with another one.
+type usedPort struct {
+	wire  string
+	raw   bool
+	hosts map[string]bool
+}
+
+// use notes a listener if it is served, and reports that.
+func (g *gateway) use(l *listener) bool {
+	if !l.serves() {
+		return false
+	}
+	if g.used == nil {
+		g.used = map[listenerPort]*usedPort{}
+	}
+	u := g.used[l.port()]
+	if u == nil {
+		u = &usedPort{wire: wire(l.Protocol), raw: l.raw(), hosts: map[string]bool{}}
+		g.used[l.port()] = u
+	}
+	u.hosts[l.host] = true
+	return true
+}
+
+// conflict returns why a listener cannot be distinguished from one that precedes it and is served: as indistinct, but
+// its cost does not depend on the number of listeners, of which a Gateway with many sets has thousands.
+func (g *gateway) conflict(l *listener) gatewayv1.ListenerConditionReason {
+	switch u := g.used[l.port()]; {
+	case u == nil:
+	case u.wire != wire(l.Protocol), u.raw:
+		return gatewayv1.ListenerReasonProtocolConflict
+	case u.hosts[l.host]:
+		return gatewayv1.ListenerReasonHostnameConflict
 	}
 	return ""
 }

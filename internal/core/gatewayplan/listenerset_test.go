@@ -1,6 +1,7 @@
 package gatewayplan
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -175,5 +176,44 @@ func TestClientIdentity(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Whether a listener of a set conflicts is found without a look at each listener before it, with the same result.
+func TestConflictsOfSets(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	protocols := []gatewayv1.ProtocolType{"HTTP", "HTTP", "HTTPS", "TLS", "TCP", "UDP", "other"}
+	found := map[gatewayv1.ListenerConditionReason]int{}
+	for range 300 {
+		g := &gateway{}
+		var before []*listener
+		for range 20 {
+			l := &listener{Listener: &gatewayv1.Listener{Port: gatewayv1.PortNumber(1 + r.IntN(4)),
+				Protocol: protocols[r.IntN(len(protocols))]}}
+			if !l.raw() {
+				l.host = []string{"", "a", "b", "*.a"}[r.IntN(4)]
+			}
+			if r.IntN(5) == 0 {
+				l.broken = gatewayv1.ListenerReasonInvalidCertificateRef
+			}
+			want := gatewayv1.ListenerConditionReason("")
+			for _, o := range before {
+				if want = indistinct(o, l); want != "" {
+					break
+				}
+			}
+			if l.conflict = g.conflict(l); l.conflict != want {
+				t.Fatalf("%+v after %d: %q, want %q", l, len(before), l.conflict, want)
+			}
+			found[want]++
+			if served := l.serves(); g.use(l) != served {
+				t.Fatal("another listener is used than the one that is served")
+			} else if served {
+				before = append(before, l)
+			}
+		}
+	}
+	if len(found) != 3 {
+		t.Errorf("found %v", found)
 	}
 }

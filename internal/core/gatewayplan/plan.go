@@ -119,7 +119,8 @@ type Port struct {
 	// Clients configures which certificates clients must have.
 	Clients *ClientAuth
 
-	from []*listener // of Gateways, as in Listeners; nil: that of Ingresses
+	from    []*listener // of Gateways, as in Listeners; nil: that of Ingresses
+	endsTLS bool        // TLS ends here for a listener of a Gateway
 }
 
 // Certificate lists the Secrets with the certificates for a host name; "" is for all.
