@@ -57,10 +57,10 @@ type pairKey struct {
 
 // routeFigures are the metrics of one route.
 type routeFigures struct {
-	seconds           prometheus.ExemplarObserver
-	retries, in, out  prometheus.Counter
-	streams           prometheus.Counter
-	kind, space, name string
+	seconds          prometheus.ExemplarObserver
+	retries, in, out prometheus.Counter
+	streams          prometheus.Counter
+	gone             bool // the route was removed, and its series; guarded by figures.mu
 }
 
 // pairFigures count the responses of one backend for one route, by the class of the status.
@@ -149,13 +149,13 @@ func (f *figures) route(key routeKey) *routeFigures {
 	r = &routeFigures{seconds: seconds, retries: f.retries.WithLabelValues(key.kind, key.namespace, key.name),
 		in:      f.bytes.WithLabelValues("in", key.kind, key.namespace, key.name),
 		out:     f.bytes.WithLabelValues("out", key.kind, key.namespace, key.name),
-		streams: f.streams.WithLabelValues(key.kind, key.namespace, key.name),
-		kind:    key.kind, space: key.namespace, name: key.name}
+		streams: f.streams.WithLabelValues(key.kind, key.namespace, key.name)}
 	f.routes[key] = r
 	return r
 }
 
-func (f *figures) pair(key pairKey) *pairFigures {
+// pair returns the metrics of a backend for a route; nil: the route was removed while it had the request.
+func (f *figures) pair(of *routeFigures, key pairKey) *pairFigures {
 	f.mu.RLock()
 	p := f.pairs[key]
 	f.mu.RUnlock()
@@ -164,7 +164,7 @@ func (f *figures) pair(key pairKey) *pairFigures {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p = f.pairs[key]; p != nil {
+	if p = f.pairs[key]; p != nil || of.gone {
 		return p
 	}
 	if last := (pairKey{route: other()}); len(f.pairs) >= mostSeries && key != last {
@@ -204,7 +204,7 @@ func (f *figures) removeUnserved(served map[routeKey]bool) {
 	}
 	for key := range f.pairs {
 		if gone(key.route) {
-			delete(f.pairs, key)
+			f.drop(key.route)
 		}
 	}
 }
@@ -214,21 +214,25 @@ func (f *figures) forget(key routeKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.drop(key)
-	for pair := range f.pairs {
-		if pair.route == key {
-			delete(f.pairs, pair)
-		}
-	}
 }
 
 // drop removes the series of a route, if there are any. The lock is held.
 func (f *figures) drop(key routeKey) {
 	r := f.routes[key]
-	if r == nil {
+	if delete(f.routes, key); r != nil {
+		r.gone = true
+	}
+	paired := false
+	for pair := range f.pairs {
+		if pair.route == key {
+			delete(f.pairs, pair)
+			paired = true
+		}
+	}
+	if r == nil && !paired {
 		return
 	}
-	delete(f.routes, key)
-	labels := prometheus.Labels{"kind": r.kind, "namespace": r.space, "name": r.name}
+	labels := prometheus.Labels{"kind": key.kind, "namespace": key.namespace, "name": key.name}
 	f.seconds.DeletePartialMatch(labels)
 	f.retries.DeletePartialMatch(labels)
 	f.bytes.DeletePartialMatch(labels)
@@ -243,7 +247,9 @@ type seenRequest struct {
 	status   int // 0: none yet
 	sent     int64
 	received countedBody
+	figures  *figures
 	source   *httproute.Source
+	route    *routeFigures // of source
 	rule     string
 	backend  httproute.Ref
 	endpoint string // the last one that was tried
@@ -302,6 +308,7 @@ func (c *countedBody) Read(p []byte) (int, error) {
 func (r *seenRequest) met(res *httproute.Result) {
 	if r != nil {
 		r.source, r.rule = res.Source, res.Rule.Name
+		r.route = r.figures.route(keyOf(res.Source)) // now: at the end the route may have been removed
 	}
 }
 
@@ -321,7 +328,7 @@ func seenOf(w http.ResponseWriter) *seenRequest {
 
 // begin follows a request until ended is called with its result.
 func (t *telemetry) begin(w http.ResponseWriter, r *http.Request) *seenRequest {
-	rec := &seenRequest{ResponseWriter: w, began: time.Now()}
+	rec := &seenRequest{ResponseWriter: w, began: time.Now(), figures: t.figures}
 	if r.Body != nil && r.Body != http.NoBody {
 		rec.received.ReadCloser = r.Body
 		r.Body = &rec.received
@@ -338,7 +345,10 @@ func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
 	if rec.status == http.StatusBadGateway && r.Context().Err() != nil {
 		rec.status = 0 // the client has left
 	}
-	route := f.route(key)
+	route := rec.route
+	if route == nil {
+		route = f.route(key)
+	}
 	if rec.attempts > 1 {
 		route.retries.Add(float64(rec.attempts - 1))
 	}
@@ -355,7 +365,9 @@ func (t *telemetry) ended(rec *seenRequest, r *http.Request) {
 			o.Observe(took.Seconds())
 		}
 	}
-	f.pair(pairKey{key, rec.backend})[min(rec.status/100, codes-1)].Inc()
+	if p := f.pair(route, pairKey{key, rec.backend}); p != nil {
+		p[min(rec.status/100, codes-1)].Inc()
+	}
 	if t.log != nil {
 		t.write(rec, r, took, id)
 	}

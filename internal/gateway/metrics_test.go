@@ -109,6 +109,44 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// A request that ends after its route was removed has no series begin again: nothing would remove them.
+func TestMetricsOfRequestsThatOutliveTheirRoute(t *testing.T) {
+	l := newLab(t)
+	came, answer := make(chan struct{}), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(came)
+		<-answer
+	}))
+	t.Cleanup(s.Close)
+	l.service("web", "", at(s.URL, "p1"))
+	l.ingress("web.example", nil, "/=web")
+	l.update()
+	before := testutil.CollectAndCount(l.seen.figures)
+	status := make(chan int, 1)
+	go func() {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.http, nil)
+		r.Host = "web.example"
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			status <- 0
+			return
+		}
+		_ = res.Body.Close()
+		status <- res.StatusCode
+	}()
+	<-came
+	l.world.Ingresses = nil
+	l.update()
+	close(answer)
+	if got := <-status; got != http.StatusOK {
+		t.Errorf("status %d", got)
+	}
+	l.closed.Wait() // the port has no request any more
+	if after := testutil.CollectAndCount(l.seen.figures); after != before {
+		t.Errorf("%d series after the route has gone, %d before it had a request", after, before)
+	}
+}
+
 // However many routes there are, the number of series is bounded, and nothing is lost.
 func TestMetricsAreBounded(t *testing.T) {
 	l := newLab(t)
@@ -116,7 +154,7 @@ func TestMetricsAreBounded(t *testing.T) {
 	for i := range 3 * mostSeries {
 		key := routeKey{"HTTPRoute", "default", fmt.Sprint(i)}
 		f.route(key).out.Add(1)
-		f.pair(pairKey{key, httproute.Ref{Namespace: "default", Name: fmt.Sprint(i), Port: 80}})[2].Inc()
+		f.pair(f.route(key), pairKey{key, httproute.Ref{Namespace: "default", Name: fmt.Sprint(i), Port: 80}})[2].Inc()
 	}
 	if n := testutil.CollectAndCount(f.requests); n > (mostSeries+1)*codes {
 		t.Errorf("%d series", n)
