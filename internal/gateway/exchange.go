@@ -432,14 +432,13 @@ func (a *attempted) end() {
 // length have no such limit.
 const slowClient = 60 * time.Second
 
-// serverTLS is what a port offers to clients.
-func (s *site) serverTLS(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+// serverTLS is what a port offers to clients, with protocols to choose from (ALPN).
+func (s *site) serverTLS(hello *tls.ClientHelloInfo, protocols ...string) (*tls.Config, error) {
 	cert, err := s.certs.Find(hello)
 	if err != nil {
 		return nil, err
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		Certificates: []tls.Certificate{*cert}}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, Certificates: []tls.Certificate{*cert}}
 	if s.clients != nil {
 		if err := certs.RequireClients(cfg, s.clients); err != nil {
 			return nil, err

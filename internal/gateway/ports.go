@@ -118,7 +118,9 @@ func (p *port) run(ctx context.Context) {
 	var err error
 	if p.site.Load().tls {
 		p.server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-			GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) { return p.site.Load().serverTLS(h) },
+			GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+				return p.site.Load().serverTLS(h, "h2", "http/1.1")
+			},
 			// Never used; the server requires it.
 			GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate,
 				error) {

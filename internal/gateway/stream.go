@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"carob/internal/core/gatewayplan"
@@ -53,22 +54,40 @@ func (s *site) meet(ctx context.Context, c net.Conn, to *gatewayplan.Stream,
 		seen.Problem(why)
 		return nil, nil, nil
 	}
+	protocol := ""
 	if to.Terminate {
-		secure := tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: s.serverTLS})
+		secure := tls.Server(c, &tls.Config{MinVersion: tls.VersionTLS12,
+			GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+				return s.serverTLS(h, spoken(h.SupportedProtos, b.Protocol)...)
+			}})
 		timed, cancel := context.WithTimeout(ctx, forward.HelloTime)
 		defer cancel()
 		if err := secure.HandshakeContext(timed); err != nil {
 			seen.Problem("TLS: " + accesslog.Text(err.Error()))
 			return nil, nil, nil
 		}
-		c = secure
+		c, protocol = secure, secure.ConnectionState().NegotiatedProtocol
 	}
-	target, conn := s.connect(ctx, "tcp", b, seen)
+	target, conn := s.connect(ctx, "tcp", b, protocol, seen)
 	return target, c, conn
 }
 
-// connect connects to the first endpoint that accepts a connection.
-func (s *site) connect(ctx context.Context, network string, b *httproute.Backend,
+// spoken is what a client may choose (ALPN) where TLS ends before a backend that gets the bytes of the client. One that
+// offers one protocol speaks no other. Of several, HTTP/2 is that of a Service that says so; without a choice, clients
+// of HTTP speak HTTP/1.1.
+func spoken(offered []string, by httproute.Protocol) []string {
+	switch {
+	case len(offered) == 1:
+		return offered
+	case by == httproute.H2C && slices.Contains(offered, "h2"):
+		return []string{"h2"}
+	}
+	return nil
+}
+
+// connect connects to the first endpoint that accepts a connection. protocol is the one that the client chose; empty:
+// unknown.
+func (s *site) connect(ctx context.Context, network string, b *httproute.Backend, protocol string,
 	seen *forward.Record) (*Target, net.Conn) {
 	p, known := s.pools.Get(b.Ref)
 	if !known {
@@ -90,7 +109,7 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 			return t, conn
 		}
 		if err == nil {
-			if conn, err = encrypt(ctx, conn, b.TLS); err == nil {
+			if conn, err = encrypt(ctx, conn, b.TLS, protocol); err == nil {
 				return t, conn
 			}
 			t.end()
@@ -103,12 +122,16 @@ func (s *site) connect(ctx context.Context, network string, b *httproute.Backend
 	return nil, nil
 }
 
-// encrypt begins TLS on a connection to a backend. It closes the connection when this fails.
-func encrypt(ctx context.Context, c net.Conn, by *httproute.BackendTLS) (net.Conn, error) {
+// encrypt begins TLS on a connection to a backend, for a protocol, if it is not empty. It closes the connection when
+// this fails.
+func encrypt(ctx context.Context, c net.Conn, by *httproute.BackendTLS, protocol string) (net.Conn, error) {
 	cfg, err := certs.Backend(by)
 	if err != nil {
 		_ = c.Close()
 		return nil, err
+	}
+	if protocol != "" {
+		cfg.NextProtos = []string{protocol}
 	}
 	secure := tls.Client(c, cfg)
 	timed, cancel := context.WithTimeout(ctx, connectTimeout)

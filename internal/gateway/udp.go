@@ -40,7 +40,7 @@ func (p *udpPort) Choose(ctx context.Context) (*forward.Session, string) {
 		return s, ""
 	}
 	s.Seen = p.seen.stream("UDP", to)
-	target, conn := at.connect(ctx, "udp", b, s.Seen)
+	target, conn := at.connect(ctx, "udp", b, "", s.Seen)
 	if conn == nil {
 		return nil, forward.NoBackend
 	}
