@@ -84,8 +84,8 @@ func (c *carob) startGateway(ctx context.Context) error {
 		Events: recorder, Traces: c.traces.gateway,
 		Register: legacyregistry.Registerer(), AccessLog: ports.AccessLog, Sockets: sockets,
 		Proxies: ports.Proxies, Picker: ports.Picker, PickerTLS: secure,
-		Measured: c.server.ServeExternalMetrics,
-		HTTP:     ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
+		Measured: c.server.ServeExternalMetrics, Listening: c.gatewayListens,
+		HTTP: ports.HTTP, HTTPS: ports.HTTPS, Pool: ports.Addresses, Host: c.machine.hostIPs})
 	c.gatewayAPI.follow(c.gateway.SetGatewayAPI)
 	c.inference.follow(c.gateway.SetInference)
 	c.parts.start(ctx, "gateway", func(ctx context.Context) error {
@@ -100,6 +100,13 @@ func (c *carob) startGateway(ctx context.Context) error {
 		return c.gateway.Run(ctx)
 	})
 	return nil
+}
+
+// gatewayListens has no Service take a port of the gateway.
+func (c *carob) gatewayListens(at []netip.AddrPort) {
+	if c.services != nil {
+		c.services.SetOwn(at)
+	}
 }
 
 // gatewayTime is how long the start of carob waits for the objects of the gateway: a webhook may refuse them for as

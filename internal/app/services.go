@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -20,6 +21,13 @@ import (
 
 // proxyTable is the nftables table of the service data plane.
 func proxyTable(in instance.Instance) string { return in.NFTable + "-proxy" }
+
+// ownPorts are where this carob listens by TCP, or will: the gateway opens its ports with the first object that needs
+// them. Those of Gateways come later (gatewayListens).
+func ownPorts(in instance.Instance) []netip.AddrPort {
+	own := []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Gateway, in.Routes.HTTP, in.Routes.HTTPS, in.Routes.Picker}
+	return slices.DeleteFunc(own, func(at netip.AddrPort) bool { return !at.IsValid() })
+}
 
 // startServices starts the data plane of Services, unless the settings choose another one: then the rules
 // of an earlier start are removed.
@@ -43,10 +51,7 @@ func (c *carob) startServices(ctx context.Context) error {
 		}
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
-	own := []netip.AddrPort{c.in.ListenAddr, c.in.AgentListen}
-	if c.in.Gateway.IsValid() {
-		own = append(own, c.in.Gateway)
-	}
+	own := ownPorts(c.in)
 	if healthz != nil {
 		own = append(own, netip.MustParseAddrPort(c.in.ServiceProxyHealthz))
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"carob/internal/base/instance"
@@ -23,5 +24,16 @@ func TestBalancerPool(t *testing.T) {
 	in.LoadBalancerPool, in.ServiceProxy = "192.0.2.0/24", "none"
 	if _, err := balancerPool(in); !errors.Is(err, instance.ErrFlag) {
 		t.Errorf("without the built-in proxy: %v", err)
+	}
+}
+
+// No Service takes a port of the gateway: neither one that the gateway has, nor one that it opens with the first object.
+func TestOwnPorts(t *testing.T) {
+	at := netip.MustParseAddrPort
+	in := instance.Instance{ListenAddr: at("127.0.0.1:6443"), AgentListen: at("127.0.0.1:10250")}
+	in.Routes.HTTP, in.Routes.HTTPS = at("0.0.0.0:80"), at("0.0.0.0:443")
+	if got := ownPorts(in); !slices.Equal(got, []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Routes.HTTP,
+		in.Routes.HTTPS}) {
+		t.Errorf("%v", got)
 	}
 }

@@ -109,6 +109,11 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 		touched.Gateways, touched.ListenerSets = plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
+	open := slices.SortedFunc(maps.Keys(g.ports), netip.AddrPort.Compare)
+	if g.cfg.Listening != nil && !slices.Equal(open, g.opened) {
+		g.cfg.Listening(open)
+	}
+	g.opened = open
 }
 
 // cannotListen logs that a port cannot be opened, unless the attempt before, of which before is the error, had the same

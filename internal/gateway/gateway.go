@@ -50,6 +50,8 @@ type Config struct {
 	// Measured, optional, gets the metrics of the pools that carob's picker serves while there is one, and nil when
 	// there is none any more. It must not block.
 	Measured func(externalmetrics.Source)
+	// Listening, optional, gets the TCP addresses of the open ports, in order, when they have changed. It must not block.
+	Listening func([]netip.AddrPort)
 }
 
 // Gateway is the data plane. Its methods may be called at any time.
@@ -72,6 +74,7 @@ type Gateway struct {
 	ports  map[netip.AddrPort]*port
 	udp    map[netip.AddrPort]*udpPort
 	failed map[netip.AddrPort]string
+	opened []netip.AddrPort // as passed to cfg.Listening
 	// failedUDP are ports of UDP that could not be opened.
 	failedUDP map[netip.AddrPort]string
 	certs     map[name]*tls.Certificate // of Secrets

@@ -41,6 +41,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/nftables"
@@ -84,7 +85,7 @@ type Config struct {
 	// Addresses returns the node's current addresses: those that serve node ports.
 	Addresses func() []netip.Addr
 	Pods      []netip.Prefix   // of the pods of this node
-	Own       []netip.AddrPort // where carob itself listens
+	Own       []netip.AddrPort // where carob itself listens; more with SetOwn
 	// Healthz answers /healthz and /livez of the data plane (N2.L); nil: they are not served.
 	Healthz net.Listener
 }
@@ -94,6 +95,7 @@ type Proxy struct {
 	cfg     Config
 	feed    *feed
 	node    chan struct{} // facts of the node may have changed
+	own     atomic.Pointer[[]netip.AddrPort]
 	metrics *metrics
 	flows   []*forgetter // UDP, TCP
 	reopen  *reopener
@@ -139,6 +141,12 @@ func New(cfg Config) *Proxy {
 // Remove deletes the tables of a data plane that does not run.
 func Remove(table string) error {
 	return nft.Remove(table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
+}
+
+// SetOwn sets where else carob itself listens, by TCP: no Service gets what is sent there.
+func (p *Proxy) SetOwn(own []netip.AddrPort) {
+	p.own.Store(&own)
+	p.NodeChanged()
 }
 
 // NodeChanged causes the facts of the node to be read again.
@@ -188,8 +196,11 @@ func (p *Proxy) Changed() <-chan struct{} {
 }
 
 func (p *Proxy) facts() core.Node {
-	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods,
-		Own: p.cfg.Own}
+	own := p.cfg.Own
+	if more := p.own.Load(); more != nil {
+		own = slices.Concat(own, *more)
+	}
+	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods, Own: own}
 }
 
 // retryAfter is the wait after the kernel refused a table; it doubles up to retryMax.
@@ -392,7 +403,7 @@ func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bo
 
 func sameFacts(have, now core.Node, v6 bool) bool {
 	now = core.New(v6, now).Node()
-	return have.Zone == now.Zone && slices.Equal(have.Addresses, now.Addresses)
+	return have.Zone == now.Zone && slices.Equal(have.Addresses, now.Addresses) && slices.Equal(have.Own, now.Own)
 }
 
 // restore compares the tables with the kernel's after another program may have changed them.

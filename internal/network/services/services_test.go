@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -179,6 +180,17 @@ func TestLoadBalancer(t *testing.T) {
 	if in := s.Status.LoadBalancer.Ingress; len(in) != 1 || in[0].IP != d.addr("node").String() {
 		t.Errorf("status %v", in)
 	}
+	reached := func() bool {
+		name, _, _ := d.reach("outside", "tcp", netip.AddrPortFrom(d.addr("node"), 80), patience)
+		return name == "pod1"
+	}
+	d.proxy.SetOwn([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")})
+	d.until("the gateway has the port", func() bool { return !reached() })
+	if event := <-d.events.Events; !strings.Contains(event, ":80/TCP is where carob itself listens") {
+		t.Errorf("event %q", event)
+	}
+	d.proxy.SetOwn(nil)
+	d.until("the gateway has closed the port", reached)
 }
 
 // Whatever others do to the rules, they come back, and connections go on; so they do when the driver
