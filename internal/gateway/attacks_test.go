@@ -268,6 +268,7 @@ func TestIdleConnections(t *testing.T) {
 		t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before) })
 	}
 	l := newLab(t)
+	l.open.most = int64(n) + 1
 	l.service("a", "", at(echo(t, "a").URL, "pa"))
 	l.ingress("x.example.com", nil, "/=a")
 	l.update()

@@ -64,7 +64,7 @@ type Gateway struct {
 	writer   *statuses.Writer
 	mirrors  *mirrors
 	seen     *telemetry
-	open     atomic.Int64
+	open     opened
 	sessions atomic.Int64   // of UDP
 	bodies   *bodies.Budget // of inference requests
 
@@ -111,7 +111,8 @@ func New(cfg Config) *Gateway {
 		refs: map[name]map[httproute.Ref]bool{}, bodies: bodies.NewBudget(inferenceBodies),
 		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
 		retryAfter: retryAfter, leaving: forward.LeavingTime}
-	f := newFigures(&g.open, &g.sessions)
+	g.open.most = min(connections, descriptors(shareClients))
+	f := newFigures(&g.open.Int64, &g.sessions)
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f), spans: spans.Tracer(cfg.Traces)}
 	return g
 }

@@ -30,8 +30,7 @@ const (
 	headerTime   = 10 * time.Second  // for the header of a request
 	keepAlive    = 120 * time.Second // between two requests
 	headerBytes  = 64 << 10
-	streamsOfOne = 250   // HTTP/2 streams of one connection at the same time
-	connections  = 60000 // of all ports
+	streamsOfOne = 250 // HTTP/2 streams of one connection at the same time
 	drainTime    = 5 * time.Second
 	newcomer     = time.Second // how long a port that ends waits for the first request of a connection
 )
@@ -46,7 +45,7 @@ type port struct {
 	accept  chan net.Conn
 	closing chan struct{} // closed when the listener is
 	last    chan struct{} // closed when no connection is passed to the HTTP server any more
-	open    *atomic.Int64 // connections of all ports
+	open    *opened
 	mirrors *mirrors
 	seen    *telemetry
 	conns   *server.Conns
@@ -58,7 +57,7 @@ type port struct {
 }
 
 // listen opens a port.
-func listen(ctx context.Context, at netip.AddrPort, s *site, open *atomic.Int64, m *mirrors,
+func listen(ctx context.Context, at netip.AddrPort, s *site, open *opened, m *mirrors,
 	seen *telemetry, proxies []netip.Prefix, store *socketstore.Store) (*port, error) {
 	ln, err := listener(ctx, at, store)
 	if err != nil {
@@ -88,7 +87,7 @@ func listener(ctx context.Context, at netip.AddrPort, store *socketstore.Store) 
 }
 
 // newPort serves what a listener accepts.
-func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, open *atomic.Int64, m *mirrors,
+func newPort(ctx context.Context, at netip.AddrPort, ln net.Listener, s *site, open *opened, m *mirrors,
 	seen *telemetry, proxies []netip.Prefix) *port {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &port{at: at, ln: ln, accept: make(chan net.Conn), closing: make(chan struct{}), last: make(chan struct{}),
@@ -150,13 +149,13 @@ func (p *port) acceptAll(ctx context.Context) {
 			}
 			return
 		}
-		if p.open.Add(1) > connections {
+		if p.open.Add(1) > p.open.most {
 			p.open.Add(-1)
 			p.seen.figures.refused.Inc()
 			_ = c.Close()
 			continue
 		}
-		c = proxyheader.Conn(&server.Counted{Conn: c, Open: p.open}, p.proxies, headerTime)
+		c = proxyheader.Conn(&server.Counted{Conn: c, Open: &p.open.Int64}, p.proxies, headerTime)
 		switch at := p.site.Load(); {
 		case at.raw:
 			p.streams.Go(func() { p.forward(ctx, c) })
@@ -258,6 +257,10 @@ func (p *port) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.seen.ended(rec, r)
 	if p.seen.spans != nil {
 		rec.span, r = spans.Begin(p.seen.spans, r, rec.began)
+	}
+	if p.seen.figures.inFlight.Load() > p.open.most {
+		refuse(rec, r, http.StatusServiceUnavailable)
+		return
 	}
 	s := p.enter()
 	defer s.leave()

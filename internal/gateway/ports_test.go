@@ -2,12 +2,18 @@ package gateway
 
 import (
 	"errors"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/klog/v2"
+
+	"carob/internal/base/testwait"
 )
 
 // A mistake of the gateway is logged with its stack; the end of a response that is not complete is not. Both end the
@@ -41,5 +47,88 @@ func TestPanicsAreLogged(t *testing.T) {
 		if logged := strings.Contains(log.String(), "ports_test.go"); logged != c.logged {
 			t.Errorf("%s: logged with a stack: %t, want %t: %s", c.name, logged, c.logged, log.String())
 		}
+	}
+}
+
+// Others learn which ports are open, once for each change.
+func TestOpenPortsArePassedOn(t *testing.T) {
+	l := newLab(t)
+	var passed [][]netip.AddrPort
+	l.cfg.Listening = func(at []netip.AddrPort) { passed = append(passed, at) }
+	l.service("web", "")
+	l.ingress("web.example", nil, "/=web")
+	l.update()
+	l.update()
+	both := []netip.AddrPort{l.cfg.HTTP, l.cfg.HTTPS}
+	slices.SortFunc(both, netip.AddrPort.Compare)
+	if len(passed) != 1 || !slices.Equal(passed[0], both) {
+		t.Errorf("passed %v, want %v", passed, both)
+	}
+	l.world.Ingresses = nil
+	l.update()
+	if len(passed) != 2 || len(passed[1]) != 0 {
+		t.Errorf("passed %v, want none in the end", passed)
+	}
+}
+
+// Clients leave descriptors for others: at the limit, more connections are closed, and more requests on the same
+// connection get 503, until others end.
+func TestMostConnectionsAndRequests(t *testing.T) {
+	answer := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-answer }))
+	t.Cleanup(s.Close)
+	l := newLab(t)
+	l.open.most = 2
+	l.service("web", "", at(s.URL, "p1"))
+	l.ingress("web.example", nil, "/=web")
+	l.update()
+	protocols := &http.Protocols{}
+	protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
+	t.Cleanup(client.CloseIdleConnections)
+	status := make(chan int)
+	get := func() {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.http, nil)
+		r.Host = "web.example"
+		res, err := client.Do(r)
+		if err != nil {
+			t.Error(err)
+			status <- 0
+			return
+		}
+		_ = res.Body.Close()
+		status <- res.StatusCode
+	}
+	for n := range int64(2) {
+		go get()
+		testwait.For(t, "a request", func() bool { return l.seen.figures.inFlight.Load() == n+1 })
+	}
+	go get()
+	if got := <-status; got != http.StatusServiceUnavailable {
+		t.Errorf("a request above the limit: %d", got)
+	}
+	second, err := net.Dial("tcp", l.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	testwait.For(t, "the second connection", func() bool { return l.open.Load() == 2 })
+	third, err := net.Dial("tcp", l.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Close()
+	if n, err := third.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Error("a connection above the limit is not closed")
+	}
+	close(answer)
+	for range 2 {
+		if got := <-status; got != http.StatusOK {
+			t.Errorf("a request within the limit: %d", got)
+		}
+	}
+	go get()
+	if got := <-status; got != http.StatusOK {
+		t.Errorf("a request after the others: %d", got)
 	}
 }

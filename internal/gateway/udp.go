@@ -115,7 +115,7 @@ func (g *Gateway) serveUDP(ctx context.Context, at netip.AddrPort, route forward
 			klog.FromContext(ctx).Error(err, "Datagrams may be lost while carob is restarted", "address", at)
 		}
 	}
-	return forward.ServeUDP(ctx, conn, at, route, &g.sessions, g.leaving)
+	return forward.ServeUDP(ctx, conn, at, route, &g.sessions, descriptors(shareSessions), g.leaving)
 }
 
 // reviewUDP checks the sessions after endpoints or routes have changed. The lock is held.

@@ -9,8 +9,8 @@ import (
 
 // Limits of flows. The times are those of Linux's connection tracking for UDP.
 const (
-	mostFlows      = 16384 // of all ports
-	flowsOfOne     = mostFlows / 4
+	mostFlows      = 16384             // of all ports
+	shareOfOne     = 4                 // one client may have this part of them
 	newFlowTime    = 30 * time.Second  // without a datagram, before the client has sent one after a reply
 	steadyFlowTime = 120 * time.Second // and after that
 	expiryInterval = time.Second       // between two checks for flows that have ended
@@ -48,11 +48,13 @@ type flows struct {
 	clients map[netip.Addr]int // flows of one client: an IPv4 address, or 64 bits of an IPv6 address
 	states  [flowStates]*list.List
 	open    *atomic.Int64 // of all ports
+	most    int64         // of all ports
 	leaving time.Duration // how long leaving flows stay
 }
 
-func newFlows(open *atomic.Int64, leaving time.Duration) *flows {
-	f := &flows{leaving: leaving, all: map[flowKey]*flow{}, clients: map[netip.Addr]int{}, open: open}
+func newFlows(open *atomic.Int64, most int64, leaving time.Duration) *flows {
+	f := &flows{leaving: leaving, all: map[flowKey]*flow{}, clients: map[netip.Addr]int{}, open: open,
+		most: min(most, mostFlows)}
 	for i := range f.states {
 		f.states[i] = list.New()
 	}
@@ -111,10 +113,10 @@ func (f *flows) move(one *flow, to flowState) {
 // may be forged. It returns nil if there is none, or if the client has too many flows.
 func (f *flows) begin(key flowKey, now time.Time) (one, gone *flow) {
 	client := clientOf(key.client.Addr())
-	if f.clients[client] >= flowsOfOne {
+	if int64(f.clients[client]) >= max(1, f.most/shareOfOne) {
 		return nil, nil
 	}
-	if f.open.Add(1) > mostFlows {
+	if f.open.Add(1) > f.most {
 		first := f.states[leavingFlow].Front()
 		if first == nil {
 			first = f.states[newFlow].Front()

@@ -15,7 +15,7 @@ func keyFrom(n int) flowKey {
 // longest first. Clients that have answered an answer stay.
 func TestFlowsAreBounded(t *testing.T) {
 	var open atomic.Int64
-	f := newFlows(&open, LeavingTime)
+	f := newFlows(&open, 1<<20, LeavingTime)
 	now := time.Unix(1000, 0)
 	known, _ := f.begin(keyFrom(1<<20), now)
 	f.received(known, now)
@@ -55,13 +55,13 @@ func TestFlowsAreBounded(t *testing.T) {
 // clients are known to be there, a new one finds no room.
 func TestFlowsOfOneClient(t *testing.T) {
 	var open atomic.Int64
-	f := newFlows(&open, LeavingTime)
+	f := newFlows(&open, 1<<20, LeavingTime)
 	now := time.Unix(1000, 0)
 	network := netip.MustParseAddr("2001:db8::").As16()
-	for n := range flowsOfOne + 10 {
+	for n := range mostFlows/shareOfOne + 10 {
 		network[14], network[15] = byte(n>>8), byte(n)
 		one, _ := f.begin(flowKey{client: netip.AddrPortFrom(netip.AddrFrom16(network), uint16(n))}, now)
-		if (one != nil) != (n < flowsOfOne) {
+		if (one != nil) != (n < mostFlows/shareOfOne) {
 			t.Fatalf("flow %d of one network: %v", n, one)
 		}
 		if one != nil {
@@ -83,7 +83,7 @@ func TestFlowsOfOneClient(t *testing.T) {
 // once.
 func TestFlowsLeave(t *testing.T) {
 	var open atomic.Int64
-	f := newFlows(&open, LeavingTime)
+	f := newFlows(&open, 1<<20, LeavingTime)
 	now := time.Unix(1000, 0)
 	one, _ := f.begin(keyFrom(1), now)
 	f.leave(one, now)
@@ -100,5 +100,23 @@ func TestFlowsLeave(t *testing.T) {
 	f.received(one, now) // late
 	if !f.end(other) || open.Load() != 0 {
 		t.Error("the other one was not open")
+	}
+}
+
+// A process with few descriptors has fewer flows.
+func TestFewFlows(t *testing.T) {
+	var open atomic.Int64
+	f := newFlows(&open, 8, LeavingTime)
+	for n := range 3 {
+		if one, _ := f.begin(flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), uint16(n+1))},
+			time.Now()); (one != nil) != (n < 2) {
+			t.Errorf("flow %d of one client: %v", n, one)
+		}
+	}
+	for n := range 20 {
+		f.begin(flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(n)}), 1)}, time.Now())
+	}
+	if open.Load() != 8 {
+		t.Errorf("%d flows", open.Load())
 	}
 }

@@ -91,11 +91,11 @@ func ListenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 }
 
 // ServeUDP serves the datagrams of a port's socket, and closes the socket at its end, also after an error. Sessions
-// counts those of all ports, for their limit.
+// counts those of all ports, for their limit: most, if that is less than mostFlows.
 func ServeUDP(ctx context.Context, conn *net.UDPConn, at netip.AddrPort, route Route, sessions *atomic.Int64,
-	leaving time.Duration) (*UDP, error) {
+	most int64, leaving time.Duration) (*UDP, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	p := &UDP{conn: conn, route: route, several: at.Addr().IsUnspecified(), flows: newFlows(sessions, leaving),
+	p := &UDP{conn: conn, route: route, several: at.Addr().IsUnspecified(), flows: newFlows(sessions, most, leaving),
 		cancel: cancel}
 	if p.several {
 		if err := receiveDestination(conn, at.Addr().Is4()); err != nil {
