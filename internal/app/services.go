@@ -25,7 +25,8 @@ func proxyTable(in instance.Instance) string { return in.NFTable + "-proxy" }
 // ownPorts are where this carob listens by TCP, or will: the gateway opens its ports with the first object that needs
 // them. Those of Gateways come later (gatewayListens).
 func ownPorts(in instance.Instance) []netip.AddrPort {
-	own := []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Gateway, in.Routes.HTTP, in.Routes.HTTPS, in.Routes.Picker}
+	own := []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Gateway, in.Routes.HTTP, in.Routes.HTTPS,
+		in.Routes.Picker}
 	return slices.DeleteFunc(own, func(at netip.AddrPort) bool { return !at.IsValid() })
 }
 

@@ -27,7 +27,7 @@ func TestBalancerPool(t *testing.T) {
 	}
 }
 
-// No Service takes a port of the gateway: neither one that the gateway has, nor one that it opens with the first object.
+// No Service takes a port of the gateway, also before the gateway opens it with the first object.
 func TestOwnPorts(t *testing.T) {
 	at := netip.MustParseAddrPort
 	in := instance.Instance{ListenAddr: at("127.0.0.1:6443"), AgentListen: at("127.0.0.1:10250")}

@@ -50,7 +50,8 @@ type Config struct {
 	// Measured, optional, gets the metrics of the pools that carob's picker serves while there is one, and nil when
 	// there is none any more. It must not block.
 	Measured func(externalmetrics.Source)
-	// Listening, optional, gets the TCP addresses of the open ports, in order, when they have changed. It must not block.
+	// Listening, optional, gets the TCP addresses of the open ports, in order, when they have changed. It must not
+	// block.
 	Listening func([]netip.AddrPort)
 }
 

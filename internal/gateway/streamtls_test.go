@@ -179,7 +179,8 @@ func TestProtocolsOfTerminatedTLS(t *testing.T) {
 		PEM: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}))}}
 	for _, service := range []string{"plain", "h2c", "secure"} {
 		r := &gatewayv1.TLSRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service}}
-		r.Spec.ParentRefs, r.Spec.Hostnames = parent(), []gatewayv1.Hostname{gatewayv1.Hostname(service + ".example.com")}
+		r.Spec.ParentRefs = parent()
+		r.Spec.Hostnames = []gatewayv1.Hostname{gatewayv1.Hostname(service + ".example.com")}
 		r.Spec.Rules = []gatewayv1.TLSRouteRule{{BackendRefs: []gatewayv1.BackendRef{toService(service, 1)}}}
 		l.world.TLSRoutes = append(l.world.TLSRoutes, r)
 	}
@@ -188,7 +189,7 @@ func TestProtocolsOfTerminatedTLS(t *testing.T) {
 		service string
 		offered []string
 		chosen  string
-		greeted string
+		answer  string
 	}{
 		{"plain", []string{"h2", "http/1.1"}, "", "plain"},
 		{"plain", []string{"postgresql"}, "postgresql", "plain"},
@@ -208,7 +209,7 @@ func TestProtocolsOfTerminatedTLS(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		chosen := conn.ConnectionState().NegotiatedProtocol
-		if err != nil || strings.TrimSpace(line) != c.greeted || chosen != c.chosen {
+		if err != nil || strings.TrimSpace(line) != c.answer || chosen != c.chosen {
 			t.Errorf("%s, %q: %q, chose %q, %v", c.service, c.offered, line, chosen, err)
 		}
 		_ = conn.Close()

@@ -214,8 +214,8 @@ func TestStoresWhatDiffers(t *testing.T) {
 }
 
 // A write that fails is repeated after a second, then after twice as long each time, until it succeeds; other objects
-// do not wait for it. A conflict with a newer version and an object that is gone are no reason to repeat; a webhook that
-// refuses with these codes is.
+// do not wait for it. A conflict with a newer version and an object that is gone are no reason to repeat; a webhook
+// that refuses with these codes is.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failures, refusals := 3, 2

@@ -305,8 +305,8 @@ func answers(request, answer *dns.Msg) bool {
 	return len(answer.Question) == 1 && a.Qtype == b.Qtype && a.Qclass == b.Qclass && strings.EqualFold(a.Name, b.Name)
 }
 
-// probe detects a loop: it forwards a random name, which this server receives if there is a loop. One that was found has
-// ended when a server answers without that.
+// probe detects a loop: it forwards a random name, which this server receives if there is a loop. One that was found
+// has ended when a server answers without that.
 func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan struct{}) {
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
