@@ -254,6 +254,21 @@ func TestTerminationMessagesAreTruncated(t *testing.T) {
 	}
 }
 
+// A message is not cut in the middle of a character: the rest of it would be no text (L3.152).
+func TestTerminationMessagesStayText(t *testing.T) {
+	s, in := steady()
+	for i := range in.Observed.Containers {
+		c := &in.Observed.Containers[i]
+		c.State, c.FinishedAt, c.Message = ContainerExited, in.Now, "m"+strings.Repeat("é", 4096)
+	}
+	_, out := Step(s, in)
+	for _, c := range out.Status.ContainerStatuses {
+		if m := c.State.Terminated.Message; len(m) != 4095 || m != "m"+strings.Repeat("é", 2047) {
+			t.Errorf("%s: %d bytes, which end with %q", c.Name, len(m), m[len(m)-3:])
+		}
+	}
+}
+
 // A late older version of the pod does not lower the observed generation (L1.74).
 func TestObservedGenerationNeverFalls(t *testing.T) {
 	s, in := steady()

@@ -339,7 +339,7 @@ func (m *machine) podInitialized(st *corev1.PodStatus) bool {
 // maxMessages is the maximum total size of the termination messages of a pod (L3.152).
 const maxMessages = 12288
 
-// cutMessages shares that size among the containers.
+// cutMessages shares that size among the containers. No character is cut in two.
 func (m *machine) cutMessages(st *corev1.PodStatus) {
 	if len(m.containers) == 0 {
 		return
@@ -351,7 +351,7 @@ func (m *machine) cutMessages(st *corev1.PodStatus) {
 			for _, s := range [...]*corev1.ContainerState{&list[i].State, &list[i].LastTerminationState} {
 				if t := s.Terminated; t != nil && len(t.Message) > limit {
 					cut := *t
-					cut.Message = t.Message[:limit]
+					cut.Message = strings.ToValidUTF8(t.Message[:limit], "")
 					s.Terminated = &cut
 				}
 			}

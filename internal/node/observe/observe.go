@@ -440,7 +440,8 @@ const (
 	logTailBytes = 2048
 )
 
-// message is the termination message of a container that ended (L3.150, L3.151).
+// message is the termination message of a container that ended (L3.150, L3.151). The container writes it: bytes that
+// are no text are replaced, as by upstream's JSON, because clients that read the API as protobuf may refuse them.
 func (o *Observer) message(s *cri.ContainerStatus, meta spec.Restored) string {
 	text := ""
 	for _, mount := range s.Mounts {
@@ -462,12 +463,12 @@ func (o *Observer) message(s *cri.ContainerStatus, meta spec.Restored) string {
 	}
 	switch {
 	case s.Message == "":
-		return text
 	case text == "":
-		return s.Message
+		text = s.Message
 	default:
-		return s.Message + ": " + text
+		text = s.Message + ": " + text
 	}
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 // imagesOf are the images that the pod names, each once.

@@ -92,6 +92,8 @@ func newScene(t *testing.T) (*scene, *Observer, *corev1.Pod, map[string]bool) {
 			switch path {
 			case "/host/said":
 				return "said", nil
+			case "/host/binary":
+				return "a\xff\xfeé\xc3", nil
 			case "/host/broken":
 				return "", errors.New("broken")
 			}
@@ -135,6 +137,8 @@ func TestTerminationMessage(t *testing.T) {
 			"said"},
 		"file after runtime's": {func(s *cri.ContainerStatus) { s.Mounts, s.Message = mount("/host/said"), "oops" },
 			"oops: said"},
+		"file is no text": {func(s *cri.ContainerStatus) { s.Mounts, s.Message = mount("/host/binary"), "b\x80" },
+			"b\uFFFD: a\uFFFDé\uFFFD"},
 		"empty file, exit 1": {func(s *cri.ContainerStatus) { s.Mounts, s.ExitCode = mount("/host/empty"), 1 },
 			"tail of /log/c"},
 		"empty file, exit 0": {func(s *cri.ContainerStatus) { s.Mounts = mount("/host/empty") }, ""},
