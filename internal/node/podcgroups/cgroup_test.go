@@ -137,6 +137,10 @@ func TestPodGroup(t *testing.T) {
 		map[bool]string{false: "3072", true: fmt.Sprint(resources.CPUWeight(3072))}[m.V2()]; got != want {
 		t.Errorf("cpu shares of all pods %s, want %s", got, want)
 	}
+	if got, want := read(filepath.Dir(all("cpu")), "cpu.shares", "cpu.weight"),
+		map[bool]string{false: "3072", true: fmt.Sprint(resources.CPUWeight(3072))}[m.V2()]; got != want {
+		t.Errorf("cpu shares of the group that has kubepods: %s, want %s", got, want)
+	}
 	if got := read(all("memory"), "memory.limit_in_bytes", "memory.max"); got != fmt.Sprint(1<<40) {
 		t.Errorf("memory of all pods %s", got)
 	}

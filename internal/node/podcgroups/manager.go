@@ -119,8 +119,10 @@ func (m *Manager) Init() error {
 }
 
 // Enforce gives all pods together the CPU weight of the machine: with the kernel's default
-// weight, all of them would get only as much as one process outside (S11.122). It limits their
-// memory and processes to limit (S11.121); a resource that limit lacks is unlimited.
+// weight, all of them would get only as much as one process outside (S11.122). The groups of the
+// root get it, too: each competes with what runs beside it. Only with systemd they keep the weight
+// that it gives their slices, which an administrator may set. Enforce limits the memory and
+// processes of the pods to limit (S11.121); a resource that limit lacks is unlimited.
 func (m *Manager) Enforce(capacity, limit corev1.ResourceList) error {
 	group := resources.QoSCgroup(corev1.PodQOSGuaranteed)
 	cm, err := m.group(group, nil)
@@ -137,10 +139,25 @@ func (m *Manager) Enforce(capacity, limit corev1.ResourceList) error {
 		pids = q.Value()
 	}
 	r.PidsLimit = &pids
-	m.cpu(r, resources.CPUShares(cpu.MilliValue()))
+	shares := resources.CPUShares(cpu.MilliValue())
+	m.cpu(r, shares)
 	if err := cm.Set(r); err != nil {
 		//nolint:staticcheck // upstream's words, shown in an event
 		return fmt.Errorf("Failed to update Node Allocatable Limits %q: %w", m.name(group), err)
+	}
+	if m.systemd {
+		return nil
+	}
+	for i := range m.root {
+		above := m.root[:i+1]
+		if cm, err = m.driver(above, nil); err != nil {
+			return err
+		}
+		r = &cgroups.Resources{SkipDevices: true}
+		m.cpu(r, shares)
+		if err := cm.Set(r); err != nil {
+			return fmt.Errorf("set the CPU weight of cgroup %s: %w", m.spelled(above), err)
+		}
 	}
 	return nil
 }
