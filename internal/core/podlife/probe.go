@@ -50,7 +50,7 @@ func (c *podContainer) verdict(t ProbeType) probes.Result {
 // started reports whether the running instance of c counts as started (L4.40). A postStart hook
 // in progress belongs to the start.
 func (m *machine) started(c *podContainer) bool {
-	if !c.running() || c.record.PostStart.ContainerID == c.newest.ID {
+	if !c.running() || m.hooked(c) {
 		return false
 	}
 	if c.spec.StartupProbe == nil {
@@ -64,6 +64,19 @@ func (m *machine) started(c *podContainer) bool {
 	default:
 		return false
 	}
+}
+
+// hooked reports whether the postStart hook of the running instance of c has not ended, or has failed. While the start
+// is in flight, the hook has not begun: the runtime may show that the container runs before its call has returned.
+func (m *machine) hooked(c *podContainer) bool {
+	if c.record.PostStart.ContainerID == c.newest.ID {
+		return true
+	}
+	if c.spec.Lifecycle == nil || c.spec.Lifecycle.PostStart == nil {
+		return false
+	}
+	f := m.inFlight(opStart, c.spec.Name)
+	return f != nil && int(f.Attempt) == c.newest.Attempt
 }
 
 // ready reports whether a regular container or a sidecar is ready (L4.41, L4.42).
@@ -156,7 +169,7 @@ func (m *machine) runProbe(c *podContainer, t ProbeType, spec *corev1.Probe) {
 	if p.ContainerID != c.newest.ID {
 		m.resetProbe(c, t, spec, period)
 	}
-	if p.Held || (t == Startup) == m.started(c) || c.record.PostStart.ContainerID == c.newest.ID {
+	if p.Held || (t == Startup) == m.started(c) || m.hooked(c) {
 		return
 	}
 	if m.flightAt(place{opProbe, c.spec.Name, string(t)}) != nil {

@@ -76,6 +76,10 @@ func (r *report) instance(pod *corev1.Pod, before, after *container) {
 		!run.StartedAt.Equal(&was.StartedAt) {
 		r.broken(OneLife, "%s runs since %v, before since %v", name, run.StartedAt, was.StartedAt)
 	}
+	if a.State.Running != nil && b.State.Running != nil && a.ContainerID == b.ContainerID &&
+		after.spec.StartupProbe == nil && a.Started != nil && *a.Started && (b.Started == nil || !*b.Started) {
+		r.broken(StartedStays, "%s, that is %q", name, b.ContainerID)
+	}
 	if end := a.State.Terminated; end != nil {
 		if b.State.Running != nil && end.ContainerID != "" && end.ContainerID == b.ContainerID {
 			r.broken(OneLife, "%s, that is %q, runs after its end", name, b.ContainerID)

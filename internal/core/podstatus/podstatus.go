@@ -57,6 +57,7 @@ const (
 	AddressesKept   Rule = "addresses are not taken back (L7.27)"
 	TransitionTime  Rule = "lastTransitionTime moves with the status of the condition, and with it alone (L1.74)"
 	InitializedOnce Rule = "Initialized stays True (L4.52)"
+	StartedStays    Rule = "a running instance without a startup probe that has started stays started (L4.40)"
 	FinalEnd        Rule = "a container that may not restart stays terminated (L4.34)"
 	OneLife         Rule = "an ended instance does not run again, and keeps its start and a real end (L4.27, L4.29)"
 	EndShown        Rule = "a container that ran and waits shows how it ended (L4.27, L4.35)"

@@ -249,6 +249,10 @@ func TestChangeViolations(t *testing.T) {
 		{OneLife, func(_, _ *corev1.Pod, a *corev1.ContainerStatus) {
 			a.State.Running = &corev1.ContainerStateRunning{StartedAt: at(4)}
 		}},
+		{StartedStays, func(_, after *corev1.Pod, a *corev1.ContainerStatus) {
+			unready(after, a)
+			a.Started = new(false)
+		}},
 		{EndShown, func(_, after *corev1.Pod, a *corev1.ContainerStatus) {
 			unready(after, a)
 			a.State = waits("ContainerCreating")
