@@ -194,7 +194,7 @@ func (c *Cluster) mayAttract(p *Pod, e Event) bool {
 		return true
 	case e.before == nil && e.after == nil: // a node
 		keyed := func(t podTerm) bool { return e.hasLabel(t.topologyKey) }
-		return len(c.antiAffine) > 0 || slices.ContainsFunc(p.affinity, keyed) ||
+		return len(c.antiAffine) > 0 || c.repelling > 0 || slices.ContainsFunc(p.affinity, keyed) ||
 			slices.ContainsFunc(p.antiAffinity, keyed)
 	}
 	return e.either(func(o *Pod) bool {

@@ -62,3 +62,23 @@ func TestNominatedPodsCount(t *testing.T) {
 		})
 	}
 }
+
+// A pod that a nominated pod keeps from a node is tried again when the node loses the label that the anti-affinity of
+// the other one names.
+func TestNodeLosesTheLabelOfANominatedPod(t *testing.T) {
+	zone := corev1.LabelTopologyZone
+	c := clusterOf([]*corev1.Node{makeNode("n1", "1", "1Gi", label(zone, "a"))})
+	c.Nominate(Prepare(makePod("first", affine(true, zone, "x"), priority(5))), "n1")
+	p := Prepare(makePod("p", app("x")))
+	d := c.Decide(p, 0)
+	if d.Node != "" {
+		t.Fatalf("on %q", d.Node)
+	}
+	e := c.SetNode(makeNode("n1", "1", "1Gi"))
+	if helps, _ := c.Helps(p, d.Filters(), e); !helps {
+		t.Error("the change of the node does not wake the pod")
+	}
+	if d := c.Decide(p, 0); d.Node != "n1" {
+		t.Errorf("on %q: %s", d.Node, d.Message(""))
+	}
+}
