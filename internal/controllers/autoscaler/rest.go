@@ -27,18 +27,10 @@ import (
 // restScales reads and writes scales through the API.
 type restScales struct{ client func() rest.Interface }
 
-func path(kind inventory.Kind, namespace, name string) []string {
-	root := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
-	if kind.Group() == "" {
-		root = "/api/" + kind.GroupVersionResource.Version
-	}
-	return []string{root, "namespaces", namespace, kind.Resource, name, "scale"}
-}
-
 func (r restScales) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale,
 	error) {
 	var s autoscalingv1.Scale
-	err := r.client().Get().AbsPath(path(kind, namespace, name)...).Do(ctx).Into(&s)
+	err := kind.Request(r.client().Get(), namespace, name, "scale").Do(ctx).Into(&s)
 	return &s, err
 }
 
@@ -48,8 +40,8 @@ func (r restScales) put(ctx context.Context, kind inventory.Kind, s *autoscaling
 	if err != nil {
 		return fmt.Errorf("write a scale: %w", err)
 	}
-	return r.client().Put().AbsPath(path(kind, s.Namespace, s.Name)...).SetHeader("Content-Type",
-		"application/json").Body(text).Do(ctx).Error()
+	return kind.Request(r.client().Put(), s.Namespace, s.Name, "scale").SetHeader("Content-Type", "application/json").
+		Body(text).Do(ctx).Error()
 }
 
 // restMetrics reads the three metrics APIs (W8), from any server.

@@ -288,13 +288,9 @@ func (c *Controller) replicas(ctx context.Context, namespace string, owner *meta
 	if !ok {
 		return 0, fmt.Errorf("the kind %s of %s is unknown", owner.Kind, owner.APIVersion)
 	}
-	root := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
-	if kind.Group() == "" {
-		root = "/api/" + kind.GroupVersionResource.Version
-	}
+	api := c.client.CoreV1().RESTClient()
 	var s autoscalingv1.Scale
-	err := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource, owner.Name,
-		"scale").Do(ctx).Into(&s)
+	err := kind.Request(api.Get(), namespace, owner.Name, "scale").Do(ctx).Into(&s)
 	switch {
 	case err == nil && s.UID == owner.UID:
 		return s.Spec.Replicas, nil
@@ -303,8 +299,7 @@ func (c *Controller) replicas(ctx context.Context, namespace string, owner *meta
 	case err == nil:
 		return 0, nil // another object with the same name
 	}
-	if _, gone := c.client.CoreV1().RESTClient().Get().AbsPath(root, "namespaces", namespace, kind.Resource,
-		owner.Name).DoRaw(ctx); apierrors.IsNotFound(gone) {
+	if _, gone := kind.Request(api.Get(), namespace, owner.Name).DoRaw(ctx); apierrors.IsNotFound(gone) {
 		return 0, nil
 	}
 	return 0, fmt.Errorf("%s does not implement the scale subresource", kind.GroupVersionResource.GroupResource())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/controllertest"
@@ -49,7 +52,8 @@ func pod(name string, ready corev1.ConditionStatus) *corev1.Pod {
 type world struct {
 	*testing.T
 	*fake.Clientset
-	events *record.FakeRecorder
+	events    *record.FakeRecorder
+	inventory *inventory.Inventory
 }
 
 // inWorld runs the controller; its inventory has only the kind ConfigMap.
@@ -58,13 +62,14 @@ func inWorld(t *testing.T, objects []runtime.Object, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, Clientset: fake.NewClientset(objects...), events: record.NewFakeRecorder(100)}
 		w.Resources = []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
-			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"list", "watch", "delete"}},
+			{Name: "configmaps", Kind: "ConfigMap", Namespaced: true, Verbs: []string{"get", "list", "watch", "delete"}},
 		}}}
 		scheme := metadatafake.NewTestScheme()
 		if err := metav1.AddMetaToScheme(scheme); err != nil {
 			t.Fatal(err)
 		}
 		inv := inventory.New(w.Discovery(), metadatafake.NewSimpleMetadataClient(scheme), 3*time.Second)
+		w.inventory = inv
 		budgets, pods := source.Budgets(w), source.Pods(w)
 		c, err := New(w, w.events, inv, budgets, pods)
 		if err != nil {
@@ -324,4 +329,39 @@ func TestSumOfHugeScales(t *testing.T) {
 			t.Errorf("%d + %d = %d, want %d", x[0], x[1], got, x[2])
 		}
 	}
+}
+
+// transport answers requests of a client.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// The name in an owner reference does not lead to another path of the API, such as a proxy or another namespace.
+func TestOwnerWithANameThatIsAPath(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		time.Sleep(10 * time.Second)
+		var got []string
+		client, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api"},
+			&http.Client{Transport: transport(func(r *http.Request) (*http.Response, error) {
+				got = append(got, r.URL.Path)
+				return &http.Response{StatusCode: http.StatusNotFound, Body: http.NoBody}, nil
+			})})
+		if err != nil {
+			w.Fatal(err)
+		}
+		c := &Controller{client: client, inventory: w.inventory}
+		for _, name := range []string{"../../other/configmaps/x", "..", "a/proxy/stop", "a%2fb", ""} {
+			if _, err := c.replicas(w.Context(), "ns", &metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap",
+				Name: name}); err == nil {
+				w.Errorf("%q: no error", name)
+			}
+		}
+		controllertest.Equal(w.T, "requests", got)
+		if _, err := c.replicas(w.Context(), "ns", &metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap",
+			Name: "x"}); err != nil {
+			w.Error(err)
+		}
+		controllertest.Equal(w.T, "requests", got, "/api/v1/namespaces/ns/configmaps/x/scale",
+			"/api/v1/namespaces/ns/configmaps/x")
+	})
 }

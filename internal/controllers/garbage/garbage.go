@@ -14,6 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -204,9 +205,13 @@ func (c *Collector) api(kind inventory.Kind, namespace string) metadata.Resource
 	return c.objects.Resource(kind.GroupVersionResource)
 }
 
-// get returns the metadata of the stored object, nil if there is none.
+// get returns the metadata of the stored object, nil if there is none. The name may be that of an owner reference. The
+// API server does not check these, and the client puts it into a path as it is.
 func (c *Collector) get(ctx context.Context, kind inventory.Kind, namespace,
 	name string) (*metav1.PartialObjectMetadata, error) {
+	if len(path.IsValidPathSegmentName(name)) > 0 {
+		return nil, nil // no object has such a name
+	}
 	o, err := c.api(kind, namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil

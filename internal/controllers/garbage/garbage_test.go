@@ -255,3 +255,17 @@ func TestRefusedWrites(t *testing.T) {
 		})
 	}
 }
+
+// The name in an owner reference does not lead to another path of the API: no object has such a name.
+func TestOwnerWithANameThatIsAPath(t *testing.T) {
+	for _, name := range []string{"../../other/configmaps/x", "..", "a/proxy/stop", "a%2fb"} {
+		inWorld(t, []runtime.Object{object("ns", "d", name)}, func(w *world) {
+			w.has("ns", "d", false)
+			for _, a := range w.objects.Actions() {
+				if got, ok := a.(ktesting.GetAction); ok && got.GetName() == name {
+					w.Errorf("a request for %q", name)
+				}
+			}
+		})
+	}
+}

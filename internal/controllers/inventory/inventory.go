@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -36,6 +37,16 @@ type Kind struct {
 
 // Group returns the API group.
 func (k Kind) Group() string { return k.GroupVersionResource.Group }
+
+// Request makes a request for an object of a namespace, or for a subresource. The name may be that of a reference,
+// which the API server does not check: a request with one that leads to another path fails.
+func (k Kind) Request(r *rest.Request, namespace, name string, subresource ...string) *rest.Request {
+	root := "/apis/" + k.Group() + "/" + k.GroupVersionResource.Version
+	if k.Group() == "" {
+		root = "/api/" + k.GroupVersionResource.Version
+	}
+	return r.AbsPath(root).Namespace(namespace).Resource(k.Resource).Name(name).SubResource(subresource...)
+}
 
 // Reader receives events. Its methods are called from many goroutines, for one kind in the order of
 // events, and must not wait.

@@ -10,10 +10,10 @@ import (
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"carob/internal/controllers/inventory"
@@ -27,13 +27,17 @@ type restAPI struct{ client kubernetes.Interface }
 const root = "/apis/" + vpa.Group + "/" + vpa.Version
 
 func (r restAPI) read(ctx context.Context, into any, segments ...string) error {
-	text, err := r.client.CoreV1().RESTClient().Get().AbsPath(segments...).SetHeader("Accept", "application/json").
-		DoRaw(ctx)
+	return decode(ctx, r.client.CoreV1().RESTClient().Get().AbsPath(segments...), into)
+}
+
+// decode sends a request and reads the answer.
+func decode(ctx context.Context, q *rest.Request, into any) error {
+	text, err := q.SetHeader("Accept", "application/json").DoRaw(ctx)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read %s: %w", strings.Join(segments, "/"), err)
+		return fmt.Errorf("read %s: %w", q.URL().Path, err)
 	}
 	return nil
 }
@@ -125,18 +129,9 @@ func (r restAPI) usage(ctx context.Context, namespace string) ([]vpa.Sample, err
 	return out, nil
 }
 
-// get reads a scale. The name is that of a targetRef or of an owner reference, which the API server does not check: it
-// must not lead to another path.
 func (r restAPI) get(ctx context.Context, kind inventory.Kind, namespace, name string) (*autoscalingv1.Scale, error) {
-	if why := path.IsValidPathSegmentName(name); len(why) > 0 {
-		return nil, fmt.Errorf("the name %q %s", name, strings.Join(why, ", "))
-	}
 	var s autoscalingv1.Scale
-	base := "/apis/" + kind.Group() + "/" + kind.GroupVersionResource.Version
-	if kind.Group() == "" {
-		base = "/api/" + kind.GroupVersionResource.Version
-	}
-	err := r.read(ctx, &s, base, "namespaces", namespace, kind.Resource, name, "scale")
+	err := decode(ctx, kind.Request(r.client.CoreV1().RESTClient().Get(), namespace, name, "scale"), &s)
 	return &s, err
 }
 
