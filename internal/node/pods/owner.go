@@ -169,14 +169,29 @@ func (o *owner) run(ctx context.Context) bool {
 	}
 }
 
-// schedule sets the timer to ring at the given time; zero: never.
+// alarmGrid is what alarms are rounded up to: probes of all pods that are due within it run together. To wake for each
+// of them costs more than most probes do, and each finds cold caches.
+const alarmGrid = 10 * time.Millisecond
+
+// schedule sets the timer to ring at the given time or a little later; zero: never.
 func schedule(timer *time.Timer, at time.Time) {
 	if at.IsZero() {
 		timer.Stop()
 		return
 	}
-	// The minimum prevents a busy loop if a deadline is in the past.
-	timer.Reset(max(time.Until(at), time.Millisecond))
+	now := time.Now()
+	timer.Reset(untilGrid(now, at.Sub(now)))
+}
+
+// untilGrid is how long to wait for the first time on the grid that is not before a wait has ended. It is never zero:
+// a deadline in the past must not make a busy loop. The grid is the same for all owners, as long as the clock is not
+// set.
+func untilGrid(now time.Time, wait time.Duration) time.Duration {
+	wait = max(wait, time.Millisecond)
+	if over := time.Duration(now.Add(wait).UnixNano()) % alarmGrid; over > 0 {
+		wait += alarmGrid - over
+	}
+	return wait
 }
 
 // earlier is the first of two times; zero is not a time.

@@ -369,3 +369,22 @@ func TestSteadyProbes(t *testing.T) {
 		ends(Result{Verdict: podlife.ProbeSuccess}, "probe/c/Liveness/3 2.1s")
 	})
 }
+
+// Alarms are late by less than the grid, never early, and those within it ring together.
+func TestAlarmsOnAGrid(t *testing.T) {
+	start := time.Date(2026, 11, 29, 8, 0, 0, 0, time.UTC)
+	at := func(now, wait time.Duration) time.Duration { return now + untilGrid(start.Add(now), wait) }
+	for _, c := range []struct{ now, wait, want time.Duration }{
+		{0, time.Second, time.Second},
+		{0, time.Second + 1, time.Second + alarmGrid},
+		{3 * time.Millisecond, time.Second, time.Second + alarmGrid},
+		{0, time.Second - time.Millisecond, time.Second},
+		{0, 0, alarmGrid},
+		{9 * time.Millisecond, -time.Hour, alarmGrid},
+		{9*time.Millisecond + 1, -time.Hour, 2 * alarmGrid},
+	} {
+		if got := at(c.now, c.wait); got != c.want {
+			t.Errorf("at %v for %v: rings at %v, want %v", c.now, c.wait, got, c.want)
+		}
+	}
+}
