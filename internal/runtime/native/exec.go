@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +24,10 @@ import (
 )
 
 // promptly is how long a command may run until its collected output is read while it runs: most have ended by then.
-const promptly = 10 * time.Millisecond
+const promptly = 100 * time.Millisecond
+
+// mostKept is the size of the largest passwd file that is kept for the next exec.
+const mostKept = 16 << 10
 
 // outputDrain is how long ExecSync continues to read output after the process has ended, while a
 // process that it left behind still has its streams open: a hook or a probe does not wait for a
@@ -51,18 +55,30 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 		run, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	collected, err := output.New()
-	if err != nil {
-		return nil, coded(err)
+	res, err := r.execCollected(run, c, req)
+	if errors.Is(err, monitor.ErrChanged) { // nothing was executed
+		res, err = r.execCollected(run, c, req)
 	}
-	defer collected.Close()
-	code, err := r.exec(run, c, execCall{cmd: req.Cmd, collected: collected})
 	if err != nil && ctx.Err() == nil && run.Err() != nil { // it may also end while only what is left behind writes
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v",
 			timeout, context.DeadlineExceeded)
 	}
 	if err != nil {
-		return nil, coded(fmt.Errorf("failed to exec in container: %w", err))
+		return nil, coded(err)
+	}
+	return res, nil
+}
+
+func (r *Runtime) execCollected(ctx context.Context, c *container, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse,
+	error) {
+	collected, err := output.New()
+	if err != nil {
+		return nil, err
+	}
+	defer collected.Close()
+	code, err := r.exec(ctx, c, execCall{cmd: req.Cmd, collected: collected, limited: req.Timeout > 0})
+	if err != nil {
+		return nil, fmt.Errorf("failed to exec in container: %w", err)
 	}
 	return &cri.ExecSyncResponse{Stdout: collected.Text(0), Stderr: collected.Text(1), ExitCode: code}, nil
 }
@@ -75,6 +91,7 @@ type execCall struct {
 	tty      bool
 	resize   <-chan terminalSize
 	client   bool // the client reads as long as there is output
+	limited  bool // ctx has a deadline
 
 	collected *output.Collector // takes the output instead of out and err; nil for none
 }
@@ -113,13 +130,22 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	}
 	_, mode, _ := startFlags(c)
 	fork := mode != monitor.PIDHost && r.lateForks(c.sandbox)
-	p := pl.ExecProgram(call.cmd, call.tty, 0, 0, *rec.User, fork)
+	simple := call.collected != nil && (pl.Filter == nil || pl.Filter.Agent == nil)
+	var p *plan.Program
+	var code []byte
+	// Without a deadline, a monitor that hangs is noticed because it does not answer.
+	if simple && call.limited && r.alter == nil {
+		p, code = c.plannedExec(pl, call.cmd, rec.User, fork)
+	}
+	if p == nil {
+		p = pl.ExecProgram(call.cmd, call.tty, 0, 0, *rec.User, fork, nil)
+	}
 	io_, err := openStreams(call)
 	if err != nil {
 		return 0, err
 	}
 	defer io_.close()
-	x := monitor.ExecStart{ID: rec.ID, Stdio: io_.theirs, TTY: call.tty, Late: fork}
+	x := monitor.ExecStart{ID: rec.ID, Stdio: io_.theirs, TTY: call.tty, Late: fork, Quiet: p.Planned()}
 	if x.Helper, err = r.programs.Helper(); err != nil {
 		return 0, err
 	}
@@ -138,19 +164,20 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	start := func(spec, report *os.File) (int, error) {
 		x.Spec, x.Status = spec, report
 		var err error
-		if run, err = m.Exec(x); errors.Is(err, unix.ESRCH) {
-			return 0, status.Errorf(codes.FailedPrecondition, "container %q is not running", rec.ID)
-		} else if err != nil {
-			return 0, err
+		if run, err = m.Exec(x); err != nil {
+			return 0, notStarted(err, rec.ID)
 		}
 		return run.PID, nil
 	}
 	outcome := func() error { return nil }
-	if call.collected != nil && (pl.Filter == nil || pl.Filter.Agent == nil) {
+	if simple {
 		session, line := monitor.Session{Program: p}, (*monitor.LateLine)(nil)
-		line, err = r.execLate(ctx, p, &session, start, kill)
+		line, err = r.execLate(ctx, p, code, &session, start, kill)
 		if line != nil {
 			defer line.Close()
+		}
+		if len(session.Files) == 1 && len(session.Files[0]) <= mostKept {
+			c.keepPasswd(session.Files[0])
 		}
 		outcome = func() error { return line.Outcome(&session) }
 	} else {
@@ -163,28 +190,91 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if err != nil {
 		return 0, err
 	}
-	code, err := call.await(ctx, m, run.Done)
+	end, err := call.await(ctx, m, run.Done)
 	if err != nil {
 		return 0, err
 	}
 	run = nil
-	if err := outcome(); err != nil {
+	if end.Err != nil {
+		return 0, fmt.Errorf("exec failed: %w", notStarted(end.Err, rec.ID))
+	}
+	err = outcome()
+	if errors.Is(err, monitor.ErrChanged) {
+		c.keepPasswd(nil)
+		return 0, err
+	}
+	if err != nil {
 		return 0, fmt.Errorf("exec failed: %w", initFailed(err))
 	}
 	call.drain(ctx, copied)
-	return code, nil
+	return end.Code, nil
+}
+
+// notStarted is the error of a start that the monitor refused.
+func notStarted(err error, id string) error {
+	if errors.Is(err, unix.ESRCH) {
+		return status.Errorf(codes.FailedPrecondition, "container %q is not running", id)
+	}
+	return err
+}
+
+// execs is what is kept for the next exec in a container. Probes run the same commands again and again.
+type execs struct {
+	passwd []byte // the file as the last exec found it; nil: not known
+	last   [2]planned
+}
+
+// planned is a command that was planned for the passwd file. None of it is changed.
+type planned struct {
+	pl   *plan.Container
+	argv []string
+	fork bool
+	p    *plan.Program
+	code []byte
+}
+
+// plannedExec is the program of a command for the passwd file that the last exec found, and its encoding; nil: the file
+// is not known.
+func (c *container) plannedExec(pl *plan.Container, argv []string, user *plan.Identity, fork bool) (*plan.Program,
+	[]byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.execs.passwd == nil {
+		return nil, nil
+	}
+	for _, k := range c.execs.last {
+		if k.pl == pl && k.fork == fork && slices.Equal(k.argv, argv) {
+			return k.p, k.code
+		}
+	}
+	p := pl.ExecProgram(argv, false, 0, 0, *user, fork, c.execs.passwd)
+	code, err := p.Encode()
+	if err != nil {
+		return p, nil
+	}
+	c.execs.last = [2]planned{{pl, slices.Clone(argv), fork, p, code}, c.execs.last[0]}
+	return p, code
+}
+
+// keepPasswd keeps the passwd file that an exec has found; nil: it is not known any more.
+func (c *container) keepPasswd(file []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.execs = execs{passwd: file}
 }
 
 // execLate runs the program of a command whose end is waited for, until the helper has all that it needs. Its last
 // reports are read at the command's end: each one that is waited for wakes a thread.
-func (r *Runtime) execLate(ctx context.Context, p *plan.Program, session *monitor.Session,
+func (r *Runtime) execLate(ctx context.Context, p *plan.Program, code []byte, session *monitor.Session,
 	start func(spec, report *os.File) (int, error), kill func()) (*monitor.LateLine, error) {
 	if r.alter != nil {
 		r.alter(p)
 	}
-	code, err := p.Encode()
-	if err != nil {
-		return nil, err
+	var err error
+	if code == nil {
+		if code, err = p.Encode(); err != nil {
+			return nil, err
+		}
 	}
 	spec, err := openfile.MemoryFile("spec", code)
 	if err != nil {
@@ -197,13 +287,10 @@ func (r *Runtime) execLate(ctx context.Context, p *plan.Program, session *monito
 	}
 	_, err = start(spec, theirs)
 	theirs.Close()
-	if err != nil {
+	if err != nil || p.Planned() { // all that it needs is in the program
 		return line, err
 	}
 	stop := context.AfterFunc(ctx, kill)
-	if p.Gated() {
-		_, _ = line.Write([]byte{0}) // fails for a helper that has ended, which is handled below
-	}
 	err = line.Answer(session)
 	if !stop() && ctx.Err() != nil {
 		return line, ctx.Err()
@@ -216,7 +303,8 @@ func (r *Runtime) execLate(ctx context.Context, p *plan.Program, session *monito
 
 // await waits for the end of the process. Collected output is complete then, but for what processes that it left behind
 // write.
-func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan int32) (int32, error) {
+func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan monitor.Ended) (end monitor.Ended,
+	err error) {
 	var late <-chan time.Time
 	if c.collected != nil {
 		timer := time.NewTimer(promptly)
@@ -227,15 +315,15 @@ func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan in
 		select {
 		case <-late:
 			c.collected.Follow()
-		case code := <-done:
+		case end = <-done:
 			if c.collected != nil {
 				c.collected.Finish()
 			}
-			return code, nil
+			return end, nil
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return end, ctx.Err()
 		case <-m.Gone():
-			return 0, monitor.ErrGone
+			return end, monitor.ErrGone
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/runtime/native/plan"
@@ -164,5 +166,72 @@ func TestUsersAreTheContainers(t *testing.T) {
 		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1} }))
 	if x, err := w.exec(id, "sh", "-c", "echo $HOME"); err != nil || string(x.Stdout) != "/\n" {
 		t.Errorf("the home of the host's user 1 is seen: %q, %v", x.GetStdout(), err)
+	}
+}
+
+// The home directory of a command is that of the passwd file at its start, although the program of a second command is
+// planned for the file as the first one found it.
+func TestHomeAfterPasswdChanged(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("home")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	for _, c := range []struct{ change, want string }{
+		{"true", "/root\n"},
+		{"true", "/root\n"},
+		{"echo root:x:0:0:root:/else:/bin/sh >/etc/passwd", "/root\n"},
+		{"rm /etc/passwd", "/else\n"},
+		{"mkdir /etc/passwd", "/\n"},
+		{"rm -r /etc/passwd; head -c 100000 /dev/zero >/etc/passwd; echo root:x:0:0::/far: >>/etc/passwd", "/\n"},
+		{"true", "/far\n"},
+		{"true", "/far\n"},
+	} {
+		if x, err := w.exec(id, "sh", "-c", "echo $HOME;"+c.change); err != nil || string(x.Stdout) != c.want ||
+			x.ExitCode != 0 {
+			t.Errorf("before %q: %q, %v, want %q", c.change, x, err, c.want)
+		}
+	}
+}
+
+// What a command reports is the same whether its helper asks for the passwd file, which the first one does, or not.
+func TestPlannedExec(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("planned")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	c, err := w.r.container(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"echo out; echo err >&2; exit 3", "kill -9 $$", "exec /etc/passwd",
+		"yes | head -c 300000", "(exec sleep 613) & echo soon"} {
+		var reports []string
+		for _, asks := range []bool{true, false} {
+			if asks {
+				c.keepPasswd(nil)
+			}
+			x, err := w.exec(id, "sh", "-c", command)
+			reports = append(reports, fmt.Sprintf("%v %v", x, err))
+			if p, _ := c.plannedExec(c.plan, nil, &plan.Identity{}, false); p == nil {
+				t.Errorf("%q: the passwd file is not known", command)
+			}
+		}
+		if reports[0] != reports[1] {
+			t.Errorf("%q: %.300s; planned: %.300s", command, reports[0], reports[1])
+		}
+	}
+	for _, command := range [][]string{{"no-such-program"}, {"/etc/passwd"}} {
+		c.keepPasswd(nil)
+		_, asked := w.exec(id, command...)
+		_, planned := w.exec(id, command...)
+		if asked == nil || planned == nil || asked.Error() != planned.Error() {
+			t.Errorf("%q: %v; planned: %v", command, asked, planned)
+		}
+	}
+	_, err = w.r.ExecSync(t.Context(),
+		&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "exec sleep 612"}, Timeout: 1})
+	if status.Code(err) != codes.DeadlineExceeded {
+		t.Error(err)
+	}
+	if x, err := w.exec(id, "sh", "-c", "ps | grep -c 'sleep 61[2]'"); err != nil || string(x.Stdout) != "0\n" {
+		t.Errorf("after a timeout: %v, %v", x, err)
 	}
 }

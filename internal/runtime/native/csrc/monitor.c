@@ -264,6 +264,8 @@ static void request(struct conn *k, char *b, size_t n, int *fd, int nfd)
 		if (nfd >= 6 + !!(m->n[0] & CGROUP_FD)) {
 			r = exec_in(m, s, fd, nfd, k->fd, &value);
 			nfd = 3;
+			if (r == 0 && m->n[0] & QUIET) // its end is the answer
+				goto out;
 		}
 		break;
 	case M_KILL: // a container, or with n[1] the exec of that number

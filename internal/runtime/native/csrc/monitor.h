@@ -24,7 +24,7 @@ enum {
 enum { PID_NEW, PID_POD, PID_TARGET, PID_HOST };
 enum {
 	STDIN = 1, STDIN_ONCE = 2, TTY = 4, OOM_FD = 8, CGROUP_FD = 16, LISTEN_FD = 32, NETNS_FD = 64, POD_PID = 128,
-	OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048, PREPARED = 4096,
+	OWNER_FD = 256, LOG_FD = 512, NEWS = 1024, LATE = 2048, PREPARED = 4096, QUIET = 8192,
 };
 enum { CHUNK = 16384, FDS = 10, STUCK_SECONDS = 10, HELD = 65536, HOLD_SECONDS = 10, UNREAD = 1 << 20, ROUND = 8 };
 // Frames of an attach stream: one byte of kind, then data.

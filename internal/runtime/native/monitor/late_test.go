@@ -58,3 +58,54 @@ func TestAnswersThatComeTooLate(t *testing.T) {
 		return len(m.waiting) == 0 && len(m.execs) == 0
 	})
 }
+
+// Of a quiet exec only its end is reported, or that it did not start. A monitor of an earlier release answers
+// nevertheless.
+func TestQuietExec(t *testing.T) {
+	conn, theirs := connection(t)
+	m := newMonitor(conn, nil)
+	defer m.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for _, c := range []struct {
+		name    string
+		reports []wire.Message
+		want    Ended
+	}{
+		{"ends", []wire.Message{{Code: eventExecExit, N: [4]int64{7}}}, Ended{Code: 7}},
+		{"old monitor", []wire.Message{{Code: replyDone, N: [4]int64{0, 42}}, {Code: eventExecExit, N: [4]int64{8}}},
+			Ended{Code: 8}},
+		{"not started", []wire.Message{{Code: replyDone, N: [4]int64{int64(unix.ESRCH)}}}, Ended{Err: unix.ESRCH}},
+	} {
+		x, err := m.Exec(ExecStart{ID: "c", Helper: null, Spec: null, Status: null,
+			Stdio: [3]*os.File{null, null, null}, Quiet: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := theirs.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, err := receiveMessage(raw)
+		if err != nil || request.Code != msgExec || request.N[0]&flagQuiet == 0 {
+			t.Fatalf("%s: %+v, %v", c.name, request, err)
+		}
+		for _, r := range c.reports {
+			r.Seq = request.Seq
+			if _, err := theirs.Write(r.Append(nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if end := <-x.Done; end.Code != c.want.Code || !errors.Is(end.Err, c.want.Err) {
+			t.Errorf("%s: %+v, want %+v", c.name, end, c.want)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.waiting) > 0 || len(m.execs) > 0 {
+		t.Errorf("%d answers and %d ends are waited for", len(m.waiting), len(m.execs))
+	}
+}

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/plan"
 )
 
@@ -98,6 +100,37 @@ func TestLateLineWithoutAnswer(t *testing.T) {
 		}
 		line.Close()
 		line.Close() // harmless
+	}
+}
+
+// A program for a file that has changed is not executed, whatever its helper reports besides.
+func TestLateLineOfAPlannedProgram(t *testing.T) {
+	pl := &plan.Container{Groups: &cgroups.Hierarchies{}, Config: &cri.ContainerConfig{}}
+	p := pl.ExecProgram([]string{"sh"}, false, 0, 0, plan.Identity{}, false, []byte("root:x:0:0::/root:\n"))
+	if _, err := p.Encode(); err != nil || !p.Planned() || p.RequestsFiles() {
+		t.Fatal(err, p.Planned(), p.RequestsFiles())
+	}
+	for _, c := range []struct {
+		sent []byte
+		want error
+	}{
+		{reportOf('F', 3, 0, 0, "root:x:0:0::/tmp:\n"), ErrChanged},
+		{append(reportOf('F', 3, 0, 0, ""), reportOf('X', 0, 0, 0, "")...), ErrChanged},
+		{reportOf('F', 3, 0, 0, "root:x")[:23], ErrKilledEarly}, // while it sent the file
+		{reportOf('X', 0, 0, 0, ""), nil},
+	} {
+		line, theirs, err := NewLateLine()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := theirs.Write(c.sent); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+		if err := line.Outcome(&Session{Program: p}); !errors.Is(err, c.want) {
+			t.Errorf("%q: %v, want %v", c.sent, err, c.want)
+		}
+		line.Close()
 	}
 }
 

@@ -64,6 +64,7 @@ const (
 	flagNews
 	flagLate
 	flagPrepared
+	flagQuiet
 )
 
 // In which PID namespace a container's process is.
@@ -100,7 +101,7 @@ type Monitor struct {
 	waiting map[uint32]chan wire.Message
 	// timeout is how long a request waits for its answer.
 	timeout time.Duration
-	execs   map[uint32]chan int32
+	execs   map[uint32]chan Ended
 	event   func(Event)
 	early   []Event // received before Listen was called
 	waits   *Waiting
@@ -229,7 +230,7 @@ func Listen(dir string) (*os.File, error) {
 
 func newMonitor(c *net.UnixConn, cmd *exec.Cmd) *Monitor {
 	m := &Monitor{conn: c, cmd: cmd, timeout: answerTime, waiting: map[uint32]chan wire.Message{},
-		execs: map[uint32]chan int32{}, broken: make(chan struct{})}
+		execs: map[uint32]chan Ended{}, broken: make(chan struct{})}
 	go m.receive()
 	return m
 }
@@ -271,10 +272,13 @@ func (m *Monitor) handle(r wire.Message) {
 		if ch := m.waiting[r.Seq]; ch != nil {
 			ch <- r
 			delete(m.waiting, r.Seq)
+		} else if ch, err := m.execs[r.Seq], failure(r); ch != nil && err != nil { // a quiet one
+			ch <- Ended{Err: err}
+			delete(m.execs, r.Seq)
 		}
 	case eventExecExit:
 		if ch := m.execs[r.Seq]; ch != nil {
-			ch <- int32(r.N[0])
+			ch <- Ended{Code: int32(r.N[0])}
 			delete(m.execs, r.Seq)
 		}
 	case eventExit, eventPodExit:
@@ -317,9 +321,21 @@ func (m *Monitor) forget(seq uint32) {
 	delete(m.execs, seq)
 }
 
-func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
+// failure is the error in an answer.
+func failure(a wire.Message) error {
+	errno := unix.Errno(a.N[0])
+	switch {
+	case errno == 0:
+		return nil
+	case a.S[0] != "":
+		return fmt.Errorf("%s: %w", a.S[0], errno)
+	}
+	return errno
+}
+
+func (m *Monitor) send(r wire.Message, files []*os.File) error {
 	if err := r.Check(); err != nil {
-		return wire.Message{}, err
+		return err
 	}
 	var oob []byte
 	if len(files) > 0 {
@@ -332,17 +348,18 @@ func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.Fil
 	_, _, err := m.conn.WriteMsgUnix(r.Append(nil), oob, nil)
 	runtime.KeepAlive(files)
 	if err != nil {
-		return wire.Message{}, fmt.Errorf("%w: %w", ErrGone, err)
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return nil
+}
+
+func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
+	if err := m.send(r, files); err != nil {
+		return wire.Message{}, err
 	}
 	select {
 	case a := <-ch:
-		if errno := unix.Errno(a.N[0]); errno != 0 {
-			if a.S[0] != "" {
-				return a, fmt.Errorf("%s: %w", a.S[0], errno)
-			}
-			return a, errno
-		}
-		return a, nil
+		return a, failure(a)
 	case <-m.broken:
 		return wire.Message{}, ErrGone
 	case <-time.After(m.timeout):
@@ -405,7 +422,8 @@ func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 	return int(a.N[1]), nil
 }
 
-// Exec starts the helper of an additional process in a container.
+// Exec starts the helper of an additional process in a container. A quiet one may not have started yet; if it does not,
+// Done receives that.
 func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 	r := wire.Message{Code: msgExec, S: [4]string{s.ID}}
 	files := []*os.File{s.Helper, s.Spec, s.Status, s.Stdio[0], s.Stdio[1], s.Stdio[2]}
@@ -417,13 +435,25 @@ func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 		files = append(files, s.Cgroup)
 	}
 	r.N[0] |= int64(m.newsFlags(s.Late))
-	x := &Exec{m: m, Done: make(chan int32, 1)}
+	x := &Exec{m: m, Done: make(chan Ended, 1)}
+	var ch chan wire.Message
 	m.mu.Lock()
 	m.seq++
 	x.seq, r.Seq = m.seq, m.seq
-	ch := make(chan wire.Message, 1)
-	m.waiting[r.Seq], m.execs[r.Seq] = ch, x.Done
+	m.execs[r.Seq] = x.Done
+	if !s.Quiet {
+		ch = make(chan wire.Message, 1)
+		m.waiting[r.Seq] = ch
+	}
 	m.mu.Unlock()
+	if s.Quiet { // a monitor of an earlier release answers nevertheless, which changes nothing
+		r.N[0] |= flagQuiet
+		if err := m.send(r, files); err != nil {
+			m.forget(r.Seq)
+			return nil, err
+		}
+		return x, nil
+	}
 	a, err := m.exchange(r, ch, files)
 	switch {
 	case errors.Is(err, errSilent):

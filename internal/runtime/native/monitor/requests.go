@@ -51,6 +51,7 @@ type ExecStart struct {
 	Stdio                [3]*os.File // with a terminal only the last: its console socket
 	TTY                  bool
 	Late                 bool // as in ContainerStart
+	Quiet                bool // only its end is reported: nobody waits for its process ID
 	Cgroup               *os.File
 }
 
@@ -58,8 +59,14 @@ type ExecStart struct {
 type Exec struct {
 	m    *Monitor
 	seq  uint32
-	PID  int
-	Done chan int32 // receives its exit code, once
+	PID  int        // 0 for a quiet one
+	Done chan Ended // receives its end, once
+}
+
+// Ended is the end of an Exec.
+type Ended struct {
+	Code int32 // as in Event
+	Err  error // it did not start
 }
 
 // Kill signals it.

@@ -23,6 +23,7 @@ type Session struct {
 	Listener  func(*os.File) error       // takes the listener of a seccomp filter and closes it
 
 	User  *plan.Identity // known with the last answer
+	Files [][]byte       // for which the last answer was planned
 	PID   int            // the process that the helper continues as; 0 if it is the same one
 	ready bool           // everything is done except the exec
 	files [][]byte
@@ -42,6 +43,9 @@ const (
 
 // ErrKilledEarly means that the helper ended without a report.
 var ErrKilledEarly = errors.New("killed before the container's command was started")
+
+// ErrChanged means that a file is not the one that the program was planned for: nothing was done.
+var ErrChanged = errors.New("a file of the image has changed")
 
 // Serve serves the helper until it has become the user's process (nil) or failed.
 func (d *Session) Serve(c *net.UnixConn) error {
@@ -105,15 +109,15 @@ func (d *Session) Answer(line io.ReadWriter) error {
 	return nil
 }
 
-// Outcome reads from a socket that does not block what the helper has reported since its last answer, when the process
-// that it became has ended: nil if that was the user's.
+// Outcome reads from a socket what the helper has reported since its last answer, when the process that it became has
+// ended: nil if that was the user's.
 func (d *Session) Outcome(socket int) error {
 	b := append(d.begun, make([]byte, 512)...)[:len(d.begun)]
 	for {
 		if len(b) == cap(b) {
 			b = append(b, 0)[:len(b)]
 		}
-		n, err := unix.Read(socket, b[len(b):cap(b)])
+		n, _, err := unix.Recvfrom(socket, b[len(b):cap(b)], unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -158,6 +162,9 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 		case reportReady:
 			d.ready = true
 		case reportFile:
+			if d.Program.Planned() {
+				return used, ErrChanged
+			}
 			if !d.Program.RequestsFiles() || d.User != nil {
 				return used, errors.New("the helper sent a file that was not requested")
 			}
@@ -174,7 +181,7 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 			if err != nil {
 				return used, err
 			}
-			d.User, d.files = id, nil
+			d.User, d.Files, d.files = id, d.files, nil
 			if d.Launching != nil && id != nil {
 				if err := d.Launching(id); err != nil {
 					return used, err
@@ -198,10 +205,9 @@ func (d *Session) take(b []byte, c io.Writer) (used int, err error) {
 	return used, nil
 }
 
-// LateLine is the connection to a helper whose last reports are read late: no thread wakes for them.
+// LateLine is the connection to a helper whose reports, or the last ones, are read late: no thread wakes for them.
 type LateLine struct {
 	socket int
-	file   *os.File // the same socket, as long as reports are waited for
 }
 
 // NewLateLine makes the connection.
@@ -211,35 +217,29 @@ func NewLateLine() (l *LateLine, theirs *os.File, err error) {
 		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
 	}
 	theirs = os.NewFile(uintptr(fds[1]), "helper")
-	l = &LateLine{socket: fds[0]}
-	second := -1
-	if err = unix.SetNonblock(l.socket, true); err == nil {
-		second, err = unix.FcntlInt(uintptr(l.socket), unix.F_DUPFD_CLOEXEC, 0)
-	}
-	if err != nil {
-		theirs.Close()
-		unix.Close(l.socket)
-		return nil, nil, fmt.Errorf("making the line to the helper: %w", err)
-	}
-	l.file = os.NewFile(uintptr(second), "helper")
-	return l, theirs, nil
+	return &LateLine{fds[0]}, theirs, nil
 }
 
 // Answer serves the helper until it has its last answer.
 func (l *LateLine) Answer(d *Session) error {
-	defer l.file.Close() // the poller does not watch the socket any more
-	return d.Answer(l.file)
+	err := unix.SetNonblock(l.socket, true)
+	second := -1
+	if err == nil {
+		second, err = unix.FcntlInt(uintptr(l.socket), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("waiting for the helper: %w", err)
+	}
+	f := os.NewFile(uintptr(second), "helper")
+	defer f.Close() // the poller does not watch the socket any more
+	return d.Answer(f)
 }
 
-// Write writes to the helper; only before Answer.
-func (l *LateLine) Write(b []byte) (int, error) { return l.file.Write(b) }
-
-// Outcome is what the helper reported since its last answer.
+// Outcome is what the helper reported, or what it reported since its last answer.
 func (l *LateLine) Outcome(d *Session) error { return d.Outcome(l.socket) }
 
 // Close ends a helper that waits.
 func (l *LateLine) Close() {
-	l.file.Close()
 	if l.socket >= 0 {
 		unix.Close(l.socket) //nolint:errcheck,gosec // nothing was written
 		l.socket = -1

@@ -182,7 +182,7 @@ func samplePrograms(tb testing.TB) []*plan.Program {
 	}
 	gate := &plan.Program{}
 	gate.Gate()
-	return []*plan.Program{p, q,
-		pl.ExecProgram([]string{"/bin/ls"}, true, 24, 80, plan.Identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}, true),
-		gate}
+	user := plan.Identity{UID: 1, GID: 2, Groups: []uint32{2, 3}}
+	return []*plan.Program{p, q, pl.ExecProgram([]string{"/bin/ls"}, true, 24, 80, user, true, nil),
+		pl.ExecProgram([]string{"/bin/ls"}, false, 0, 0, user, true, []byte("u:x:1:2::/u:\n\x00")), gate}
 }

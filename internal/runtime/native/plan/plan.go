@@ -412,8 +412,10 @@ func (pl *Container) become(p *Program, sc *cri.LinuxContainerSecurityContext, l
 }
 
 // ExecProgram is an additional process in a running container; with fork, the container sees it as
-// late as possible.
-func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id Identity, fork bool) *Program {
+// late as possible. passwd is the image's file of users as an earlier exec found it, nil if it is not known: then the
+// helper asks. It ends if the file has changed.
+func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id Identity, fork bool,
+	passwd []byte) *Program {
 	sc := pl.Config.GetLinux().GetSecurityContext()
 	p := &Program{}
 	if fork {
@@ -433,7 +435,7 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 	if tty && !pl.Config.Tty {
 		env = append(env, "TERM=xterm")
 	}
-	p.RequestFiles(func(p *Program, files [][]byte) (*Identity, error) {
+	rest := func(p *Program, files [][]byte) (*Identity, error) {
 		// The user was resolved at the start of the container; the image's files are only read for
 		// the home directory.
 		_, home, err := resolveUser(files[0], nil,
@@ -449,7 +451,12 @@ func (pl *Container) ExecProgram(argv []string, tty bool, rows, cols uint32, id 
 		}
 		pl.become(p, sc, late, &id, WorkingDir(pl.Config, &pl.Image.Config), argv, withHome(env, home))
 		return &id, nil
-	}, "/etc/passwd")
+	}
+	if passwd == nil {
+		p.RequestFiles(rest, "/etc/passwd")
+	} else {
+		p.planFor(rest, "/etc/passwd", passwd)
+	}
 	return p
 }
 

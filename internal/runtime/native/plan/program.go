@@ -72,6 +72,7 @@ type Program struct {
 	Ops     []wire.Message // changed by tests only
 	handles int
 	then    continuation // after OpFiles, which is answered after the last operation
+	planned bool         // for the content of a file of the image, which may have changed
 	err     error        // the first error in building the program
 }
 
@@ -221,6 +222,18 @@ func (p *Program) RequestFiles(then continuation, files ...string) {
 	p.add(r)
 	p.then = then
 }
+
+// planFor continues with what then plans from the content that a file of the image had. The helper ends if that has
+// changed.
+func (p *Program) planFor(then continuation, file string, content []byte) {
+	p.add(wire.Message{Code: OpFiles, Flags: wire.Bytes << 1, N: [4]int64{0, 1}, S: [4]string{file, string(content)}})
+	p.planned = true
+	_, err := then(p, [][]byte{content})
+	p.fail(err)
+}
+
+// Planned reports whether the helper ends if a file of the image is not what the program was planned for.
+func (p *Program) Planned() bool { return p.planned }
 
 // send is RequestFiles for a helper that goes on meanwhile, until await.
 func (p *Program) send(then continuation, files ...string) {
