@@ -74,25 +74,31 @@ func BenchmarkHTTPGet(b *testing.B) {
 	}
 	to := Target{Container: &corev1.Container{}, PodIP: addr.Addr().String()}
 	action := &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(int32(addr.Port()))}
+	socket := func(ctx context.Context) (podlife.ProbeVerdict, string) {
+		return httpGet(ctx, to, action, time.Minute)
+	}
 	for _, way := range []struct {
-		name string
-		run  func(context.Context) (podlife.ProbeVerdict, string)
+		name     string
+		together int // how many are due at the same time
+		run      func(context.Context) (podlife.ProbeVerdict, string)
 	}{
-		{"socket", func(ctx context.Context) (podlife.ProbeVerdict, string) {
-			return httpGet(ctx, to, action, time.Minute)
-		}},
-		{"net-http", func(ctx context.Context) (podlife.ProbeVerdict, string) {
+		{"socket", 1, socket},
+		{"socket, ten together", 10, socket},
+		{"net-http", 1, func(ctx context.Context) (podlife.ProbeVerdict, string) {
 			return get(ctx, to, action, oneRequest{})
 		}},
 	} {
 		b.Run(way.name, func(b *testing.B) {
 			b.ReportAllocs()
 			began := used(b)
-			due := time.NewTicker(time.Millisecond) // one after the other they would find all caches warm
+			// One after the other they would find all caches warm.
+			due := time.NewTicker(time.Duration(way.together) * time.Millisecond)
 			defer due.Stop()
 			var probes sync.WaitGroup
-			for b.Loop() {
-				<-due.C
+			for i := 0; b.Loop(); i++ {
+				if i%way.together == 0 {
+					<-due.C
+				}
 				probes.Go(func() {
 					if v, text := way.run(b.Context()); v != podlife.ProbeSuccess {
 						b.Errorf("%s: %s", v, text)
