@@ -207,7 +207,7 @@ func BenchmarkExec(b *testing.B) {
 			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
 			for b.Loop() {
 				if name == "asked" {
-					c.keepPasswd(nil)
+					c.execs.Keep(nil)
 				}
 				if x, err := w.exec(id, "true"); err != nil || x.ExitCode != 0 {
 					b.Fatal(x, err)

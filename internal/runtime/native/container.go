@@ -44,7 +44,7 @@ type container struct {
 	mu       sync.Mutex
 	rec      state.Container
 	plan     *plan.Container // nil after a restart of carob, until it is needed
-	execs    execs           // what the next exec needs
+	execs    plan.Execs      // what the next exec needs
 	stopSent bool            // the stop signal was sent
 	finished sync.Once
 

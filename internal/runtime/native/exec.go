@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -25,9 +24,6 @@ import (
 
 // promptly is how long a command may run until its collected output is read while it runs: most have ended by then.
 const promptly = 100 * time.Millisecond
-
-// mostKept is the size of the largest passwd file that is kept for the next exec.
-const mostKept = 16 << 10
 
 // outputDrain is how long ExecSync continues to read output after the process has ended, while a
 // process that it left behind still has its streams open: a hook or a probe does not wait for a
@@ -135,7 +131,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	var code []byte
 	// Without a deadline, a monitor that hangs is noticed because it does not answer.
 	if simple && call.limited && r.alter == nil {
-		p, code = c.plannedExec(pl, call.cmd, rec.User, fork)
+		p, code = c.execs.Planned(pl, call.cmd, rec.User, fork)
 	}
 	if p == nil {
 		p = pl.ExecProgram(call.cmd, call.tty, 0, 0, *rec.User, fork, nil)
@@ -176,8 +172,8 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		if line != nil {
 			defer line.Close()
 		}
-		if len(session.Files) == 1 && len(session.Files[0]) <= mostKept {
-			c.keepPasswd(session.Files[0])
+		if len(session.Files) == 1 {
+			c.execs.Keep(session.Files[0])
 		}
 		outcome = func() error { return line.Outcome(&session) }
 	} else {
@@ -200,7 +196,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	}
 	err = outcome()
 	if errors.Is(err, monitor.ErrChanged) {
-		c.keepPasswd(nil)
+		c.execs.Keep(nil)
 		return 0, err
 	}
 	if err != nil {
@@ -216,51 +212,6 @@ func notStarted(err error, id string) error {
 		return status.Errorf(codes.FailedPrecondition, "container %q is not running", id)
 	}
 	return err
-}
-
-// execs is what is kept for the next exec in a container. Probes run the same commands again and again.
-type execs struct {
-	passwd []byte // the file as the last exec found it; nil: not known
-	last   [2]planned
-}
-
-// planned is a command that was planned for the passwd file. None of it is changed.
-type planned struct {
-	pl   *plan.Container
-	argv []string
-	fork bool
-	p    *plan.Program
-	code []byte
-}
-
-// plannedExec is the program of a command for the passwd file that the last exec found, and its encoding; nil: the file
-// is not known.
-func (c *container) plannedExec(pl *plan.Container, argv []string, user *plan.Identity, fork bool) (*plan.Program,
-	[]byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.execs.passwd == nil {
-		return nil, nil
-	}
-	for _, k := range c.execs.last {
-		if k.pl == pl && k.fork == fork && slices.Equal(k.argv, argv) {
-			return k.p, k.code
-		}
-	}
-	p := pl.ExecProgram(argv, false, 0, 0, *user, fork, c.execs.passwd)
-	code, err := p.Encode()
-	if err != nil {
-		return p, nil
-	}
-	c.execs.last = [2]planned{{pl, slices.Clone(argv), fork, p, code}, c.execs.last[0]}
-	return p, code
-}
-
-// keepPasswd keeps the passwd file that an exec has found; nil: it is not known any more.
-func (c *container) keepPasswd(file []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.execs = execs{passwd: file}
 }
 
 // execLate runs the program of a command whose end is waited for, until the helper has all that it needs. Its last
@@ -424,7 +375,7 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 	}
 	done := make(chan struct{})
 	if s.tty {
-		master, err := receiveTerminal(s.ours[2])
+		master, err := monitor.ReceiveTerminal(s.ours[2])
 		if err != nil {
 			return nil, err
 		}
@@ -432,7 +383,7 @@ func (s *streams) copy(call execCall) (<-chan struct{}, error) {
 		if call.resize != nil {
 			go func() {
 				for size := range call.resize {
-					resizeTerminal(master, size)
+					monitor.ResizeTerminal(master, size.rows, size.cols)
 				}
 			}()
 		}
@@ -486,32 +437,4 @@ func (s *streams) close() {
 			}
 		}
 	})
-}
-
-// receiveTerminal receives a terminal's master side from the helper's socket.
-func receiveTerminal(sock *os.File) (*os.File, error) {
-	var b [1]byte
-	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(openfile.FD(sock), b[:], oob, unix.MSG_CMSG_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("receiving the terminal: %w", err)
-	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil || len(msgs) != 1 {
-		return nil, errors.New("the helper sent no terminal")
-	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) != 1 {
-		return nil, errors.New("the helper sent no terminal")
-	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		unix.Close(fds[0])
-		return nil, fmt.Errorf("receiving the terminal: %w", err)
-	}
-	return os.NewFile(uintptr(fds[0]), "terminal"), nil
-}
-
-func resizeTerminal(f *os.File, size terminalSize) {
-	// its process may have ended
-	_ = unix.IoctlSetWinsize(openfile.FD(f), unix.TIOCSWINSZ, &unix.Winsize{Row: size.rows, Col: size.cols})
 }

@@ -206,11 +206,11 @@ func TestPlannedExec(t *testing.T) {
 		var reports []string
 		for _, asks := range []bool{true, false} {
 			if asks {
-				c.keepPasswd(nil)
+				c.execs.Keep(nil)
 			}
 			x, err := w.exec(id, "sh", "-c", command)
 			reports = append(reports, fmt.Sprintf("%v %v", x, err))
-			if p, _ := c.plannedExec(c.plan, nil, &plan.Identity{}, false); p == nil {
+			if p, _ := c.execs.Planned(c.plan, nil, &plan.Identity{}, false); p == nil {
 				t.Errorf("%q: the passwd file is not known", command)
 			}
 		}
@@ -219,7 +219,7 @@ func TestPlannedExec(t *testing.T) {
 		}
 	}
 	for _, command := range [][]string{{"no-such-program"}, {"/etc/passwd"}} {
-		c.keepPasswd(nil)
+		c.execs.Keep(nil)
 		_, asked := w.exec(id, command...)
 		_, planned := w.exec(id, command...)
 		if asked == nil || planned == nil || asked.Error() != planned.Error() {
