@@ -192,7 +192,7 @@ func TestHomeAfterPasswdChanged(t *testing.T) {
 	}
 }
 
-// What a command reports is the same whether its helper asks for the passwd file, which the first one does, or not.
+// What a command reports is the same whether its helper first for the passwd file, which the first one does, or not.
 func TestPlannedExec(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("planned")
@@ -204,8 +204,8 @@ func TestPlannedExec(t *testing.T) {
 	for _, command := range []string{"echo out; echo err >&2; exit 3", "kill -9 $$", "exec /etc/passwd",
 		"yes | head -c 300000", "(exec sleep 613) & echo soon"} {
 		var reports []string
-		for _, asks := range []bool{true, false} {
-			if asks {
+		for _, first := range []bool{true, false} {
+			if first {
 				c.execs.Keep(nil)
 			}
 			x, err := w.exec(id, "sh", "-c", command)
@@ -220,10 +220,10 @@ func TestPlannedExec(t *testing.T) {
 	}
 	for _, command := range [][]string{{"no-such-program"}, {"/etc/passwd"}} {
 		c.execs.Keep(nil)
-		_, asked := w.exec(id, command...)
+		_, without := w.exec(id, command...)
 		_, planned := w.exec(id, command...)
-		if asked == nil || planned == nil || asked.Error() != planned.Error() {
-			t.Errorf("%q: %v; planned: %v", command, asked, planned)
+		if without == nil || planned == nil || without.Error() != planned.Error() {
+			t.Errorf("%q: %v; planned: %v", command, without, planned)
 		}
 	}
 	_, err = w.r.ExecSync(t.Context(),
