@@ -192,7 +192,7 @@ func TestHomeAfterPasswdChanged(t *testing.T) {
 	}
 }
 
-// What a command reports is the same whether its helper first for the passwd file, which the first one does, or not.
+// What a command reports is the same whether its helper requests the passwd file, as the first one does, or not.
 func TestPlannedExec(t *testing.T) {
 	w := newWorld(t)
 	sb, sbc := w.sandbox("planned")
