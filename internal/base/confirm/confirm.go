@@ -1,12 +1,15 @@
 // Package confirm decides what the answer NotFound or Conflict to a write means. It says that the object is gone, that
 // another one has its name, or that a newer version is stored: then the write is not needed any more, and the watch
 // shows why. But a webhook may refuse a write with these codes, too, and nothing would follow: who wrote would wait for
-// ever. So the object is read then, and the error stays if nothing has changed.
+// ever. So the object is read then, and the error stays if nothing has changed. It also decides whether a write that
+// failed may have taken effect.
 package confirm
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +27,17 @@ func By[T metav1.Object](get func(ctx context.Context, name string, o metav1.Get
 // Stale reports whether a write failed because something else is stored than what it was planned on, if no webhook
 // says so.
 func Stale(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+// Unclear reports whether a write that failed may have taken effect: the error is not an answer of the API server, or
+// the answer does not say that the write was refused.
+func Unclear(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	code := status.Status().Code
+	return code < http.StatusBadRequest || code >= http.StatusInternalServerError || code == http.StatusRequestTimeout
+}
 
 // Removed takes the answer to a write to the object with a UID. It returns nil if the object is removed from the API.
 func Removed(ctx context.Context, uid types.UID, err error, live Live) error {

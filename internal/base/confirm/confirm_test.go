@@ -3,6 +3,7 @@ package confirm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,6 +71,27 @@ func TestEndedRemoved(t *testing.T) {
 			if !errors.Is(c.got, c.want) || (c.got == nil) != (c.want == nil) {
 				t.Errorf("%s, %s: %v, want %v", name, what, c.got, c.want)
 			}
+		}
+	}
+}
+
+// Only an answer that refuses a write says that nothing was written.
+func TestUnclear(t *testing.T) {
+	pods := corev1.Resource("pods")
+	for err, want := range map[error]bool{
+		errors.New("no connection"):                                       true,
+		context.DeadlineExceeded:                                          true,
+		apierrors.NewInternalError(errors.New("no")):                      true,
+		apierrors.NewTimeoutError("no", 1):                                true,
+		&apierrors.StatusError{ErrStatus: metav1.Status{Code: 408}}:       true,
+		&apierrors.StatusError{}:                                          true,
+		apierrors.NewConflict(pods, "p", errors.New("no")):                false,
+		apierrors.NewForbidden(pods, "p", errors.New("no")):               false,
+		fmt.Errorf("write: %w", apierrors.NewNotFound(pods, "p")):         false,
+		fmt.Errorf("write: %w", apierrors.NewTooManyRequests("later", 1)): false,
+	} {
+		if got := Unclear(err); got != want {
+			t.Errorf("%v: %t", err, got)
 		}
 	}
 }

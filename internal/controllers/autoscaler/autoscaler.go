@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/inventory"
 	"carob/internal/controllers/metrics"
 	"carob/internal/controllers/reconciler"
@@ -183,7 +183,7 @@ func (c *Controller) pass(ctx context.Context, key string, hpa *autoscalingv2.Ho
 		}
 		err = c.rescale(ctx, kind, scale, *out.Rescale)
 		switch {
-		case err != nil && toZero && unclear(err): // it may be scaled
+		case err != nil && toZero && confirm.Unclear(err): // it may be scaled
 			out = before
 		case err != nil:
 		case *out.Rescale > scale.Status.Replicas:
@@ -318,12 +318,6 @@ func (c *Controller) record(hpa *autoscalingv2.HorizontalPodAutoscaler, events [
 	for _, e := range events {
 		c.events.Event(hpa, e.Type, e.Reason, e.Message)
 	}
-}
-
-// unclear reports whether a failed write may have taken effect, because the error is not the API server's.
-func unclear(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }
 
 // store writes a status that has changed (W7.28).

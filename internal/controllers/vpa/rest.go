@@ -3,9 +3,7 @@ package vpa
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -133,11 +131,4 @@ func (r restAPI) get(ctx context.Context, kind inventory.Kind, namespace, name s
 	var s autoscalingv1.Scale
 	err := decode(ctx, kind.Request(r.client.CoreV1().RESTClient().Get(), namespace, name, "scale"), &s)
 	return &s, err
-}
-
-// unknown reports whether a failed request may still have changed the pod, because the error is not the API server's.
-// The pod then counts as disturbed, so that no more pods of a group change than allowed (W9.53).
-func unknown(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) || status.Status().Code >= http.StatusInternalServerError
 }

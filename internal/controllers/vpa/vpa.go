@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/confirm"
 	"carob/internal/controllers/source"
 	"carob/internal/core/workload/vpa"
 )
@@ -501,7 +502,7 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 			if err != nil {
 				log.V(1).Info("A pod cannot be resized in place", "pod", klog.KObj(pod), "err", err)
 				count.failedResize()
-				if unknown(err) {
+				if confirm.Unclear(err) { // it may have changed: no more pods change than allowed (W9.53)
 					round.Resized(pod)
 				} else {
 					evict = append(evict, pod)
@@ -520,7 +521,7 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 		if err := c.evict(ctx, v, pod); err != nil {
 			log.V(1).Info("A pod cannot be evicted", "pod", klog.KObj(pod), "err", err)
 			count.failedEviction()
-			if unknown(err) {
+			if confirm.Unclear(err) {
 				round.Evicted(pod)
 			}
 			continue

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
+	"carob/internal/base/confirm"
 	"carob/internal/core/podclaims"
 )
 
@@ -102,12 +102,7 @@ func unclear(err error) bool {
 		errors.Is(err, podclaims.ErrDeallocated) {
 		return false
 	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return true
-	}
-	code := status.Status().Code
-	return code < 400 || code >= 500 || code == http.StatusRequestTimeout
+	return confirm.Unclear(err)
 }
 
 // storeOne writes one claim; a conflict is resolved with a fresh read.
