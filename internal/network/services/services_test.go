@@ -186,7 +186,8 @@ func TestLoadBalancer(t *testing.T) {
 	}
 	d.proxy.SetOwn([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")})
 	d.until("the gateway has the port", func() bool { return !reached() })
-	if event := <-d.events.Events; !strings.Contains(event, ":80/TCP is where carob itself listens") {
+	refused := "carob itself listens at " + d.addr("node").String() + ":80/TCP: "
+	if event := <-d.events.Events; !strings.Contains(event, refused) {
 		t.Errorf("event %q", event)
 	}
 	d.proxy.SetOwn(nil)
