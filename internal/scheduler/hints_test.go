@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	ktesting "k8s.io/client-go/testing"
 
 	"carob/internal/core/placement"
 )
@@ -104,4 +105,45 @@ func TestFiltersSinceWatch(t *testing.T) {
 			t.Errorf("refused by %v, without %s", it.refused, f)
 		}
 	}
+}
+
+// A pod that the nomination of another one keeps from a node by its anti-affinity is tried again when that nomination
+// gives way to a more important pod (L2.52, L2.55).
+func TestNominationThatGivesWay(t *testing.T) {
+	withPort := func(name string, priority int32) *corev1.Pod {
+		p := withPriority(pod(name, "1"), priority)
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 80, Protocol: "TCP"}}
+		return p
+	}
+	low := onNode(withPort("low", 1), "n1")
+	inWorld(t, []runtime.Object{node("n1", "4"), low}, func(w *world) {
+		w.client.PrependReactor("delete", "pods", func(a ktesting.Action) (bool, runtime.Object, error) {
+			obj, err := w.client.Tracker().Get(a.GetResource(), "default", "low")
+			if err != nil || a.(ktesting.DeleteAction).GetName() != "low" {
+				return false, nil, nil //nolint:nilerr // the tracker handles it
+			}
+			p := obj.(*corev1.Pod).DeepCopy()
+			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+			return true, nil, w.client.Tracker().Update(a.GetResource(), p, "default")
+		})
+		middle := withPort("middle", 5)
+		middle.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "small"}}}}}}
+		w.create(middle)
+		if got := w.pod("middle").Status.NominatedNodeName; got != "n1" {
+			w.Fatalf("middle is nominated to %q", got)
+		}
+		small := withPriority(pod("small", "1"), 0)
+		small.Labels = map[string]string{"app": "small"}
+		w.create(small)
+		w.on("small", "")
+		w.create(withPort("high", 9))
+		if got := w.pod("high").Status.NominatedNodeName; got != "n1" {
+			w.Fatalf("high is nominated to %q", got)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		w.on("small", "n1")
+	})
 }

@@ -103,7 +103,7 @@ func (s *Scheduler) victimLeaves(uid types.UID) {
 // beside p, and need another node (L2.52).
 func (s *Scheduler) giveWay(ctx context.Context, p *placement.Pod, node string) {
 	for _, o := range s.cluster.NominatedBelow(p, node) {
-		s.cluster.RemoveNomination(o.Object.UID)
+		s.requeue(s.cluster.RemoveNomination(o.Object.UID))
 		it := s.queue.items[o.Object.UID]
 		if it == nil {
 			continue
