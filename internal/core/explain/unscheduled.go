@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"carob/internal/core/podstatus"
 	"carob/internal/core/resources"
@@ -37,17 +39,18 @@ func NeedsRoom(p *corev1.Pod) (nodes, pods bool) {
 func unfit(p *corev1.Pod, message string, room Room) string {
 	var out []string
 	if strings.Contains(message, "didn't match Pod's node affinity/selector") && len(p.Spec.NodeSelector) > 0 {
-		labels := labelsText(p.Spec.NodeSelector)
-		out = append(out, fmt.Sprintf("its nodeSelector is %s: `kubectl label node NODE %s` labels a node", labels,
-			strings.ReplaceAll(labels, ",", " ")))
+		text := labelsText(p.Spec.NodeSelector)
+		out = append(out, fmt.Sprintf("its nodeSelector is %s: `kubectl label node NODE %s` labels a node", text,
+			strings.ReplaceAll(text, ",", " ")))
 	}
 	if strings.Contains(message, "didn't have free ports") {
 		out = append(out, "it needs "+hostPorts(p))
 	}
+	out = append(out, neighbours(p, message)...)
 	requests := resources.Requests(p)
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
 		if strings.Contains(message, "Insufficient "+string(name)) {
-			out = append(out, fmt.Sprintf("it requests %s %s%s", name, size(name, requests[name]), room.left(name)))
+			out = append(out, fmt.Sprintf("it requests %s %s%s", name, size(name, requests[name]), room.left(p, name)))
 		}
 	}
 	for i := range room.Nodes {
@@ -72,6 +75,36 @@ func unfit(p *corev1.Pod, message string, room Room) string {
 	return after("; ", strings.Join(out, "; "))
 }
 
+// neighbours names the rules about other pods that keep a pod off the nodes.
+func neighbours(p *corev1.Pod, message string) (out []string) {
+	a := p.Spec.Affinity
+	if a != nil && a.PodAffinity != nil && strings.Contains(message, "didn't match pod affinity rules") {
+		for _, t := range a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			out = append(out, fmt.Sprintf("its podAffinity requires pods with %s in its %s",
+				metav1.FormatLabelSelector(t.LabelSelector), t.TopologyKey))
+		}
+	}
+	if a != nil && a.PodAntiAffinity != nil && strings.Contains(message, "didn't match pod anti-affinity rules") {
+		for _, t := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			out = append(out, fmt.Sprintf("its podAntiAffinity forbids pods with %s in its %s",
+				metav1.FormatLabelSelector(t.LabelSelector), t.TopologyKey))
+		}
+	}
+	if strings.Contains(message, "didn't match pod topology spread constraints") {
+		for _, c := range p.Spec.TopologySpreadConstraints {
+			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
+				continue
+			}
+			text := fmt.Sprintf("its topology spread over %s has maxSkew %d", c.TopologyKey, c.MaxSkew)
+			if c.MinDomains != nil {
+				text += fmt.Sprintf(" and minDomains %d", *c.MinDomains)
+			}
+			out = append(out, text+" for pods with "+metav1.FormatLabelSelector(c.LabelSelector))
+		}
+	}
+	return out
+}
+
 // preempted returns the pods on a node that are being deleted because of a preemption.
 func (r Room) preempted(node string) (out []string) {
 	for i := range r.Pods {
@@ -94,12 +127,16 @@ func taintsOf(n *corev1.Node) (out []string) {
 	return out
 }
 
-// left describes how much of a resource is left on the node that has most of it left.
-func (r Room) left(name corev1.ResourceName) string {
+// left describes how much of a resource is left on the node that has most of it left. Nodes without the labels that the
+// pod selects do not count.
+func (r Room) left(pod *corev1.Pod, name corev1.ResourceName) string {
 	var node string
 	var most, total resource.Quantity
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
+		if !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(n.Labels)) {
+			continue
+		}
 		has := n.Status.Allocatable[name]
 		free := has.DeepCopy()
 		for j := range r.Pods {

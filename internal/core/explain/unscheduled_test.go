@@ -35,6 +35,22 @@ func TestUnscheduled(t *testing.T) {
 	victim.Namespace, victim.Name, victim.DeletionTimestamp = "ns", "victim", &metav1.Time{}
 	victim.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
 		Reason: corev1.PodReasonPreemptionByScheduler}}
+	rules := func(p *corev1.Pod) {
+		with := func(app string) *metav1.LabelSelector {
+			return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+		}
+		p.Spec.Affinity = &corev1.Affinity{
+			PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+				{LabelSelector: with("db"), TopologyKey: "zone"}}},
+			PodAntiAffinity: &corev1.PodAntiAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+					{LabelSelector: with("web"), TopologyKey: "kubernetes.io/hostname"}}}}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+			{TopologyKey: "zone", MaxSkew: 1, MinDomains: new(int32(3)), LabelSelector: with("web"),
+				WhenUnsatisfiable: corev1.DoNotSchedule},
+			{TopologyKey: "rack", MaxSkew: 2, LabelSelector: with("web"), WhenUnsatisfiable: corev1.DoNotSchedule},
+			{TopologyKey: "row", MaxSkew: 1, WhenUnsatisfiable: corev1.ScheduleAnyway}}
+	}
 	for _, c := range []struct {
 		what, reasons string
 		change        func(*corev1.Pod)
@@ -65,6 +81,19 @@ func TestUnscheduled(t *testing.T) {
 			p.Spec.NodeSelector = map[string]string{"disk": "ssd", "a": "b"}
 		}, Room{}, "; its nodeSelector is a=b,disk=ssd: `kubectl label node NODE a=b disk=ssd` labels a node"},
 		{"affinity", "1 node(s) didn't match Pod's node affinity/selector", func(*corev1.Pod) {}, Room{}, ""},
+		{"the emptiest of the nodes that it selects", "1 Insufficient cpu", func(p *corev1.Pod) {
+			p.Spec.NodeSelector = map[string]string{"disk": "ssd"}
+			p.Spec.Containers[0].Resources.Requests = amount("cpu", "3")
+		}, Room{Nodes: []corev1.Node{plain, node(func(n *corev1.Node) {
+			n.Name, n.Labels, n.Status.Allocatable = "ssd", map[string]string{"disk": "ssd"}, amount("cpu", "1")
+		})}, Pods: []corev1.Pod{other("Running")}}, "; it requests cpu 3, and node ssd has 1 of 1 left"},
+		{"rules about other pods", "1 node(s) didn't match pod affinity rules, 1 node(s) didn't match pod " +
+			"anti-affinity rules, 1 node(s) didn't match pod topology spread constraints", rules, Room{},
+			"; its podAffinity requires pods with app=db in its zone" +
+				"; its podAntiAffinity forbids pods with app=web in its kubernetes.io/hostname" +
+				"; its topology spread over zone has maxSkew 1 and minDomains 3 for pods with app=web" +
+				"; its topology spread over rack has maxSkew 2 for pods with app=web"},
+		{"rules that do not matter", "1 node(s) were unschedulable", rules, Room{}, ""},
 		{"host port", "1 node(s) didn't have free ports for the requested pod ports", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}, {ContainerPort: 81}}
 		}, Room{}, "; it needs host port 80, which another pod uses"},
