@@ -14,7 +14,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -209,7 +209,7 @@ func (c *Collector) api(kind inventory.Kind, namespace string) metadata.Resource
 // API server does not check these, and the client puts it into a path as it is.
 func (c *Collector) get(ctx context.Context, kind inventory.Kind, namespace,
 	name string) (*metav1.PartialObjectMetadata, error) {
-	if len(path.IsValidPathSegmentName(name)) > 0 {
+	if len(content.IsPathSegmentName(name)) > 0 {
 		return nil, nil // no object has such a name
 	}
 	o, err := c.api(kind, namespace).Get(ctx, name, metav1.GetOptions{})
