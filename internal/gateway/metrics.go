@@ -194,50 +194,37 @@ func codeName(class int) string {
 
 // removeUnserved removes the time series of routes that are not served any more.
 func (f *figures) removeUnserved(served map[routeKey]bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	gone := func(key routeKey) bool { return key.kind != "" && key != other() && !served[key] }
-	for key := range f.routes {
-		if gone(key) {
-			f.drop(key)
-		}
-	}
-	for key := range f.pairs {
-		if gone(key.route) {
-			f.drop(key.route)
-		}
-	}
+	f.drop(func(key routeKey) bool { return key.kind != "" && key != other() && !served[key] })
 }
 
 // forget removes the series of one route.
-func (f *figures) forget(key routeKey) {
+func (f *figures) forget(key routeKey) { f.drop(func(k routeKey) bool { return k == key }) }
+
+// drop removes the series of the routes that are gone.
+func (f *figures) drop(gone func(routeKey) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.drop(key)
-}
-
-// drop removes the series of a route, if there are any. The lock is held.
-func (f *figures) drop(key routeKey) {
-	r := f.routes[key]
-	if delete(f.routes, key); r != nil {
-		r.gone = true
-	}
-	paired := false
-	for pair := range f.pairs {
-		if pair.route == key {
-			delete(f.pairs, pair)
-			paired = true
+	dropped := map[routeKey]bool{}
+	for key, r := range f.routes {
+		if gone(key) {
+			r.gone, dropped[key] = true, true
+			delete(f.routes, key)
 		}
 	}
-	if r == nil && !paired {
-		return
+	for pair := range f.pairs {
+		if gone(pair.route) {
+			dropped[pair.route] = true
+			delete(f.pairs, pair)
+		}
 	}
-	labels := prometheus.Labels{"kind": key.kind, "namespace": key.namespace, "name": key.name}
-	f.seconds.DeletePartialMatch(labels)
-	f.retries.DeletePartialMatch(labels)
-	f.bytes.DeletePartialMatch(labels)
-	f.streams.DeletePartialMatch(labels)
-	f.requests.DeletePartialMatch(labels)
+	for key := range dropped { // any order: each by itself
+		labels := prometheus.Labels{"kind": key.kind, "namespace": key.namespace, "name": key.name}
+		f.seconds.DeletePartialMatch(labels)
+		f.retries.DeletePartialMatch(labels)
+		f.bytes.DeletePartialMatch(labels)
+		f.streams.DeletePartialMatch(labels)
+		f.requests.DeletePartialMatch(labels)
+	}
 }
 
 // seenRequest follows one request to its end.
