@@ -518,9 +518,10 @@ int main(int argc, char **argv, char **envp)
 	for (int i = 0; envp[i]; i++)
 		if (put(envp[i], "0", 1) < 0)
 			_exit(117);
-	if (getrlimit(RLIMIT_NOFILE, &files) < 0 ||
-	    setrlimit(RLIMIT_NOFILE, &(struct rlimit){files.rlim_max, files.rlim_max}) < 0)
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0)
 		_exit(116);
+	// Refused where the maximum is above fs.nr_open, which may be lowered later; the monitor then keeps its limit.
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){files.rlim_max, files.rlim_max});
 	put("/proc/self/oom_score_adj", "-998", 4); // not permitted on all hosts; a failure is ignored
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
