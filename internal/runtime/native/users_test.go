@@ -181,7 +181,7 @@ func TestHomeAfterPasswdChanged(t *testing.T) {
 		{"echo root:x:0:0:root:/else:/bin/sh >/etc/passwd", "/root\n"},
 		{"rm /etc/passwd", "/else\n"},
 		{"mkdir /etc/passwd", "/\n"},
-		{"rm -r /etc/passwd; head -c 100000 /dev/zero >/etc/passwd; echo root:x:0:0::/far: >>/etc/passwd", "/\n"},
+		{"rm -r /etc/passwd; head -c 1000000 /dev/zero >/etc/passwd; echo root:x:0:0::/far: >>/etc/passwd", "/\n"},
 		{"true", "/far\n"},
 		{"true", "/far\n"},
 	} {

@@ -293,7 +293,7 @@ static int op_readonly(const char *path)
 
 // op_files sends files of the image (or none) and continues with the program that it receives: Go decides what depends
 // on the files. Only regular files of this root are sent: no link of /proc is followed. If the rest of the program was
-// planned for a content of the only file, s[1], one with another content is sent, and the helper ends.
+// planned for a content of the only file, s[1], that there is another one is sent, and the helper ends.
 static int op_files(struct message *o, char *s[4])
 {
 	struct open_how how = {O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, RESOLVE_NO_MAGICLINKS};
@@ -308,8 +308,8 @@ static int op_files(struct message *o, char *s[4])
 		struct report *r = grab(sizeof *r + want); // and the file, so that carob wakes once
 		for (ssize_t k; n < want && (k = read(fd, (char *)(r + 1) + n, want - n)) > 0;)
 			n += k;
-		*r = (struct report){'F', S.index, 0, i, n};
 		int same = keep(planned && n == o->len[1] && !memcmp(r + 1, s[1], n), fd);
+		*r = (struct report){'F', S.index, 0, i, n = planned ? 0 : n}; // it is read after the end: it must not wait
 		if (!same && (write_all(r, sizeof *r + n) < 0 || planned))
 			_exit(126);
 		free(r);

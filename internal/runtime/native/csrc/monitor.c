@@ -520,8 +520,7 @@ int main(int argc, char **argv, char **envp)
 			_exit(117);
 	if (getrlimit(RLIMIT_NOFILE, &files) < 0)
 		_exit(116);
-	// Refused where the maximum is above fs.nr_open, which may be lowered later; the monitor then keeps its limit.
-	setrlimit(RLIMIT_NOFILE, &(struct rlimit){files.rlim_max, files.rlim_max});
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){files.rlim_max, files.rlim_max}); // fails if fs.nr_open is lower now
 	put("/proc/self/oom_score_adj", "-998", 4); // not permitted on all hosts; a failure is ignored
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
