@@ -31,6 +31,7 @@ var otherPaths = map[string]string{
 	"runtime/containers/ID":   "a directory of the data directory",
 	"runtime/sandboxes/ID":    "a directory of the data directory",
 	"runtime/handlers/UID":    "a file of the data directory",
+	"node/replaced-node.json": "a file of the data directory",
 	"runtime/images":          "a directory of the data directory",
 	"network/attachments":     "a file of the data directory",
 	"kinds/GROUP":             "a pattern",

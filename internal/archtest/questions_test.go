@@ -16,6 +16,7 @@ import (
 // acting are the functions of core/podlife that return something and change the state or the output
 // as well, with what they do. Every other function that returns something only answers a question.
 var acting = map[string]string{
+	"awaitDeadline":         "wakes the pod at the deadline",
 	"awaitDrain":            "notes when the data plane let go of the pod, and the wait for it",
 	"containerStatus":       "fills in the status of the output",
 	"endSandboxes":          "stops and removes sandboxes",

@@ -30,6 +30,7 @@ func Step(s State, in Input) (State, Output) {
 		m.terminate()
 	}
 	if m.s.Life == Terminated {
+		m.lookForLateDeadline()
 		m.cleanUp()
 	}
 	m.runProbes()

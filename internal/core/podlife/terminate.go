@@ -49,21 +49,42 @@ func wasRejected(st *corev1.PodStatus) bool {
 	return st.Phase == corev1.PodFailed && strings.HasPrefix(st.Message, rejectedPrefix)
 }
 
+const (
+	deadlineReason  = "DeadlineExceeded"
+	deadlineMessage = "Pod was active on the node longer than the specified deadline"
+)
+
 // lookForDeadline ends a pod that was active for too long (L4.6).
 func (m *machine) lookForDeadline() {
+	if m.awaitDeadline() {
+		m.end(termination{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: deadlineReason,
+			Message: deadlineMessage})
+	}
+}
+
+// lookForLateDeadline lets a static pod fail at its deadline of which nothing has been left to run before: that end has
+// no phase (L4.6, L7.115).
+func (m *machine) lookForLateDeadline() {
+	end := &m.s.End
+	if m.isStatic() && end.Phase == "" && !podstatus.Terminal(m.s.Last.Phase) && m.pod.DeletionTimestamp == nil &&
+		!m.in.Gone && m.awaitDeadline() {
+		end.Phase, end.Reason, end.Message = corev1.PodFailed, deadlineReason, deadlineMessage
+	}
+}
+
+// awaitDeadline wakes the pod at its active deadline, and reports whether it has passed, with the event.
+func (m *machine) awaitDeadline() bool {
 	limit := m.pod.Spec.ActiveDeadlineSeconds
 	if limit == nil {
-		return
+		return false
 	}
 	at := m.s.Active.Add(time.Duration(*limit) * time.Second)
 	if m.now.Before(at) {
 		m.wake(at)
-		return
+		return false
 	}
-	const message = "Pod was active on the node longer than the specified deadline"
-	m.event(corev1.EventTypeNormal, "DeadlineExceeded", message, "")
-	m.end(termination{Cause: "active deadline exceeded", Phase: corev1.PodFailed, Reason: "DeadlineExceeded",
-		Message: message})
+	m.event(corev1.EventTypeNormal, deadlineReason, deadlineMessage, "")
+	return true
 }
 
 // end makes the pod Terminating. Life never goes back.

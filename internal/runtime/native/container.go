@@ -20,6 +20,7 @@ import (
 
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/devices"
+	"carob/internal/runtime/native/execs"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
@@ -44,7 +45,7 @@ type container struct {
 	mu       sync.Mutex
 	rec      state.Container
 	plan     *plan.Container // nil after a restart of carob, until it is needed
-	execs    plan.Execs      // what the next exec needs
+	execs    execs.Kept      // what the next exec needs
 	stopSent bool            // the stop signal was sent
 	finished sync.Once
 
