@@ -325,7 +325,7 @@ func (f *forwarder) probe(ctx context.Context, seen func(name string) <-chan str
 	}) {
 		return
 	}
-	found := false
+	var found bool
 	select {
 	case <-loop:
 		found = true
