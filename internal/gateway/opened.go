@@ -14,11 +14,11 @@ type opened struct {
 
 // Limits of what clients can have open. They have a part of the descriptors of the process, too, because the API server
 // and etcd have the same ones: connections may take a quarter, those to backends for requests another one, and sessions
-// of UDP an eighth.
+// of UDP another one: a session lasts half a minute, and clients of DNS begin many.
 const (
 	connections   = 60000
 	shareClients  = 4
-	shareSessions = 8
+	shareSessions = 4
 )
 
 // descriptors is a part of what the process may have open.

@@ -10,7 +10,7 @@ import (
 // Limits of flows. The times are those of Linux's connection tracking for UDP.
 const (
 	mostFlows      = 16384             // of all ports
-	shareOfOne     = 4                 // one client may have this part of them
+	flowsOfOne     = mostFlows / 4     // of one client, which leaves a quarter to others where fewer are allowed
 	newFlowTime    = 30 * time.Second  // without a datagram, before the client has sent one after a reply
 	steadyFlowTime = 120 * time.Second // and after that
 	expiryInterval = time.Second       // between two checks for flows that have ended
@@ -113,7 +113,7 @@ func (f *flows) move(one *flow, to flowState) {
 // may be forged. It returns nil if there is none, or if the client has too many flows.
 func (f *flows) begin(key flowKey, now time.Time) (one, gone *flow) {
 	client := clientOf(key.client.Addr())
-	if int64(f.clients[client]) >= max(1, f.most/shareOfOne) {
+	if int64(f.clients[client]) >= max(1, min(flowsOfOne, f.most*3/4)) {
 		return nil, nil
 	}
 	if f.open.Add(1) > f.most {

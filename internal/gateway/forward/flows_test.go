@@ -58,10 +58,10 @@ func TestFlowsOfOneClient(t *testing.T) {
 	f := newFlows(&open, 1<<20, LeavingTime)
 	now := time.Unix(1000, 0)
 	network := netip.MustParseAddr("2001:db8::").As16()
-	for n := range mostFlows/shareOfOne + 10 {
+	for n := range flowsOfOne + 10 {
 		network[14], network[15] = byte(n>>8), byte(n)
 		one, _ := f.begin(flowKey{client: netip.AddrPortFrom(netip.AddrFrom16(network), uint16(n))}, now)
-		if (one != nil) != (n < mostFlows/shareOfOne) {
+		if (one != nil) != (n < flowsOfOne) {
 			t.Fatalf("flow %d of one network: %v", n, one)
 		}
 		if one != nil {
@@ -107,9 +107,9 @@ func TestFlowsLeave(t *testing.T) {
 func TestFewFlows(t *testing.T) {
 	var open atomic.Int64
 	f := newFlows(&open, 8, LeavingTime)
-	for n := range 3 {
+	for n := range 7 {
 		if one, _ := f.begin(flowKey{client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), uint16(n+1))},
-			time.Now()); (one != nil) != (n < 2) {
+			time.Now()); (one != nil) != (n < 6) {
 			t.Errorf("flow %d of one client: %v", n, one)
 		}
 	}
