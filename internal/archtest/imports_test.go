@@ -36,6 +36,8 @@ var rules = []rule{
 		"it knows groups and processes, not containers"},
 	{"carob/internal/runtime/native/openfiles", nil, "it knows files, not what is in them"},
 	{"carob/internal/runtime/native/output", nil, "it knows pipes, not commands"},
+	{"carob/internal/runtime/native/stdio", []string{"carob/internal/runtime/native/monitor",
+		"carob/internal/runtime/native/output"}, "it knows streams, not containers"},
 	{"carob/internal/runtime/native/wire", nil, "it knows messages, not what they are for"},
 	{"carob/internal/runtime/native/detached", nil, "it knows overlays and mount points, not containers"},
 	{"carob/internal/runtime/native/criu", []string{"carob/internal/base/keylock"},

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -20,19 +18,11 @@ import (
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/output"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/stdio"
 )
 
 // promptly is how long a command may run until its collected output is read while it runs: most have ended by then.
 const promptly = 100 * time.Millisecond
-
-// outputDrain is how long ExecSync continues to read output after the process has ended, while a
-// process that it left behind still has its streams open: a hook or a probe does not wait for a
-// daemon.
-const outputDrain = time.Second
-
-// clientCheck is how often exec checks whether the client of a process's remaining output is still
-// connected.
-const clientCheck = time.Second
 
 // ExecSync runs a command and returns its output, at most 16 MiB of each stream. A timeout kills
 // the command and has the code DeadlineExceeded (L5.20).
@@ -72,42 +62,20 @@ func (r *Runtime) execCollected(ctx context.Context, c *container, req *cri.Exec
 		return nil, err
 	}
 	defer collected.Close()
-	code, err := r.exec(ctx, c, execCall{cmd: req.Cmd, collected: collected, limited: req.Timeout > 0})
+	code, err := r.exec(ctx, c, execCall{cmd: req.Cmd, caller: stdio.Caller{Collected: collected},
+		limited: req.Timeout > 0})
 	if err != nil {
 		return nil, fmt.Errorf("failed to exec in container: %w", err)
 	}
 	return &cri.ExecSyncResponse{Stdout: collected.Text(0), Stderr: collected.Text(1), ExitCode: code}, nil
 }
 
-// execCall is one additional process in a container; nil streams are not connected.
+// execCall is one additional process in a container.
 type execCall struct {
-	cmd      []string
-	in       io.Reader
-	out, err io.Writer
-	tty      bool
-	resize   <-chan terminalSize
-	client   bool // the client reads as long as there is output
-	limited  bool // ctx has a deadline
-
-	collected *output.Collector // takes the output instead of out and err; nil for none
+	cmd     []string
+	caller  stdio.Caller
+	limited bool // ctx has a deadline
 }
-
-// gone reports whether the client has disconnected: a write of zero bytes fails then.
-func (c *execCall) gone() bool {
-	if c.err == nil && c.out == io.Discard {
-		return true
-	}
-	for _, w := range []io.Writer{c.out, c.err} {
-		if w != nil {
-			if _, err := w.Write(nil); err != nil {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-type terminalSize struct{ rows, cols uint16 }
 
 // exec runs a process and copies its streams until it has ended. When ctx ends, the process is
 // killed. A command that cannot be executed is an error.
@@ -126,7 +94,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	}
 	_, mode, _ := startFlags(c)
 	fork := mode != monitor.PIDHost && r.lateForks(c.sandbox)
-	simple := call.collected != nil && (pl.Filter == nil || pl.Filter.Agent == nil)
+	simple := call.caller.Collected != nil && (pl.Filter == nil || pl.Filter.Agent == nil)
 	var p *plan.Program
 	var code []byte
 	// Without a deadline, a monitor that hangs is noticed because it does not answer.
@@ -134,14 +102,14 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 		p, code = c.execs.Planned(pl, call.cmd, rec.User, fork)
 	}
 	if p == nil {
-		p = pl.ExecProgram(call.cmd, call.tty, 0, 0, *rec.User, fork, nil)
+		p = pl.ExecProgram(call.cmd, call.caller.TTY, 0, 0, *rec.User, fork, nil)
 	}
-	io_, err := openStreams(call)
+	streams, err := stdio.Open(call.caller)
 	if err != nil {
 		return 0, err
 	}
-	defer io_.close()
-	x := monitor.ExecStart{ID: rec.ID, Stdio: io_.theirs, TTY: call.tty, Late: fork, Quiet: p.Planned()}
+	defer streams.Close()
+	x := monitor.ExecStart{ID: rec.ID, Stdio: streams.Theirs, TTY: call.caller.TTY, Late: fork, Quiet: p.Planned()}
 	if x.Helper, err = r.programs.Helper(); err != nil {
 		return 0, err
 	}
@@ -182,11 +150,10 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if err != nil {
 		return 0, fmt.Errorf("exec failed: %w", err)
 	}
-	copied, err := io_.copy(call)
-	if err != nil {
+	if err := streams.Copy(); err != nil {
 		return 0, err
 	}
-	end, err := call.await(ctx, m, run.Done)
+	end, err := await(ctx, m, run.Done, call.caller.Collected)
 	if err != nil {
 		return 0, err
 	}
@@ -202,7 +169,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	if err != nil {
 		return 0, fmt.Errorf("exec failed: %w", initFailed(err))
 	}
-	call.drain(ctx, copied)
+	streams.Drain(ctx)
 	return end.Code, nil
 }
 
@@ -252,12 +219,12 @@ func (r *Runtime) execLate(ctx context.Context, p *plan.Program, code []byte, se
 	return line, nil
 }
 
-// await waits for the end of the process. Collected output is complete then, but for what processes that it left behind
-// write.
-func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan monitor.Ended) (end monitor.Ended,
-	err error) {
+// await waits for the end of a process. Output that is collected is complete then, but for what processes that it left
+// behind write; nil: none is.
+func await(ctx context.Context, m *monitor.Monitor, done <-chan monitor.Ended,
+	collected *output.Collector) (end monitor.Ended, err error) {
 	var late <-chan time.Time
-	if c.collected != nil {
+	if collected != nil {
 		timer := time.NewTimer(promptly)
 		defer timer.Stop()
 		late = timer.C
@@ -265,10 +232,10 @@ func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan mo
 	for {
 		select {
 		case <-late:
-			c.collected.Follow()
+			collected.Follow()
 		case end = <-done:
-			if c.collected != nil {
-				c.collected.Finish()
+			if collected != nil {
+				collected.Finish()
 			}
 			return end, nil
 		case <-ctx.Done():
@@ -277,164 +244,4 @@ func (c *execCall) await(ctx context.Context, m *monitor.Monitor, done <-chan mo
 			return end, monitor.ErrGone
 		}
 	}
-}
-
-// drain continues to read after the process has ended, as containerd and CRI-O do: until all
-// processes that it left behind have closed its streams, or the client has disconnected.
-func (c *execCall) drain(ctx context.Context, copied <-chan struct{}) {
-	wait := outputDrain
-	if c.client {
-		wait = clientCheck
-	}
-	select {
-	case <-copied: // usually; without a timer
-		return
-	default:
-	}
-	for {
-		select {
-		case <-copied:
-			return
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-			if !c.client || c.gone() {
-				return
-			}
-		}
-	}
-}
-
-// streams are both ends of a process's stdin, stdout, and stderr, or of the socket that passes its
-// terminal.
-type streams struct {
-	theirs [3]*os.File
-	ours   [3]*os.File
-	tty    bool
-	once   sync.Once
-}
-
-func openStreams(call execCall) (s *streams, err error) {
-	s = &streams{tty: call.tty}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	if call.collected != nil {
-		s.theirs[1], s.theirs[2] = call.collected.Theirs[0], call.collected.Theirs[1]
-		s.theirs[0], err = null()
-		return s, err
-	}
-	if call.tty {
-		for i := range 2 {
-			if s.theirs[i], err = null(); err != nil {
-				return s, err
-			}
-		}
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return s, fmt.Errorf("making the console's socket: %w", err)
-		}
-		s.ours[2], s.theirs[2] = os.NewFile(uintptr(fds[0]), "console"), os.NewFile(uintptr(fds[1]), "console")
-		return s, nil
-	}
-	for i, wanted := range []bool{call.in != nil, call.out != nil, call.err != nil} {
-		switch {
-		case !wanted:
-			s.theirs[i], err = null()
-		case i == 0:
-			s.theirs[i], s.ours[i], err = os.Pipe()
-		default:
-			s.ours[i], s.theirs[i], err = os.Pipe()
-		}
-		if err != nil {
-			return s, fmt.Errorf("making the process's streams: %w", err)
-		}
-		s.theirs[i].Fd() // programs expect blocking streams
-	}
-	return s, nil
-}
-
-// null opens /dev/null for a process. os.OpenFile would offer it to the poller.
-func null() (*os.File, error) {
-	fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open /dev/null: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "/dev/null"), nil
-}
-
-// copy starts copying; the channel is closed when all output has been copied.
-func (s *streams) copy(call execCall) (<-chan struct{}, error) {
-	for i := range s.theirs {
-		s.theirs[i].Close()
-	}
-	if call.collected != nil {
-		return call.collected.Done(), nil
-	}
-	done := make(chan struct{})
-	if s.tty {
-		master, err := monitor.ReceiveTerminal(s.ours[2])
-		if err != nil {
-			return nil, err
-		}
-		s.ours[0] = master
-		if call.resize != nil {
-			go func() {
-				for size := range call.resize {
-					monitor.ResizeTerminal(master, size.rows, size.cols)
-				}
-			}()
-		}
-		if call.in != nil {
-			go func() { _, _ = io.Copy(master, call.in) }() // ends with the process or with the client
-		}
-		go func() {
-			defer close(done)
-			_, _ = io.Copy(call.out, master) // ends with EIO when the last process closes it
-			master.Close()                   // or with a client that stops reading: the processes get SIGHUP
-		}()
-		return done, nil
-	}
-	if call.resize != nil {
-		go func() {
-			for range call.resize {
-			}
-		}()
-	}
-	if call.in != nil {
-		in := s.ours[0]
-		go func() {
-			_, _ = io.Copy(in, call.in) // a process that stops reading is not a failure
-			in.Close()                  // the process gets end of file
-		}()
-	}
-	var wg sync.WaitGroup
-	for i, w := range map[int]io.Writer{1: call.out, 2: call.err} {
-		if s.ours[i] == nil {
-			continue
-		}
-		wg.Go(func() {
-			_, _ = io.Copy(w, s.ours[i]) // a client that stops reading is not a failure
-			s.ours[i].Close()            // but a process that still writes gets an error
-		})
-	}
-	go func() {
-		wg.Wait()
-		close(done)
-	}()
-	return done, nil
-}
-
-func (s *streams) close() {
-	s.once.Do(func() {
-		for i := range s.theirs {
-			for _, f := range []*os.File{s.theirs[i], s.ours[i]} {
-				if f != nil {
-					f.Close()
-				}
-			}
-		}
-	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
+	"carob/internal/runtime/native/stdio"
 )
 
 // Streams is the interface that a streaming server calls (k8s.io/cri-streaming's Runtime).
@@ -72,49 +73,25 @@ func (s *Streams) Exec(ctx context.Context, id string, cmd []string, in io.Reade
 	if err != nil {
 		return err
 	}
-	call := execCall{cmd: cmd, in: in, tty: tty, client: true}
+	caller := stdio.Caller{In: in, TTY: tty, Resize: resize, Client: true}
 	if out != nil {
-		call.out = out
+		caller.Out = out
 	} else if tty {
-		call.out = io.Discard
+		caller.Out = io.Discard
 	}
 	if errw != nil && !tty {
-		call.err = errw
+		caller.Err = errw
 	}
-	if resize != nil {
-		sizes := make(chan terminalSize)
-		call.resize = sizes
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go func() {
-			defer close(sizes)
-			for {
-				select {
-				case z, ok := <-resize:
-					if !ok {
-						return
-					}
-					select {
-					case sizes <- terminalSize{rows: z.Height, cols: z.Width}:
-					case <-ctx.Done():
-						return
-					}
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-	}
-	code, err := s.r.exec(ctx, c, call)
+	code, err := s.r.exec(ctx, c, execCall{cmd: cmd, caller: caller})
 	if err != nil {
 		if e, ok := errors.AsType[*plan.ExecError](err); ok {
 			// The client gets an exit code without its reason, so the reason is printed, as a shell
 			// does.
 			switch { // a disconnected client needs no reason
-			case call.err != nil:
-				_, _ = fmt.Fprintln(call.err, e)
+			case caller.Err != nil:
+				_, _ = fmt.Fprintln(caller.Err, e)
 			case tty:
-				_, _ = fmt.Fprintf(call.out, "%v\r\n", e)
+				_, _ = fmt.Fprintf(caller.Out, "%v\r\n", e)
 			}
 			return utilexec.CodeExitError{Err: fmt.Errorf("failed to exec in container: %w", err),
 				Code: int(e.ExitCode())}
