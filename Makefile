@@ -8,12 +8,13 @@ BIN       := bin
 CACHE     := .cache
 KUBE      := v1.37.2
 VERSION   := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT    := $(shell git rev-parse HEAD 2>/dev/null)
+DATE      := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%FT%TZ 2>/dev/null)
 LDFLAGS   := -s -w \
 	-X main.version=$(VERSION) \
-	-X k8s.io/component-base/version.gitVersion=$(KUBE) \
-	-X k8s.io/component-base/version.gitMajor=1 \
-	-X k8s.io/component-base/version.gitMinor=37 \
-	-X k8s.io/component-base/version.gitTreeState=clean
+	$(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,-X $(p).gitVersion=$(KUBE) \
+	-X $(p).gitMajor=1 -X $(p).gitMinor=37 -X $(p).gitTreeState=clean \
+	-X $(p).gitCommit=$(or $(COMMIT),unknown) -X $(p).buildDate=$(or $(DATE),unknown))
 TOOLS     := $(CACHE)/tools
 LINTER    := v2.15.0
 PKGS      := ./cmd/... ./internal/...

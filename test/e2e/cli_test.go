@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,6 +60,21 @@ func TestStatusAndHelp(t *testing.T) {
 	contains(t, "kubeconfig", c.carob(t, "kubeconfig"), "kind: Config", "client-certificate-data")
 	contains(t, "completion", c.carob(t, "completion", "bash"), "__start_carob")
 	contains(t, "version", c.carob(t, "version"), "carob ", "Kubernetes v1.37")
+
+	// What the libraries say of themselves, in the answer of the server, to it, and in metrics.
+	commands := [][]string{{"version", "-o", "json"}, {"get", "--raw=/version", "-v=8"}, {"get", "--raw=/metrics"}}
+	for _, args := range commands {
+		cmd := exec.CommandContext(t.Context(), carobBin, append([]string{"--data-dir", c.DataDir, "kubectl"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("kubectl %v: %v\n%s", args, err, tail(out, 2000))
+		}
+		for _, unset := range []string{"$Format", "v0.0.0", "1970-"} {
+			if line := regexp.MustCompile(".*" + regexp.QuoteMeta(unset) + ".*").Find(out); line != nil {
+				t.Errorf("kubectl %v does not know its build: %s", args, line)
+			}
+		}
+	}
 }
 
 func TestImages(t *testing.T) {
