@@ -7,10 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -19,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"carob/internal/base/journal"
+	"carob/internal/base/tasks"
 	"carob/internal/core/eviction"
 	corepinning "carob/internal/core/pinning"
 	"carob/internal/core/pullcredentials"
@@ -193,21 +191,11 @@ func (c *Config) limitOfPods(m nodeobject.Machine) corev1.ResourceList {
 	}
 	limit := m.ForPods()
 	if reserved, ok := c.Reserved["pid"]; ok {
-		if most := maxPids(); most > 0 {
-			limit["pid"] = *resource.NewQuantity(max(most-reserved.Value(), 1), resource.DecimalSI)
+		if c, err := tasks.Read(); err == nil {
+			limit["pid"] = *resource.NewQuantity(max(c.Limit-reserved.Value(), 1), resource.DecimalSI)
 		}
 	}
 	return limit
-}
-
-// maxPids is how many processes and threads the kernel has IDs for; 0: unknown.
-func maxPids() int64 {
-	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	return n
 }
 
 // shutdownSteps are how long pods have at a shutdown of the machine; none: it does not wait.

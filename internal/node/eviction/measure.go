@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/diskusage"
+	"carob/internal/base/tasks"
 	"carob/internal/core/eviction"
 	"carob/internal/node/spec"
 )
@@ -54,21 +55,11 @@ func measure(root, imageDir string) ([]eviction.Observation, error) {
 				Capacity: int64(fs.Blocks) * fs.Bsize},
 			eviction.Observation{Signal: at.inode, Available: int64(fs.Ffree), Capacity: int64(fs.Files)})
 	}
-	var si unix.Sysinfo_t
-	if limit := firstNumber("/proc/sys/kernel/pid_max"); limit > 0 && unix.Sysinfo(&si) == nil {
-		all = append(all, eviction.Observation{Signal: eviction.PIDAvailable, Available: limit - int64(si.Procs),
-			Capacity: limit})
+	if c, err := tasks.Read(); err == nil { // S15.31
+		all = append(all, eviction.Observation{Signal: eviction.PIDAvailable, Available: c.Limit - c.Running,
+			Capacity: c.Limit})
 	}
 	return all, nil
-}
-
-func firstNumber(path string) int64 {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
-	return n
 }
 
 // memoryOf finds MemTotal and MemAvailable in the text of /proc/meminfo.

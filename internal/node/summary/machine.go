@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"carob/internal/base/tasks"
 )
 
 // ticks is the number of clock ticks per second in the kernel's user interface, on every architecture.
@@ -40,12 +40,8 @@ func (n *Node) measureRest() {
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
 		n.Swap = machineSwap(text, now)
 	}
-	var si unix.Sysinfo_t
-	if text, err := os.ReadFile("/proc/sys/kernel/pid_max"); err == nil && unix.Sysinfo(&si) == nil {
-		if limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil {
-			processes := int64(si.Procs)
-			n.Rlimit = &Rlimit{Time: now, MaxPID: &limit, CurProc: &processes}
-		}
+	if c, err := tasks.Read(); err == nil {
+		n.Rlimit = &Rlimit{Time: now, MaxPID: &c.Limit, CurProc: &c.Running}
 	}
 }
 
