@@ -22,6 +22,9 @@ const (
 
 // assembler writes classic BPF with labels instead of distances.
 type assembler struct {
+	// narrow: calls have arguments of 32 bits. The upper half is not compared: in 64-bit code that makes a call of the
+	// 32-bit ABI it may hold anything, which the kernel ignores.
+	narrow bool
 	code   []unix.SockFilter
 	jumps  []jumpTo
 	places []int
@@ -76,42 +79,51 @@ func (a *assembler) and(mask uint32) {
 // upper half comes first.
 func (a *assembler) test(arg specs.LinuxSeccompArg, miss int) {
 	offset := uint32(offArgs + 8*arg.Index)
-	hi, lo := uint32(arg.Value>>32), uint32(arg.Value)
 	hit, lower := a.label(), a.label()
-	a.load(offset + 4)
-	switch arg.Op {
+	if !a.narrow {
+		a.load(offset + 4)
+		a.testUpper(arg, hit, lower, miss)
+	}
+	a.place(lower)
+	a.load(offset)
+	switch lo := uint32(arg.Value); arg.Op {
 	case specs.OpEqualTo:
-		a.jump(unix.BPF_JEQ, hi, lower, miss)
-		a.place(lower)
-		a.load(offset)
 		a.jump(unix.BPF_JEQ, lo, hit, miss)
 	case specs.OpNotEqual:
-		a.jump(unix.BPF_JEQ, hi, lower, hit)
-		a.place(lower)
-		a.load(offset)
 		a.jump(unix.BPF_JEQ, lo, miss, hit)
+	case specs.OpGreaterThan:
+		a.jump(unix.BPF_JGT, lo, hit, miss)
+	case specs.OpGreaterEqual:
+		a.jump(unix.BPF_JGE, lo, hit, miss)
+	case specs.OpLessThan:
+		a.jump(unix.BPF_JGE, lo, miss, hit)
+	case specs.OpLessEqual:
+		a.jump(unix.BPF_JGT, lo, miss, hit)
+	case specs.OpMaskedEqual:
+		// Value is the mask, ValueTwo what must be left: of its bits only those in the mask count.
+		a.and(lo)
+		a.jump(unix.BPF_JEQ, uint32(arg.ValueTwo)&lo, hit, miss)
+	}
+	a.place(hit)
+}
+
+// testUpper compares the upper half: it jumps to lower if the other half decides.
+func (a *assembler) testUpper(arg specs.LinuxSeccompArg, hit, lower, miss int) {
+	switch hi := uint32(arg.Value >> 32); arg.Op {
+	case specs.OpEqualTo:
+		a.jump(unix.BPF_JEQ, hi, lower, miss)
+	case specs.OpNotEqual:
+		a.jump(unix.BPF_JEQ, hi, lower, hit)
 	case specs.OpGreaterThan, specs.OpGreaterEqual:
 		a.jump(unix.BPF_JGT, hi, hit, next)
 		a.jump(unix.BPF_JEQ, hi, lower, miss)
-		a.place(lower)
-		a.load(offset)
-		a.jump(map[bool]uint16{true: unix.BPF_JGT, false: unix.BPF_JGE}[arg.Op == specs.OpGreaterThan], lo, hit, miss)
 	case specs.OpLessThan, specs.OpLessEqual:
 		a.jump(unix.BPF_JGT, hi, miss, next)
 		a.jump(unix.BPF_JEQ, hi, lower, hit)
-		a.place(lower)
-		a.load(offset)
-		a.jump(map[bool]uint16{true: unix.BPF_JGE, false: unix.BPF_JGT}[arg.Op == specs.OpLessThan], lo, miss, hit)
 	case specs.OpMaskedEqual:
-		// Value is the mask, ValueTwo what must be left.
 		a.and(hi)
-		a.jump(unix.BPF_JEQ, uint32(arg.ValueTwo>>32), lower, miss)
-		a.place(lower)
-		a.load(offset)
-		a.and(lo)
-		a.jump(unix.BPF_JEQ, uint32(arg.ValueTwo), hit, miss)
+		a.jump(unix.BPF_JEQ, uint32(arg.ValueTwo>>32)&hi, lower, miss)
 	}
-	a.place(hit)
 }
 
 // assemble replaces labels by distances.

@@ -30,13 +30,19 @@ type Program struct {
 type abi struct {
 	arch    specs.Arch
 	audit   uint32
+	narrow  bool // arguments have 32 bits
 	numbers func() map[string]uint32
+	muxes   []mux
 }
 
 // Calls with this bit are x32's. Kernels with x32 are rare, and its second entry to every call is a
 // risk: a profile that lists it gets ENOSYS, as on a kernel without x32; with one that does not,
 // the caller is killed, as for every ABI that is not listed.
 const x32Bit = 0x40000000
+
+// skippedCall is the number that a tracer writes to skip a call. The filter sees it after the tracer: it is no call
+// of x32, though it has the bit.
+const skippedCall = 0xffffffff
 
 func table(text string) func() map[string]uint32 {
 	return sync.OnceValue(func() map[string]uint32 {
@@ -55,12 +61,12 @@ func table(text string) func() map[string]uint32 {
 
 var abis = map[string][]abi{
 	"amd64": {
-		{specs.ArchX86_64, unix.AUDIT_ARCH_X86_64, table(numbersAMD64)},
-		{specs.ArchX86, unix.AUDIT_ARCH_I386, table(numbersI386)},
+		{arch: specs.ArchX86_64, audit: unix.AUDIT_ARCH_X86_64, numbers: table(numbersAMD64)},
+		{arch: specs.ArchX86, audit: unix.AUDIT_ARCH_I386, narrow: true, numbers: table(numbersI386), muxes: muxesI386},
 	},
 	"arm64": {
-		{specs.ArchAARCH64, unix.AUDIT_ARCH_AARCH64, table(numbersARM64)},
-		{specs.ArchARM, unix.AUDIT_ARCH_ARM, table(numbersARM)},
+		{arch: specs.ArchAARCH64, audit: unix.AUDIT_ARCH_AARCH64, numbers: table(numbersARM64)},
+		{arch: specs.ArchARM, audit: unix.AUDIT_ARCH_ARM, narrow: true, numbers: table(numbersARM)},
 	},
 }
 
@@ -93,12 +99,14 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 		if i > 0 && !listed(p, abi.arch) {
 			continue // the native one is always included
 		}
-		body := &assembler{}
+		body := &assembler{narrow: abi.narrow}
 		body.load(offNumber)
 		if abi.arch == specs.ArchX86_64 {
-			x32 := body.label()
+			x32, skipped := body.label(), body.label()
+			body.jump(unix.BPF_JEQ, skippedCall, skipped, next)
 			body.far(x32Bit, x32)
-			rules.search(body, rules.spans(abi.numbers()))
+			body.place(skipped)
+			rules.search(body, rules.spans(abi))
 			body.place(x32)
 			if listed(p, specs.ArchX32) {
 				body.ret(unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS))
@@ -106,7 +114,7 @@ func compile(p *specs.LinuxSeccomp, goarch string) (*Program, error) {
 				body.ret(unix.SECCOMP_RET_KILL_PROCESS)
 			}
 		} else {
-			rules.search(body, rules.spans(abi.numbers()))
+			rules.search(body, rules.spans(abi))
 		}
 		code, err := body.assemble()
 		if err != nil {
@@ -303,11 +311,12 @@ type span struct {
 }
 
 // spans are the rules by number, without gaps: each lasts to the next.
-func (s *ruleSet) spans(numbers map[string]uint32) []span {
+func (s *ruleSet) spans(of abi) []span {
+	numbers := of.numbers()
 	rest := &callRules{always: s.rest}
 	byNumber := map[uint32]*callRules{}
 	var list []uint32
-	var highest uint32
+	var above uint32 // the highest one that is named
 	for name, r := range s.byName {
 		n, ok := numbers[name]
 		if !ok {
@@ -316,7 +325,16 @@ func (s *ruleSet) spans(numbers map[string]uint32) []span {
 		byNumber[n] = r
 		list = append(list, n)
 		if n < 0xf0000 { // ARM has private ones at high numbers
-			highest = max(highest, n)
+			above = max(above, n+1)
+		}
+	}
+	for _, m := range of.muxes {
+		if r := s.muxed(m); r != nil {
+			n := numbers[m.name]
+			if byNumber[n] == nil {
+				list = append(list, n)
+			}
+			byNumber[n], above = r, max(above, n+1)
 		}
 	}
 	slices.Sort(list)
@@ -335,7 +353,7 @@ func (s *ruleSet) spans(numbers map[string]uint32) []span {
 		newer = &callRules{always: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
 	}
 	gap := func(n uint32) {
-		if n > highest {
+		if n >= above {
 			put(n, newer)
 		} else {
 			put(n, rest)
