@@ -104,8 +104,9 @@ func (s *state) put(kind string, o metav1.Object) {
 
 // drop removes an object. The caller holds mu.
 func (s *state) drop(kind string, o metav1.Object) {
-	if _, ok := o.(*corev1.Event); ok {
-		return // warnings stay as long as their object
+	if e, ok := o.(*corev1.Event); ok {
+		s.expire(e)
+		return
 	}
 	old := s.objects[kind][keyOf(o)]
 	if old == nil {
@@ -156,6 +157,20 @@ func (s *state) event(e *corev1.Event) {
 	s.events[uid] = list
 	about := e.InvolvedObject
 	s.markRow(strings.ToLower(about.Kind) + "/" + about.Namespace + "/" + about.Name)
+}
+
+// expire drops an event that the API server has dropped. Warnings of an object that is shown stay as long as it; the
+// others would stay for ever, such as those of pods that had ended before, and fill the place of new ones.
+func (s *state) expire(e *corev1.Event) {
+	about := e.InvolvedObject
+	o := s.object(strings.ToLower(about.Kind), about.Namespace+"/"+about.Name)
+	if o != nil && (o.GetUID() == about.UID || o.GetName() == string(about.UID)) { // events of nodes have their name
+		return
+	}
+	list := slices.DeleteFunc(s.events[about.UID], func(o *corev1.Event) bool { return o.Name == e.Name })
+	if s.events[about.UID] = list; len(list) == 0 {
+		delete(s.events, about.UID)
+	}
 }
 
 func (s *state) link(o metav1.Object) {

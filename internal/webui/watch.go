@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -235,7 +236,7 @@ func (s *Server) watchAll(run func(func(context.Context))) {
 
 // followNodes follows the timeline of each node, and samples the pools of its gateway.
 func (s *Server) followNodes(ctx context.Context, run func(func(context.Context))) {
-	followed := map[string]bool{}
+	followed := map[string]context.CancelFunc{}
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -245,10 +246,20 @@ func (s *Server) followNodes(ctx context.Context, run func(func(context.Context)
 		case <-next.C:
 		}
 		nodes := s.state.nodes()
+		for n, end := range followed {
+			if !slices.Contains(nodes, n) { // it left the cluster: another may take its place
+				end()
+				delete(followed, n)
+			}
+		}
 		for _, n := range nodes {
-			if !followed[n] && len(followed) < mostNodes {
-				followed[n] = true
-				run(func(ctx context.Context) { s.followTimeline(ctx, n) })
+			if followed[n] == nil && len(followed) < mostNodes {
+				following, end := context.WithCancel(ctx)
+				followed[n] = end
+				run(func(context.Context) {
+					defer end()
+					s.followTimeline(following, n)
+				})
 			}
 		}
 		again := sampling
@@ -299,6 +310,7 @@ func (s *Server) samplePools(ctx context.Context, nodes []string) time.Duration 
 func (s *Server) followTimeline(ctx context.Context, node string) {
 	var last time.Time
 	about := "timeline of " + node
+	defer s.state.Note(about, "")
 	for retry := firstRetry; ctx.Err() == nil; {
 		err := s.readTimeline(ctx, node, &last)
 		again := retry

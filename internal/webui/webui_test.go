@@ -437,6 +437,20 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
+// TestNodesThatLeft: nothing is said about a node any more when it has left the cluster.
+func TestNodesThatLeft(t *testing.T) {
+	web := pod("web", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
+	f := newFakeAPI(web)
+	f.forbidden = true
+	base, s := serve(t, f, "")
+	c := connect(t, s, base)
+	mentions := func() bool { return strings.Contains(fmt.Sprint(c.status.Notes), "of node n1") }
+	c.until(mentions)
+	change := <-f.watches
+	change <- map[string]any{"type": "DELETED", "object": web}
+	c.until(func() bool { return !mentions() })
+}
+
 func TestDetails(t *testing.T) {
 	base, s := serve(t, newFakeAPI(), "")
 	res := get(t, s, base+"/api/explain?kind=pod&namespace=shop&name=web")

@@ -419,6 +419,8 @@ function frame() {
   requestAnimationFrame(frame);
 }
 
+// Another address in the same tab, such as the one with a new secret, loads nothing by itself.
+addEventListener('hashchange', () => location.reload());
 readAddress();
 if (secret()) follow();
 else {
