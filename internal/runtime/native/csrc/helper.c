@@ -641,12 +641,12 @@ static void nothing(int signal) { (void)signal; }
 // later.
 static void warm(void)
 {
-	extern char __executable_start[], data_start[], end[];
-	uintptr_t first = (uintptr_t)__executable_start & ~4095UL, data = (uintptr_t)data_start & ~4095UL;
+	extern char __executable_start[], etext[], edata[], end[];
+	uintptr_t first = (uintptr_t)__executable_start & ~4095UL, data = (uintptr_t)edata & ~4095UL;
 	volatile char stack[12 * 4096];
 	for (size_t i = 0; i < sizeof stack; i += 4096)
 		stack[i] = 0;
-	madvise((void *)first, data - first, 22 /* MADV_POPULATE_READ */);
+	madvise((void *)first, (uintptr_t)etext - first, 22 /* MADV_POPULATE_READ */);
 	madvise((void *)data, (uintptr_t)end - data, 23 /* MADV_POPULATE_WRITE */);
 }
 

@@ -52,38 +52,11 @@ static int drop(void)
 	return allow(MAY);
 }
 
-// spawn starts the helper with fd[0..4] as its first descriptors in the given PID namespace; returns the pid or -1.
-static pid_t spawn(struct life *l, int helper, int spec, int status, const int stdio[3], int console, int pidmode,
-                   int pidns, int target, int cgroup, int flags)
+// become executes the helper with the given descriptors as its first ones. It may run in the monitor's memory, in which
+// it must change nothing, also not what a sanitizer notes about the stack.
+__attribute__((no_sanitize_address)) static int become(void *fds)
 {
-	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&l->pidfd, .exit_signal = SIGCHLD};
-	int news[2] = {-1, -1};
-	l->late = flags & LATE;
-	l->begun = !(flags & NEWS); // a carob of the first protocol does not request it
-	if (l->late) // the helper enters it itself, after it has closed its descriptors
-		target = pidns, pidns = -1;
-	if (flags & NEWS && (pipe2(news, O_CLOEXEC) < 0 || nonblocking(news[0]) < 0))
-		return keep(keep(-1, news[0]), news[1]);
-	if (pidmode == PID_NEW)
-		a.flags |= CLONE_NEWPID;
-	if (cgroup >= 0) {
-		a.flags |= CLONE_INTO_CGROUP;
-		a.cgroup = cgroup;
-	}
-	pid_t p = -1;
-	if (allow(MAY | MAY_CLONE) == 0 && (pidns < 0 || setns(pidns, CLONE_NEWPID) == 0))
-		p = syscall(SYS_clone3, &a, sizeof a);
-	int e = errno;
-	if (p != 0) {
-		l->pid = p;
-		l->news = p < 0 ? keep(-1, news[0]) : news[0];
-		keep(0, news[1]);
-		if ((pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0) || allow(MAY) < 0)
-			_exit(112); // later children would be created in a container
-		errno = e;
-		return p;
-	}
-	int want[9] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper, news[1]};
+	int *want = fds;
 	sigset_t none;
 	sigemptyset(&none);
 	signal(SIGPIPE, SIG_DFL); // the only one that the monitor ignores
@@ -99,6 +72,44 @@ static pid_t spawn(struct life *l, int helper, int spec, int status, const int s
 	char *argv[] = {"carob-init", NULL}, *envp[] = {NULL};
 	syscall(SYS_execveat, FD_HELPER, "", argv, envp, AT_EMPTY_PATH);
 	_exit(114);
+}
+
+// spawn starts the helper with fd[0..4] as its first descriptors in the given PID namespace; returns the pid or -1.
+static pid_t spawn(struct life *l, int helper, int spec, int status, const int stdio[3], int console, int pidmode,
+                   int pidns, int target, int cgroup, int flags)
+{
+	struct clone_args a = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&l->pidfd, .exit_signal = SIGCHLD};
+	int news[2] = {-1, -1};
+	char stack[8192] __attribute__((aligned(16)));
+	l->late = flags & LATE;
+	l->begun = !(flags & NEWS); // a carob of the first protocol does not request it
+	if (l->late) // the helper enters it itself, after it has closed its descriptors
+		target = pidns, pidns = -1;
+	if (flags & NEWS && (pipe2(news, O_CLOEXEC) < 0 || nonblocking(news[0]) < 0))
+		return keep(keep(-1, news[0]), news[1]);
+	if (pidmode == PID_NEW)
+		a.flags |= CLONE_NEWPID;
+	if (cgroup >= 0) {
+		a.flags |= CLONE_INTO_CGROUP;
+		a.cgroup = cgroup;
+	}
+	int want[9] = {stdio[0], stdio[1], stdio[2], spec, status, console, target, helper, news[1]};
+	pid_t p = -1;
+	if (allow(MAY | MAY_CLONE) == 0 && (pidns < 0 || setns(pidns, CLONE_NEWPID) == 0)) {
+		// Without a copy of the memory where no process can see the child before its exec, or stop it in a cgroup.
+		if (pidns < 0 && cgroup < 0)
+			p = clone(become, stack + sizeof stack, a.flags | CLONE_VM | CLONE_VFORK | SIGCHLD, want, &l->pidfd);
+		else if ((p = syscall(SYS_clone3, &a, sizeof a)) == 0)
+			become(want);
+	}
+	int e = errno;
+	l->pid = p;
+	l->news = p < 0 ? keep(-1, news[0]) : news[0];
+	keep(0, news[1]);
+	if ((pidns >= 0 && setns(own_pidns, CLONE_NEWPID) < 0) || allow(MAY) < 0)
+		_exit(112); // later children would be created in a container
+	errno = e;
+	return p;
 }
 
 // A confined first process for a PID namespace that containers share: it reaps processes and keeps the namespace. The

@@ -9,7 +9,7 @@ import (
 
 // TestSizeOfC: the code in C, which runs as root, stays small.
 func TestSizeOfC(t *testing.T) {
-	const most = 2120
+	const most = 2250
 	total := 0
 	for _, pattern := range []string{"../csrc/*.c", "../csrc/*.h"} {
 		files, err := filepath.Glob(pattern)

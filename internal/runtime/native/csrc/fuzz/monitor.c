@@ -14,6 +14,14 @@
 
 static pid_t next_pid, ended_pid;
 
+static pid_t stub_clone(int *pidfd)
+{
+	if (byte() % 8 == 0)
+		return errno = EAGAIN, -1;
+	*pidfd = null_device();
+	return next_pid++;
+}
+
 static long stub_syscall(long number, ...)
 {
 	if (number == SYS_clone3) {
@@ -21,10 +29,7 @@ static long stub_syscall(long number, ...)
 		va_start(l, number);
 		struct clone_args *a = va_arg(l, struct clone_args *);
 		va_end(l);
-		if (byte() % 8 == 0)
-			return errno = EAGAIN, -1;
-		*(int *)(uintptr_t)a->pidfd = null_device();
-		return next_pid++;
+		return stub_clone((int *)(uintptr_t)a->pidfd);
 	}
 	return number == SYS_openat2 || number == SYS_pidfd_open ? null_device() : 0;
 }
@@ -50,6 +55,7 @@ static int put_nothing(const char *path, const char *s, size_t n)
 
 #define main monitor_main
 #define syscall stub_syscall
+#define clone(run, stack, flags, fds, pidfd) stub_clone(pidfd)
 #define open(path, ...) (strlen(path) % 7 == 6 ? (errno = ENOSPC, -1) : null_device())
 #define openat(...) null_device()
 #define renameat(...) 0
