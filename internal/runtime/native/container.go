@@ -21,6 +21,7 @@ import (
 	"carob/internal/runtime/native/cgroups"
 	"carob/internal/runtime/native/devices"
 	"carob/internal/runtime/native/execs"
+	"carob/internal/runtime/native/hooks"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
@@ -235,7 +236,7 @@ func (r *Runtime) makeContainer(ctx context.Context, c *container) error {
 	}
 	if pl.Hooks != nil {
 		c.rec.Poststop = pl.Hooks.Poststop
-		if err := writeBundle(r.secretDir(c.rec.ID), pl); err != nil {
+		if err := hooks.WriteBundle(r.secretDir(c.rec.ID), pl); err != nil {
 			return err
 		}
 	}
@@ -480,7 +481,7 @@ func (r *Runtime) remove(ctx context.Context, c *container) error {
 		return err
 	}
 	rec := c.record()
-	r.lateHooks(ctx, "poststop", rec.Poststop, r.stateOf(&rec, 0, specs.StateStopped, c.config.Annotations))
+	hooks.Late(ctx, "poststop", rec.Poststop, r.stateOf(&rec, 0, specs.StateStopped, c.config.Annotations))
 	c.mu.Lock()
 	c.rec.Poststop = nil // once, even if the rest has to be tried again
 	c.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 
 	"carob/internal/base/openfile"
 	"carob/internal/runtime/native/cgroups"
+	"carob/internal/runtime/native/hooks"
 	"carob/internal/runtime/native/monitor"
 	"carob/internal/runtime/native/plan"
 	"carob/internal/runtime/native/state"
@@ -236,7 +237,7 @@ func (r *Runtime) launch(ctx context.Context, m *monitor.Monitor, c *container, 
 		err = errLimitTooLow
 	}
 	if err == nil && pl.Hooks != nil {
-		r.lateHooks(ctx, "poststart", pl.Hooks.Poststart,
+		hooks.Late(ctx, "poststart", pl.Hooks.Poststart,
 			r.stateOf(&c.rec, pid, specs.StateRunning, pl.Config.Annotations))
 	}
 	return pid, id, errors.Join(err, r.reached(StepStartHelper, pl.ID))
@@ -315,7 +316,9 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 		}
 	}
 	if pl.Hooks != nil && phase == specs.StateCreating {
-		session.Waiting = func() error { return r.createHooks(ctx, pl, pid) }
+		session.Waiting = func() error {
+			return hooks.Create(ctx, pl.Hooks, r.stateOf(&state.Container{ID: pl.ID}, pid, phase, pl.Config.Annotations))
+		}
 	}
 	err = session.Serve(ours)
 	if session.PID != 0 {
@@ -373,4 +376,11 @@ func (r *Runtime) lateForks(s *sandbox) bool {
 func (c *container) ownsPIDs() bool {
 	_, mode, _ := startFlags(c)
 	return mode == monitor.PIDNew
+}
+
+// stateOf is the state of a container as hooks and seccomp agents get it.
+func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerState,
+	annotations map[string]string) *specs.State {
+	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID),
+		Annotations: annotations}
 }

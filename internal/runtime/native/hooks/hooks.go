@@ -1,4 +1,14 @@
-package native
+// Package hooks runs the hooks of a container: programs of the host that a CDI specification names, with the semantics
+// of the OCI runtime-spec. They run while the helper waits, before it leaves the host's files:
+//
+//	prestart, createRuntime   in the host's namespaces, the container's mounts are made
+//	createContainer           in the container's mount namespace, before its root is "/"
+//	poststart                 when the container's process runs; a failure is logged
+//	poststop                  when the container is removed; a failure is logged
+//
+// startContainer, which would run inside of the container, is rejected where devices are read. The runtime calls this
+// package at each moment; it must never keep anything about a container.
+package hooks
 
 import (
 	"bytes"
@@ -21,26 +31,15 @@ import (
 	"carob/internal/base/openfile"
 	"carob/internal/base/seconds"
 	"carob/internal/runtime/native/plan"
-	"carob/internal/runtime/native/state"
 )
 
-// Hooks are programs of the host that a CDI specification names, with the semantics of the OCI
-// runtime-spec. They run while the helper waits, before it leaves the host's files:
-//
-//	prestart, createRuntime   in the host's namespaces, the container's mounts are made
-//	createContainer           in the container's mount namespace, before its root is "/"
-//	poststart                 when the container's process runs; a failure is logged
-//	poststop                  when the container is removed; a failure is logged
-//
-// startContainer, which would run inside of the container, is rejected.
+// patienceByDefault is the time limit of a hook that has none of its own.
+const patienceByDefault = 2 * time.Minute
 
-// hookPatience is the time limit of a hook that has none of its own.
-const hookPatience = 2 * time.Minute
-
-// writeBundle writes what hooks expect in the container's bundle, which is in memory: the
+// WriteBundle writes what hooks expect in the container's bundle, which is in memory: the
 // environment, and a config.json with the path of the root as seen from the container's mount
 // namespace.
-func writeBundle(dir string, pl *plan.Container) error {
+func WriteBundle(dir string, pl *plan.Container) error {
 	argv, err := plan.Command(pl.Config, &pl.Image.Config)
 	if err != nil {
 		return err
@@ -62,51 +61,44 @@ func writeBundle(dir string, pl *plan.Container) error {
 	return nil
 }
 
-// stateOf returns the container state that a hook reads from its standard input.
-func (r *Runtime) stateOf(rec *state.Container, pid int, phase specs.ContainerState,
-	annotations map[string]string) *specs.State {
-	return &specs.State{Version: specs.Version, ID: rec.ID, Status: phase, Pid: pid, Bundle: r.secretDir(rec.ID),
-		Annotations: annotations}
+// Create runs the hooks of a container whose helper, the process of its state, waits.
+func Create(ctx context.Context, all *specs.Hooks, st *specs.State) error {
+	first := all.Prestart //nolint:staticcheck // old, not gone
+	if err := runAll(ctx, slices.Concat(first, all.CreateRuntime), st); err != nil {
+		return err
+	}
+	if len(all.CreateContainer) == 0 {
+		return nil
+	}
+	return inMountNamespace(st.Pid, func() error { return runAll(ctx, all.CreateContainer, st) })
 }
 
-// createHooks runs the hooks of a container whose helper, process pid, waits.
-func (r *Runtime) createHooks(ctx context.Context, pl *plan.Container, pid int) error {
-	st := r.stateOf(&state.Container{ID: pl.ID}, pid, specs.StateCreating, pl.Config.Annotations)
-	first := pl.Hooks.Prestart //nolint:staticcheck // old, not gone
-	for _, h := range slices.Concat(first, pl.Hooks.CreateRuntime) {
-		if err := runHook(ctx, h, st); err != nil {
+// runAll runs hooks up to the first that fails.
+func runAll(ctx context.Context, all []specs.Hook, st *specs.State) error {
+	for _, h := range all {
+		if err := run(ctx, h, st); err != nil {
 			return err
 		}
 	}
-	if len(pl.Hooks.CreateContainer) == 0 {
-		return nil
-	}
-	return inMountNamespace(pid, func() error {
-		for _, h := range pl.Hooks.CreateContainer {
-			if err := runHook(ctx, h, st); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return nil
 }
 
-// lateHooks runs the hooks whose failure has no consequence.
-func (r *Runtime) lateHooks(ctx context.Context, name string, hooks []specs.Hook, st *specs.State) {
-	for _, h := range hooks {
-		if err := runHook(context.WithoutCancel(ctx), h, st); err != nil {
+// Late runs the hooks whose failure has no consequence: poststart, and poststop.
+func Late(ctx context.Context, name string, all []specs.Hook, st *specs.State) {
+	for _, h := range all {
+		if err := run(context.WithoutCancel(ctx), h, st); err != nil {
 			klog.FromContext(ctx).Error(err, "Hook of a container failed", "hook", name, "container", st.ID)
 		}
 	}
 }
 
-// runHook runs one hook to its end.
-func runHook(ctx context.Context, h specs.Hook, st *specs.State) error {
+// run runs one hook to its end.
+func run(ctx context.Context, h specs.Hook, st *specs.State) error {
 	in, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("describing the container to hook %s: %w", h.Path, err)
 	}
-	patience := hookPatience
+	patience := patienceByDefault
 	if h.Timeout != nil {
 		patience = seconds.Duration(int64(*h.Timeout))
 	}
