@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/base/externalmetrics"
+	"carob/internal/base/filelimit"
 	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/core/httproute"
@@ -112,7 +113,7 @@ func New(cfg Config) *Gateway {
 		refs: map[name]map[httproute.Ref]bool{}, bodies: bodies.NewBudget(inferenceBodies),
 		retired: map[httproute.Ref]*pool{}, emptied: make(chan struct{}, 1),
 		retryAfter: retryAfter, leaving: forward.LeavingTime}
-	g.open.most = min(connections, descriptors(shareClients))
+	g.open.most = min(connections, filelimit.Share(shareClients))
 	f := newFigures(&g.open.Int64, &g.sessions)
 	g.seen = &telemetry{figures: f, log: newAccessLog(cfg.AccessLog, f), spans: spans.Tracer(cfg.Traces)}
 	return g

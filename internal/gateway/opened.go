@@ -1,10 +1,6 @@
 package gateway
 
-import (
-	"sync/atomic"
-
-	"golang.org/x/sys/unix"
-)
+import "sync/atomic"
 
 // opened counts the connections of clients at all ports.
 type opened struct {
@@ -20,12 +16,3 @@ const (
 	shareClients  = 4
 	shareSessions = 4
 )
-
-// descriptors is a part of what the process may have open.
-func descriptors(share uint64) int64 {
-	var process unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &process); err != nil {
-		return connections
-	}
-	return int64(min(process.Cur/share, 1<<30)) //nolint:gosec // at most 2^30
-}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/filelimit"
 	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
 	"carob/internal/gateway/forward"
@@ -115,7 +116,7 @@ func (g *Gateway) serveUDP(ctx context.Context, at netip.AddrPort, route forward
 			klog.FromContext(ctx).Error(err, "Datagrams may be lost while carob is restarted", "address", at)
 		}
 	}
-	return forward.ServeUDP(ctx, conn, at, route, &g.sessions, descriptors(shareSessions), g.leaving)
+	return forward.ServeUDP(ctx, conn, at, route, &g.sessions, filelimit.Share(shareSessions), g.leaving)
 }
 
 // reviewUDP checks the sessions after endpoints or routes have changed. The lock is held.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"carob/internal/base/filelimit"
 )
 
 const (
@@ -118,12 +120,7 @@ func (f *Files) of(id string) *owner {
 
 // mayKeep counts one more open file, if the limit allows it.
 func (f *Files) mayKeep() bool {
-	limit := int64(most)
-	var process unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &process) == nil {
-		limit = int64(min(most, process.Cur/share)) //nolint:gosec // at most 4096
-	}
-	if f.count.Add(1) <= limit {
+	if f.count.Add(1) <= min(most, filelimit.Share(share)) {
 		return true
 	}
 	f.count.Add(-1)

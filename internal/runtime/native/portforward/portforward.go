@@ -12,8 +12,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"carob/internal/base/filelimit"
 	"carob/internal/base/netns"
 )
 
@@ -67,11 +66,7 @@ func (f *Forwards) Serve(ctx context.Context, pod, path string, port int32, stre
 
 // add counts a connection of a pod.
 func (f *Forwards) add(pod string) error {
-	var process unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &process); err != nil {
-		return fmt.Errorf("reading the limit of descriptors: %w", err)
-	}
-	limit := int(min(process.Cur, 1<<30)) / share //nolint:gosec // at most 2^30
+	limit := int(filelimit.Share(share))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
