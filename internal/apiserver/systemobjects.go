@@ -12,6 +12,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
+	"carob/internal/core/resources"
 	"carob/internal/kinds/apiregistration"
 	"carob/internal/kinds/registry"
 )
@@ -77,10 +78,12 @@ func asServer(ctx context.Context) context.Context {
 func systemPriorityClasses() []*schedulingv1.PriorityClass {
 	never := new(corev1.PreemptLowerPriority)
 	return []*schedulingv1.PriorityClass{
-		{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2_000_001_000, PreemptionPolicy: never,
-			Description: "Used for system critical pods that must not be moved from their current node."},
-		{ObjectMeta: metav1.ObjectMeta{Name: "system-cluster-critical"}, Value: 2_000_000_000, PreemptionPolicy: never,
-			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
+		{ObjectMeta: metav1.ObjectMeta{Name: resources.NodeCritical}, Value: resources.NodeCriticalPriority,
+			PreemptionPolicy: never,
+			Description:      "Used for system critical pods that must not be moved from their current node."},
+		{ObjectMeta: metav1.ObjectMeta{Name: resources.ClusterCritical}, Value: resources.ClusterCriticalPriority,
+			PreemptionPolicy: never,
+			Description:      "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
 	}
 }
 

@@ -10,12 +10,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+
+	"carob/internal/core/resources"
 )
 
 var priorityClasses = schedulingv1.Resource("priorityclasses")
-
-// The system's own priority classes (L0.64).
-const clusterCritical, nodeCritical = "system-cluster-critical", "system-node-critical"
 
 // priority sets the number of a pod's priority class, and keeps the default class unique (L1.30).
 type priority struct{ reader Reader }
@@ -93,8 +92,8 @@ func (pl priority) class(ctx context.Context, name string) (*schedulingv1.Priori
 
 func (pl priority) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetOperation() == admission.Delete {
-		if name := a.GetName(); a.GetResource().GroupResource() == priorityClasses &&
-			(name == clusterCritical || name == nodeCritical) {
+		if _, system := resources.SystemPriority(a.GetName()); system &&
+			a.GetResource().GroupResource() == priorityClasses {
 			return admission.NewForbidden(a, errors.New("this is a system priority class and cannot be deleted"))
 		}
 		return nil

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"carob/internal/core/resources"
 )
 
 // ShutdownGroup is a group of pods that end together at a node shutdown, and their grace period
@@ -25,11 +27,8 @@ type ShutdownStep struct {
 
 // ShutdownSteps returns the two steps for a total time, a part of which is reserved for critical pods.
 func ShutdownSteps(total, critical time.Duration) []ShutdownStep {
-	return []ShutdownStep{{0, total - critical}, {criticalPriority, critical}}
+	return []ShutdownStep{{0, total - critical}, {resources.ClusterCriticalPriority, critical}}
 }
-
-// criticalPriority is the lowest system-cluster-critical priority (L0.64).
-const criticalPriority = 2_000_000_000
 
 // ShutdownGroups returns the groups in order: the lowest priority first. A pod with a priority below all steps belongs
 // to the first (S11.78). A group without pods is omitted. There must be a step.

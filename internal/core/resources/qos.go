@@ -56,8 +56,6 @@ func (s *cpuMemory) add(list corev1.ResourceList) bool {
 func (s *cpuMemory) isZero() bool { return s.cpu.IsZero() && s.memory.IsZero() }
 
 const (
-	systemCritical      = 2_000_000_000 // spec.priority from which a pod is critical (L0.64)
-	nodeCriticalClass   = "system-node-critical"
 	configSource        = "kubernetes.io/config.source"
 	configMirror        = corev1.MirrorPodAnnotationKey
 	configSourceFromAPI = "api"
@@ -78,10 +76,10 @@ func isUUID(s string) bool {
 // IsCritical reports whether the pod is static, a mirror pod or of system priority (L0.64).
 func IsCritical(pod *corev1.Pod) bool {
 	_, mirror := pod.Annotations[configMirror]
-	return mirror || IsStatic(pod) || (pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical)
+	return mirror || IsStatic(pod) || (pod.Spec.Priority != nil && *pod.Spec.Priority >= ClusterCriticalPriority)
 }
 
 // IsNodeCritical reports whether the pod is critical and of class system-node-critical (L0.64).
 func IsNodeCritical(pod *corev1.Pod) bool {
-	return IsCritical(pod) && pod.Spec.PriorityClassName == nodeCriticalClass
+	return IsCritical(pod) && pod.Spec.PriorityClassName == NodeCritical
 }

@@ -8,6 +8,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"carob/internal/core/resources"
 	"carob/internal/kinds/rules"
 )
 
@@ -16,14 +17,9 @@ const (
 	highestUserPriority  int32 = 1_000_000_000
 )
 
-// systemPriorities are the system's own priority classes (L0.64).
-func systemPriorities() map[string]int32 {
-	return map[string]int32{"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
-}
-
 func validatePriorityClass(c *schedulingv1.PriorityClass) field.ErrorList {
 	var errs field.ErrorList
-	if value, known := systemPriorities()[c.Name]; strings.HasPrefix(c.Name, systemPriorityPrefix) {
+	if value, known := resources.SystemPriority(c.Name); strings.HasPrefix(c.Name, systemPriorityPrefix) {
 		wrong := ""
 		switch {
 		case !known:

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"carob/internal/core/nodegraph"
+	"carob/internal/core/resources"
 )
 
 // Annotations of static pods (L0.63).
@@ -87,7 +88,7 @@ func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) er
 	pod.Generation = 1 // as in the mirror: it never changes
 	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = nil, nil
 	pod.Spec.NodeName = node
-	if priority, ok := systemPriority(pod.Spec.PriorityClassName); ok && pod.Spec.Priority == nil {
+	if priority, ok := resources.SystemPriority(pod.Spec.PriorityClassName); ok && pod.Spec.Priority == nil {
 		pod.Spec.Priority = &priority // admission sets it for the mirror only, and a shutdown ends pods in its order
 	}
 	if from.source == sourceFile { // upstream's web source has none (S14.13)
@@ -102,17 +103,6 @@ func makePod(doc []byte, from origin, node string, complete func(*corev1.Pod) er
 		return nil, fmt.Errorf("static pods may not reference %s", kind)
 	}
 	return pod, nil
-}
-
-// systemPriority is the priority of a class that each cluster has.
-func systemPriority(class string) (int32, bool) {
-	switch class {
-	case "system-cluster-critical":
-		return 2_000_000_000, true
-	case "system-node-critical":
-		return 2_000_001_000, true
-	}
-	return 0, false
 }
 
 // hashOf is a hash of 128 bits of the manifest's content and its origin.
