@@ -331,12 +331,15 @@ func (p *planner) frontend(l *listener) {
 // conflicts finds listeners that cannot be distinguished: none of them is served.
 func conflicts(all []*listener) {
 	for i, a := range all {
+		if a.rejected == gatewayv1.ListenerReasonUnsupportedProtocol {
+			continue
+		}
+		u := a.use()
 		for _, b := range all[i+1:] {
-			if a.rejected == gatewayv1.ListenerReasonUnsupportedProtocol ||
-				b.rejected == gatewayv1.ListenerReasonUnsupportedProtocol {
+			if b.port() != a.port() || b.rejected == gatewayv1.ListenerReasonUnsupportedProtocol {
 				continue
 			}
-			if reason := indistinct(a, b); reason != "" {
+			if reason := u.conflict(b); reason != "" {
 				a.conflict, b.conflict = reason, reason
 			}
 		}

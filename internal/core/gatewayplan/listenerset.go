@@ -51,7 +51,7 @@ func (p *planner) listenerSets(all map[Name]*gateway) map[Name]*listenerSet {
 			e := &in.Spec.Listeners[i]
 			l := p.listener(g, &gatewayv1.Listener{Name: e.Name, Hostname: e.Hostname, Port: e.Port,
 				Protocol: e.Protocol, TLS: e.TLS, AllowedRoutes: e.AllowedRoutes}, referrer{"ListenerSet", in})
-			if l.conflict = g.conflict(l); l.conflict != "" {
+			if l.conflict = g.used[l.port()].conflict(l); l.conflict != "" {
 				l.rejected, l.message = "", "an earlier listener has the same port and hostname, or another protocol"
 			}
 			set.listeners = append(set.listeners, l)
@@ -92,27 +92,15 @@ type usedPort struct {
 	hosts map[string]bool
 }
 
-// use notes a listener if it is served, and reports that.
-func (g *gateway) use(l *listener) bool {
-	if !l.serves() {
-		return false
-	}
-	if g.used == nil {
-		g.used = map[listenerPort]*usedPort{}
-	}
-	u := g.used[l.port()]
-	if u == nil {
-		u = &usedPort{wire: wire(l.Protocol), raw: l.raw(), hosts: map[string]bool{}}
-		g.used[l.port()] = u
-	}
-	u.hosts[l.host] = true
-	return true
+// use is how a listener alone uses its port.
+func (l *listener) use() *usedPort {
+	return &usedPort{wire: wire(l.Protocol), raw: l.raw(), hosts: map[string]bool{l.host: true}}
 }
 
-// conflict returns why a listener cannot be distinguished from one that precedes it and is served: as indistinct, but
-// its cost does not depend on the number of listeners, of which a Gateway with many sets has thousands.
-func (g *gateway) conflict(l *listener) gatewayv1.ListenerConditionReason {
-	switch u := g.used[l.port()]; {
+// conflict returns why one more listener of the port cannot be distinguished from those that use it; empty: it can. A
+// nil port is not used.
+func (u *usedPort) conflict(l *listener) gatewayv1.ListenerConditionReason {
+	switch {
 	case u == nil:
 	case u.wire != wire(l.Protocol), u.raw:
 		return gatewayv1.ListenerReasonProtocolConflict
@@ -122,17 +110,21 @@ func (g *gateway) conflict(l *listener) gatewayv1.ListenerConditionReason {
 	return ""
 }
 
-// indistinct returns why two listeners conflict; empty: they do not.
-func indistinct(a, b *listener) gatewayv1.ListenerConditionReason {
-	udp := gatewayv1.UDPProtocolType
-	switch {
-	case a.Port != b.Port, (a.Protocol == udp) != (b.Protocol == udp): // a port of UDP is another one
-	case wire(a.Protocol) != wire(b.Protocol), a.raw():
-		return gatewayv1.ListenerReasonProtocolConflict
-	case a.host == b.host:
-		return gatewayv1.ListenerReasonHostnameConflict
+// use notes a listener if it is served, and reports that. A Gateway with many sets has thousands of listeners: none is
+// compared with each before it.
+func (g *gateway) use(l *listener) bool {
+	if !l.serves() {
+		return false
 	}
-	return ""
+	if g.used == nil {
+		g.used = map[listenerPort]*usedPort{}
+	}
+	if u := g.used[l.port()]; u != nil {
+		u.hosts[l.host] = true
+	} else {
+		g.used[l.port()] = l.use()
+	}
+	return true
 }
 
 // raw reports whether all traffic of the listener's port is passed to one route.

@@ -198,11 +198,14 @@ func TestConflictsOfSets(t *testing.T) {
 			}
 			want := gatewayv1.ListenerConditionReason("")
 			for _, o := range before {
-				if want = indistinct(o, l); want != "" {
+				if o.port() != l.port() {
+					continue
+				}
+				if want = o.use().conflict(l); want != "" {
 					break
 				}
 			}
-			if l.conflict = g.conflict(l); l.conflict != want {
+			if l.conflict = g.used[l.port()].conflict(l); l.conflict != want {
 				t.Fatalf("%+v after %d: %q, want %q", l, len(before), l.conflict, want)
 			}
 			found[want]++
