@@ -14,6 +14,7 @@ import (
 
 	"carob/internal/base/socketstore"
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/httproute"
 	"carob/internal/core/immutablemap"
 	"carob/internal/gateway/certs"
@@ -383,12 +384,12 @@ func (g *Gateway) updatePool(ctx context.Context, ref httproute.Ref, p *pool, ch
 }
 
 // endpointsOf are those of a backend.
-func (g *Gateway) endpointsOf(s *feed.Snapshot, plan *gatewayplan.Live, ref httproute.Ref) []gatewayplan.Endpoint {
+func (g *Gateway) endpointsOf(s *feed.Snapshot, plan *gatewayplan.Live, ref httproute.Ref) []endpoints.Endpoint {
 	if ref.Pool == "" {
 		return s.Endpoints(ref)
 	}
 	if pool := plan.Pools[ref]; pool != nil {
-		return gatewayplan.PoolEndpoints(pool, s.Pods[ref.Namespace])
+		return endpoints.OfPool(ref.Namespace, pool.Selector, pool.Ports, s.Pods[ref.Namespace])
 	}
 	return nil
 }

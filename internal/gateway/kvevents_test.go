@@ -12,6 +12,7 @@ import (
 
 	"carob/internal/base/testwait"
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/inference"
@@ -53,7 +54,7 @@ func TestRequestsFollowEvents(t *testing.T) {
 	l.server(1, answering)
 	l.server(2, answering)
 	const body = `{"model":"m","prompt":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`
-	at, _ := gatewayplan.PoolAddress(l.pods[1])
+	at, _ := endpoints.AddressOf(l.pods[1])
 	events := netip.AddrPortFrom(at, freePort(t).Port())
 	publisher(t, events)
 	config, err := inference.ReadConfig(fmt.Appendf(nil, `{"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig",

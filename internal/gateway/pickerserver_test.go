@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/core/routing"
@@ -69,7 +70,7 @@ func TestAnotherGatewayCallsThePicker(t *testing.T) {
 	if err != nil || got.Answer != nil {
 		t.Fatalf("%+v: %v", got, err)
 	}
-	at, _ := gatewayplan.PoolAddress(l.pods[0])
+	at, _ := endpoints.AddressOf(l.pods[0])
 	to := netip.AddrPortFrom(at, uint16(l.port))
 	if fmt.Sprint(got.Endpoints) != "["+to.String()+"]" || got.Headers.Set.Get(extproc.Destination) != to.String() ||
 		string(got.Body) != `{"prompt":"hi","model":"llama2-2024-11-20"}` {

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/http1"
@@ -68,7 +68,7 @@ func slowPool(t *testing.T, by *served, backend http.HandlerFunc) (front *pipes,
 	ref := httproute.Ref{Namespace: "default", Name: "a", Port: 80}
 	p := newPool()
 	p.served.Store(by)
-	g.traffic.set(p, []gatewayplan.Endpoint{{Address: netip.MustParseAddrPort("127.0.0.1:1"), Pod: "p"}})
+	g.traffic.set(p, []endpoints.Endpoint{{Address: netip.MustParseAddrPort("127.0.0.1:1"), Pod: "p"}})
 	target := (*p.endpoints.Load())[0]
 	dial := func(context.Context, string, string) (net.Conn, error) { return behind.dial(), nil }
 	tr := &plain{full: &http.Transport{DialContext: dial}, short: http1.New(http1.Config{Dial: dial,

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/http1"
@@ -31,7 +31,7 @@ const (
 
 // Target is an endpoint with its connections. It exists as long as a pool or a request refers to it.
 type Target struct {
-	gatewayplan.Endpoint
+	endpoints.Endpoint
 	host    string // Address
 	traffic *traffic
 
@@ -242,20 +242,20 @@ func newPool() *pool {
 // traffic has all targets, and which pods may get requests.
 type traffic struct {
 	mu      sync.Mutex
-	targets map[gatewayplan.Endpoint]*Target // by address and pod
+	targets map[endpoints.Endpoint]*Target // by address and pod
 	pods    map[types.UID]map[*Target]bool
 	gone    map[types.UID]bool // not reported to Follow yet; true: also while it is routed
 	wake    chan struct{}      // capacity 1
 }
 
 func newTraffic() *traffic {
-	return &traffic{targets: map[gatewayplan.Endpoint]*Target{}, pods: map[types.UID]map[*Target]bool{},
+	return &traffic{targets: map[endpoints.Endpoint]*Target{}, pods: map[types.UID]map[*Target]bool{},
 		gone: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
 }
 
 // set sets the endpoints of a pool, in the order of their addresses. Those that stay keep their targets without a
 // lookup: there may be thousands, of which one changes.
-func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
+func (t *traffic) set(p *pool, all []endpoints.Endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := *p.endpoints.Load()
@@ -282,7 +282,7 @@ func (t *traffic) set(p *pool, all []gatewayplan.Endpoint) {
 }
 
 // join adds a pool to the ones that have a target.
-func (t *traffic) join(e gatewayplan.Endpoint) *Target {
+func (t *traffic) join(e endpoints.Endpoint) *Target {
 	target := t.targets[e]
 	if target == nil {
 		target = &Target{Endpoint: e, host: e.Address.String(), traffic: t}

@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/httproute"
 )
 
@@ -27,12 +27,12 @@ func TestEndpointsComeAndGo(t *testing.T) {
 	pools[1].infers = true
 	for range 2000 {
 		p := pools[r.IntN(2)]
-		var all []gatewayplan.Endpoint
+		var all []endpoints.Endpoint
 		for i := range 1 + r.IntN(12) {
 			if r.IntN(2) == 0 {
 				continue
 			}
-			e := gatewayplan.Endpoint{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
+			e := endpoints.Endpoint{Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80),
 				Pod: []types.UID{"a", "b"}[r.IntN(2)], Ending: r.IntN(4) == 0}
 			all = append(all, e)
 		}
@@ -84,7 +84,7 @@ func TestRenewedModes(t *testing.T) {
 	}))
 	defer backend.Close()
 	addr := strings.TrimPrefix(backend.URL, "http://")
-	target := &Target{Endpoint: gatewayplan.Endpoint{Address: netip.MustParseAddrPort(addr)}, host: addr,
+	target := &Target{Endpoint: endpoints.Endpoint{Address: netip.MustParseAddrPort(addr)}, host: addr,
 		traffic: newTraffic()}
 	get := func(m mode, path string) *http.Response {
 		t.Helper()

@@ -53,21 +53,11 @@ func (p *Pool) routedAs(now *Pool) bool {
 // same reports whether two versions of a pool are served alike, and have the same status.
 func (p *Pool) same(now *Pool) bool {
 	return p.routedAs(now) && p.Ref == now.Ref && p.Generation == now.Generation &&
-		maps.Equal(p.Selector, now.Selector) && slices.Equal(p.Ports, now.Ports) && p.Models.same(now.Models) &&
+		maps.Equal(p.Selector, now.Selector) && slices.Equal(p.Ports, now.Ports) && p.Models.Same(now.Models) &&
 		p.Config == now.Config && p.Broken == now.Broken && p.problem == now.problem && p.old == now.old &&
 		equality.Semantic.DeepEqual(p.Drain, now.Drain) && p.DrainProblem == now.DrainProblem &&
 		p.PickerProblem == now.PickerProblem && p.Unconfigured == now.Unconfigured &&
 		p.OfferedAs == now.OfferedAs
-}
-
-func (m *Models) same(now *Models) bool {
-	if m == nil || now == nil {
-		return m == now
-	}
-	return maps.EqualFunc(m.models, now.models, func(a, b model) bool {
-		return a.priority == b.priority && slices.Equal(a.targets, b.targets)
-	}) && maps.Equal(m.objectives, now.objectives) && maps.EqualFunc(m.exact, now.exact, slices.Equal) &&
-		slices.Equal(m.all, now.all) && m.any == now.any
 }
 
 // offer counts a pool that is offered to other gateways, or no longer.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 )
@@ -310,7 +311,7 @@ func (p *planner) service(r *route, name Name, port int32, udp bool) (*corev1.Se
 		return nil, &backendProblem{gatewayv1.RouteReasonBackendNotFound, "Service " + name.String() +
 			" is of type ExternalName, which is not a backend"}
 	}
-	if found := portOf(s, port, udp); found != nil {
+	if found := endpoints.PortOf(s, port, udp); found != nil {
 		return found, nil
 	}
 	protocol := "TCP"

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -490,45 +489,6 @@ func TestStatusIsShared(t *testing.T) {
 	}
 	if _, changed := Parents(nil, nil, now); changed {
 		t.Error("nothing is a change")
-	}
-}
-
-func TestEndpoints(t *testing.T) {
-	s := world().Services[Name{Namespace: "a", Name: "web"}]
-	slice := func(port string, number int32, endpoints ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
-		return &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
-			Ports: []discoveryv1.EndpointPort{{Name: &port, Port: &number}}}
-	}
-	endpoint := func(ip string, ready, serving, ending bool) discoveryv1.Endpoint {
-		return discoveryv1.Endpoint{Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready,
-			Serving: &serving, Terminating: &ending}}
-	}
-	ready, ending, down := endpoint("10.0.0.1", true, true, false), endpoint("10.0.0.2", false, true, true),
-		endpoint("10.0.0.3", false, false, false)
-	for what, c := range map[string]struct {
-		slices []*discoveryv1.EndpointSlice
-		want   string
-	}{
-		"ready only":   {[]*discoveryv1.EndpointSlice{slice("http", 8080, ending, ready, down)}, "[10.0.0.1:8080]"},
-		"ending only":  {[]*discoveryv1.EndpointSlice{slice("http", 8080, ending, down)}, "[10.0.0.2:8080 ending]"},
-		"none":         {[]*discoveryv1.EndpointSlice{slice("http", 8080, down)}, "[]"},
-		"another port": {[]*discoveryv1.EndpointSlice{slice("other", 8080, ready)}, "[]"},
-		"twice": {[]*discoveryv1.EndpointSlice{slice("http", 8080, ready), slice("http", 8080, ready)},
-			"[10.0.0.1:8080]"},
-		"not an address": {[]*discoveryv1.EndpointSlice{slice("http", 8080, endpoint("x\x00", true, true, false))},
-			"[]"},
-	} {
-		out := []string{}
-		for _, e := range Endpoints(s, httproute.Ref{Port: 80}, c.slices) {
-			text := e.Address.String()
-			if e.Ending {
-				text += " ending"
-			}
-			out = append(out, text)
-		}
-		if got := fmt.Sprint(out); got != c.want {
-			t.Errorf("%s: %s, want %s", what, got, c.want)
-		}
 	}
 }
 

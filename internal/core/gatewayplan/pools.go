@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/gatewayplan/modelrules"
 	"carob/internal/core/httproute"
 	"carob/internal/core/podlife"
 	"carob/internal/core/routing"
@@ -66,7 +65,7 @@ type Pool struct {
 	Ports      []int32 // of each pod; each is an endpoint
 	H2C        bool    // what the pods speak; else HTTP/1.1
 	Picker     *PoolPicker
-	Models     *Models
+	Models     *modelrules.Rules
 	// Config is the configuration of carob's picker; nil means the default, or the previous one if Broken.
 	Config *routing.Config
 	Broken bool // the configuration cannot be used
@@ -310,47 +309,6 @@ func (p *planner) similar(ref httproute.Ref) string {
 		}
 	}
 	return best
-}
-
-// PoolEndpoints are the endpoints of a pool, in order: each port of each pod that matches its selector and is ready.
-// A pod that is being deleted is not an endpoint.
-func PoolEndpoints(pool *Pool, pods []*corev1.Pod) []Endpoint {
-	var out []Endpoint
-	for _, pod := range pods {
-		ip, ok := PoolAddress(pod)
-		if !ok || !Selects(pool.Selector, pod.Labels) || pod.Namespace != pool.Ref.Namespace {
-			continue
-		}
-		for rank, port := range pool.Ports {
-			if port > 0 && port < 1<<16 {
-				out = append(out, Endpoint{Address: netip.AddrPortFrom(ip, uint16(port)), Pod: pod.UID,
-					Name: pod.Name, Rank: rank})
-			}
-		}
-	}
-	return ordered(out)
-}
-
-// PoolAddress returns the address of a pod; false if the pod must not get requests.
-func PoolAddress(pod *corev1.Pod) (netip.Addr, bool) {
-	ip, err := netip.ParseAddr(pod.Status.PodIP)
-	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-	return ip.Unmap(), err == nil && ready && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning
-}
-
-// Selects reports whether a pod has all labels of a selector. An empty selector selects nothing.
-func Selects(selector, of map[string]string) bool {
-	if len(selector) == 0 {
-		return false
-	}
-	for k, v := range selector { // any order: all must match
-		if have, ok := of[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
 }
 
 // poolStatus computes the status entries of each pool, one for each Gateway of carob's that serves it.

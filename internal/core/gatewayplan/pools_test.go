@@ -8,12 +8,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/gatewayplan/inferenceapi"
+	"carob/internal/core/gatewayplan/modelrules"
 	"carob/internal/core/httproute"
 	"carob/internal/core/routing"
 )
@@ -267,39 +267,7 @@ func TestExportedPool(t *testing.T) {
 	}
 }
 
-func TestPoolEndpoints(t *testing.T) {
-	pool := &Pool{Ref: httproute.Ref{Namespace: "a", Name: "p"}, Selector: map[string]string{"app": "p"},
-		Ports: []int32{8000, 8002}}
-	pod := func(name, ip string, change func(*corev1.Pod)) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: meta("a", name, 0)}
-		p.UID, p.Labels = "u-"+p.UID, map[string]string{"app": "p", "x": "y"}
-		p.Status = corev1.PodStatus{PodIP: ip, Phase: corev1.PodRunning,
-			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-		if change != nil {
-			change(p)
-		}
-		return p
-	}
-	pods := []*corev1.Pod{pod("b", "10.0.0.2", nil), pod("a", "10.0.0.1", nil),
-		pod("other namespace", "10.0.0.3", func(p *corev1.Pod) { p.Namespace = "b" }),
-		pod("other label", "10.0.0.4", func(p *corev1.Pod) { p.Labels["app"] = "q" }),
-		pod("not ready", "10.0.0.5", func(p *corev1.Pod) { p.Status.Conditions = nil }),
-		pod("ending", "10.0.0.6", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }),
-		pod("no address", "", nil), pod("over", "10.0.0.7", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}
-	var got []string
-	for _, e := range PoolEndpoints(pool, pods) {
-		got = append(got, fmt.Sprint(e.Address, e.Name, e.Rank))
-	}
-	if want := "[10.0.0.1:8000a0 10.0.0.1:8002a1 10.0.0.2:8000b0 10.0.0.2:8002b1]"; fmt.Sprint(got) != want {
-		t.Errorf("%v, not %s", got, want)
-	}
-	pool.Selector = nil
-	if all := PoolEndpoints(pool, pods); len(all) > 0 {
-		t.Errorf("an empty selector: %v", all)
-	}
-}
-
-// How model names are resolved: the shares, unknown names, and precedence of two objects.
+// Of two InferenceModels with one modelName the older one holds; one of another group's pool is pending.
 func TestModels(t *testing.T) {
 	w := poolWorld(inferenceapi.OldGroup, "", "p")
 	pool := inferenceapi.PoolRef{Group: inferenceapi.OldGroup, Kind: "InferencePool", Name: "p"}
@@ -307,50 +275,21 @@ func TestModels(t *testing.T) {
 	w.Inference.Models = []*inferenceapi.Model{
 		{ObjectMeta: meta("a", "younger", 1), Spec: inferenceapi.ModelSpec{ModelName: "llama2", PoolRef: pool}},
 		{ObjectMeta: meta("a", "older", 2), Spec: inferenceapi.ModelSpec{ModelName: "llama2", PoolRef: pool,
-			Criticality: "Critical", TargetModels: []inferenceapi.TargetModel{{Name: "old", Weight: new(int32(75))},
-				{Name: "new", Weight: new(int32(25))}}}},
-		{ObjectMeta: meta("a", "spare", 0), Spec: inferenceapi.ModelSpec{ModelName: "spare", PoolRef: pool,
-			Criticality: "Sheddable", TargetModels: []inferenceapi.TargetModel{{Name: "x"}, {Name: "y"}}}},
+			TargetModels: []inferenceapi.TargetModel{{Name: "old"}}}},
 		{ObjectMeta: meta("a", "elsewhere", 0), Spec: inferenceapi.ModelSpec{ModelName: "e",
 			PoolRef: inferenceapi.PoolRef{Group: inferenceapi.Group, Name: "p"}}}}
 	w.Inference.Objectives = []*inferenceapi.Objective{{ObjectMeta: meta("a", "urgent", 0),
 		Spec: inferenceapi.ObjectiveSpec{Priority: new(int32(9)), PoolRef: pool}}}
 	p := makePlan(w).Plan
-	ref := httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.OldGroup}
-	m := p.Pools[ref].Models
-	count := map[string]int{}
-	for n := range uint64(1000) {
-		r := m.Resolve("llama2", "", n)
-		count[r.Target]++
-		if !r.Known || r.Priority != priorityCritical {
-			t.Fatalf("%+v", r)
-		}
-	}
-	if count["old"] != 750 || count["new"] != 250 {
-		t.Error(count)
-	}
-	for _, c := range []struct {
-		name, objective string
-		want            Resolved
-	}{
-		{"spare", "", Resolved{"y", prioritySheddable, true}},
-		{"nobody", "", Resolved{"nobody", prioritySheddable, false}},
-		{"nobody", "urgent", Resolved{"nobody", 9, false}},
-		{"llama2", "unknown", Resolved{"new", priorityCritical, true}},
-		{"spare", "unknown", Resolved{"y", prioritySheddable, true}},
-	} {
-		if got := m.Resolve(c.name, c.objective, 99); got != c.want {
-			t.Errorf("%s %s: %+v, not %+v", c.name, c.objective, got, c.want)
-		}
+	m := p.Pools[httproute.Ref{Namespace: "a", Name: "p", Pool: inferenceapi.OldGroup}].Models
+	if got := m.Resolve("llama2", "urgent", 0); got != (modelrules.Resolved{Target: "old", Priority: 9, Known: true}) {
+		t.Errorf("%+v", got)
 	}
 	for name, want := range map[string]string{"older": "Accepted=True/Accepted",
 		"younger": "Accepted=False/ModelNameInUse", "elsewhere": ""} {
 		if got := textOf(p.Models[Name{Namespace: "a", Name: name}]); got != want {
 			t.Errorf("%s: %s, not %s", name, got, want)
 		}
-	}
-	if got := (*Models)(nil).Resolve("m", "o", 1); got != (Resolved{Target: "m"}) {
-		t.Errorf("a pool without models: %+v", got)
 	}
 }
 

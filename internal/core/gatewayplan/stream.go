@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/httproute"
 )
 
@@ -57,7 +58,7 @@ func (p *planner) streamRule(r *route, name *gatewayv1.SectionName, refs []gatew
 	for i := range rule.Backends {
 		if b := &rule.Backends[i]; b.Invalid == "" {
 			of := Name{Namespace: b.Ref.Namespace, Name: b.Ref.Name}
-			p.encrypt(b, of, portOf(p.Services[of], b.Ref.Port, false).Name, r.encrypting)
+			p.encrypt(b, of, endpoints.PortOf(p.Services[of], b.Ref.Port, false).Name, r.encrypting)
 		}
 	}
 	r.encrypted = append(r.encrypted, rule)

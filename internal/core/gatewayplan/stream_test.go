@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/core/httproute"
@@ -181,22 +180,6 @@ func TestRawRoutes(t *testing.T) {
 	}
 	if attached["t"] != 2 || attached["u"] != 2 || attached["t2"] != 4 || attached["h"] != 0 {
 		t.Errorf("attached: %v", attached)
-	}
-}
-
-// A Service may have one number for TCP and for UDP: each has its own endpoints.
-func TestEndpointsOfProtocols(t *testing.T) {
-	s := withDNS(world()).Services[Name{Namespace: "a", Name: "dns"}]
-	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}}},
-		Ports: []discoveryv1.EndpointPort{
-			{Name: new("udp"), Port: new(int32(5353)), Protocol: new(corev1.ProtocolUDP)},
-			{Name: new("tcp"), Port: new(int32(5354)), Protocol: new(corev1.ProtocolTCP)}}}
-	for udp, want := range map[bool]string{true: "10.0.0.1:5353", false: "10.0.0.1:5354"} {
-		got := Endpoints(s, httproute.Ref{Port: 53, UDP: udp}, []*discoveryv1.EndpointSlice{slice})
-		if len(got) != 1 || got[0].Address.String() != want {
-			t.Errorf("UDP %v: %v, want %s", udp, got, want)
-		}
 	}
 }
 

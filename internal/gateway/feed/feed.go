@@ -27,6 +27,7 @@ import (
 
 	"carob/internal/base/zerocopy"
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/certs"
 	"carob/internal/gateway/statuses"
@@ -443,12 +444,12 @@ type Snapshot struct {
 }
 
 // Endpoints are the endpoints of a backend.
-func (s *Snapshot) Endpoints(ref httproute.Ref) []gatewayplan.Endpoint {
+func (s *Snapshot) Endpoints(ref httproute.Ref) []endpoints.Endpoint {
 	of := name{Namespace: ref.Namespace, Name: ref.Name}
 	if s.Services[of] == nil {
 		return nil
 	}
-	return gatewayplan.Endpoints(s.Services[of], ref, s.Slices[of])
+	return endpoints.OfService(s.Services[of], ref, s.Slices[of])
 }
 
 // Again makes the next Take return all objects.

@@ -13,6 +13,7 @@ import (
 
 	"carob/internal/core/explain"
 	"carob/internal/core/gatewayplan"
+	"carob/internal/core/gatewayplan/endpoints"
 	"carob/internal/core/gatewayplan/inferenceapi"
 	"carob/internal/core/httproute"
 	"carob/internal/gateway/statuses"
@@ -195,8 +196,8 @@ func (f *Feed) pickerConfigs() map[name]gatewayplan.PickerConfig {
 func (f *Feed) podChanged(before, after *corev1.Pod) {
 	in := &f.inference
 	if before != nil && after != nil {
-		was, wasOK := gatewayplan.PoolAddress(before)
-		is, isOK := gatewayplan.PoolAddress(after)
+		was, wasOK := endpoints.AddressOf(before)
+		is, isOK := endpoints.AddressOf(after)
 		if was == is && wasOK == isOK && before.UID == after.UID && maps.Equal(before.Labels, after.Labels) {
 			if isOK {
 				in.ofSpace[after.Namespace][after.Name] = after
@@ -206,12 +207,12 @@ func (f *Feed) podChanged(before, after *corev1.Pod) {
 	}
 	touch := func(p *corev1.Pod) {
 		for key, pool := range in.pools.all { // any order: into a set
-			if key.Namespace == p.Namespace && gatewayplan.Selects(pool.Spec.Selector.MatchLabels, p.Labels) {
+			if key.Namespace == p.Namespace && endpoints.Selects(pool.Spec.Selector.MatchLabels, p.Labels) {
 				f.touched[httproute.Ref{Namespace: key.Namespace, Name: key.Name, Pool: inferenceapi.Group}] = true
 			}
 		}
 		for key, pool := range in.oldPools.all {
-			if key.Namespace == p.Namespace && gatewayplan.Selects(pool.Spec.Selector, p.Labels) {
+			if key.Namespace == p.Namespace && endpoints.Selects(pool.Spec.Selector, p.Labels) {
 				f.touched[httproute.Ref{Namespace: key.Namespace, Name: key.Name, Pool: inferenceapi.OldGroup}] = true
 			}
 		}
@@ -225,7 +226,7 @@ func (f *Feed) podChanged(before, after *corev1.Pod) {
 	if after == nil {
 		return
 	}
-	if _, ok := gatewayplan.PoolAddress(after); ok {
+	if _, ok := endpoints.AddressOf(after); ok {
 		if in.ofSpace[after.Namespace] == nil {
 			in.ofSpace[after.Namespace] = map[string]*corev1.Pod{}
 		}

@@ -1,4 +1,6 @@
-package gatewayplan
+// Package endpoints decides where requests to a backend may go: to the endpoints of a port of a Service, or to the pods of
+// an InferencePool. It is pure; package gateway calls it whenever slices or pods have changed.
+package endpoints
 
 import (
 	"cmp"
@@ -9,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"carob/internal/core/httproute"
 )
@@ -23,10 +26,10 @@ type Endpoint struct {
 	Rank int
 }
 
-// Endpoints returns those of a port of a Service, in order: the ready ones, or, if none is ready, those that are
+// OfService returns the endpoints of a port of a Service, in order: the ready ones, or, if none is ready, those that are
 // terminating but still serving, as for Services (N2). Hints and weights play no role.
-func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.EndpointSlice) []Endpoint {
-	port := portOf(s, ref.Port, ref.UDP)
+func OfService(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.EndpointSlice) []Endpoint {
+	port := PortOf(s, ref.Port, ref.UDP)
 	if port == nil {
 		return nil
 	}
@@ -66,6 +69,47 @@ func Endpoints(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.Endpoint
 		ready = ending
 	}
 	return ordered(ready)
+}
+
+// OfPool returns the endpoints of a pool of a namespace, in order: each port of each pod that its selector matches and
+// that is ready. A pod that is being deleted is not an endpoint.
+func OfPool(namespace string, selector map[string]string, ports []int32, pods []*corev1.Pod) []Endpoint {
+	var out []Endpoint
+	for _, pod := range pods {
+		ip, ok := AddressOf(pod)
+		if !ok || !Selects(selector, pod.Labels) || pod.Namespace != namespace {
+			continue
+		}
+		for rank, port := range ports {
+			if port > 0 && port < 1<<16 {
+				out = append(out, Endpoint{Address: netip.AddrPortFrom(ip, uint16(port)), Pod: pod.UID,
+					Name: pod.Name, Rank: rank})
+			}
+		}
+	}
+	return ordered(out)
+}
+
+// AddressOf returns the address of a pod; false if the pod must not get requests.
+func AddressOf(pod *corev1.Pod) (netip.Addr, bool) {
+	ip, err := netip.ParseAddr(pod.Status.PodIP)
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	return ip.Unmap(), err == nil && ready && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning
+}
+
+// Selects reports whether a pod has all labels of a selector. An empty selector selects nothing.
+func Selects(selector, of map[string]string) bool {
+	if len(selector) == 0 {
+		return false
+	}
+	for k, v := range selector { // any order: all must match
+		if have, ok := of[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
 }
 
 // ordered sorts endpoints, and leaves one of each address. It moves small keys, not endpoints: there may be thousands.
@@ -130,9 +174,9 @@ func distinct(all []Endpoint, keys []uint64) []Endpoint {
 	return out
 }
 
-// portOf returns a port of a Service by number and protocol: TCP and UDP may have the same number.
+// PortOf returns a port of a Service by number and protocol: TCP and UDP may have the same number.
 // nil: there is none.
-func portOf(s *corev1.Service, number int32, udp bool) *corev1.ServicePort {
+func PortOf(s *corev1.Service, number int32, udp bool) *corev1.ServicePort {
 	for i := range s.Spec.Ports {
 		if p := &s.Spec.Ports[i]; p.Port == number && carries(p.Protocol, udp) {
 			return p
@@ -152,8 +196,7 @@ func carries(protocol corev1.Protocol, udp bool) bool {
 // slicePort returns the number of a named port of a slice; 0: it has none.
 func slicePort(s *discoveryv1.EndpointSlice, name string, udp bool) uint16 {
 	for _, p := range s.Ports {
-		if p.Port != nil && (p.Name == nil && name == "" || p.Name != nil && *p.Name == name) &&
-			carries(or(p.Protocol, ""), udp) && *p.Port > 0 && *p.Port < 1<<16 {
+		if p.Port != nil && ptr.Deref(p.Name, "") == name && carries(ptr.Deref(p.Protocol, ""), udp) && *p.Port > 0 && *p.Port < 1<<16 {
 			return uint16(*p.Port)
 		}
 	}
