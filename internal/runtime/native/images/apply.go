@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/archive"
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/opencontainers/go-digest"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -43,7 +42,7 @@ func (a *applier) Apply(ctx context.Context, d imagespec.Descriptor, mounts []mo
 		return imagespec.Descriptor{}, fmt.Errorf("read layer: %w", err)
 	}
 	defer packed.Close()
-	stream, err := compression.DecompressStream(content.NewReader(packed))
+	stream, err := decompress(content.NewReader(packed))
 	if err != nil {
 		return imagespec.Descriptor{}, fmt.Errorf("unpack layer: %w", err)
 	}

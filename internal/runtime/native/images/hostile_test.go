@@ -417,6 +417,34 @@ func TestBombs(t *testing.T) {
 	})
 }
 
+// zstdFrame packs a small archive with zstd, with a window of 2^(10+exponent) bytes.
+func zstdFrame(exponent byte, archive []byte) []byte {
+	block := len(archive)<<3 | 1 // the last one, raw
+	return append([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, exponent << 3, byte(block), byte(block >> 8), byte(block >> 16)},
+		archive...)
+}
+
+// TestLargeWindows: an archive does not choose how much memory it takes to unpack it.
+func TestLargeWindows(t *testing.T) {
+	const allowed, refused = 17, 18 // 128 MiB, 256 MiB
+	for exponent, want := range map[byte]string{allowed: "", refused: "larger than the 128.0 MiB that are allowed"} {
+		s, reg := openStore(t, Config{}), newRawRegistry(t)
+		layer := archiveOf(file("f", "text"))
+		ref := reg.image([][]byte{layer}, func(_ *imagespec.Image, m *imagespec.Manifest) {
+			m.Layers[0] = reg.add(imagespec.MediaTypeImageLayerZstd, zstdFrame(exponent, layer))
+		})
+		if _, err := s.Pull(t.Context(), ref, nil, nil); (err == nil) != (want == "") ||
+			!strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("pull, 2^%d: %v, want %q", 10+exponent, err, want)
+		}
+		s = openStore(t, Config{})
+		if _, err := s.Import(t.Context(), bytes.NewReader(zstdFrame(exponent, paddedArchive(0, 0))), nil); (err ==
+			nil) != (want == "") || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("import, 2^%d: %v, want %q", 10+exponent, err, want)
+		}
+	}
+}
+
 // zeros never ends.
 type zeros struct{}
 

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,11 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 		return nil, err
 	}
 	defer lease.release(ctx)
-	stream, err := decompress(s.space.reader(r))
+	archived := bufio.NewReader(s.space.reader(r))
+	if _, err := archived.Peek(1); err == io.EOF {
+		return nil, errors.New("the archive is empty")
+	}
+	stream, err := decompress(archived)
 	if err != nil {
 		return nil, err
 	}

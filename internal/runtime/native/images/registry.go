@@ -1,7 +1,6 @@
 package images
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
-	"github.com/containerd/containerd/v2/pkg/archive/compression"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/distribution/reference"
@@ -192,15 +190,6 @@ func rpcError(err error) error {
 		return status.Error(codes.DeadlineExceeded, err.Error())
 	}
 	return errgrpc.ToGRPC(err)
-}
-
-// decompress unpacks an archive that was compressed as a whole.
-func decompress(r io.Reader) (io.ReadCloser, error) {
-	buffered := bufio.NewReaderSize(r, 64<<10)
-	if _, err := buffered.Peek(1); err == io.EOF {
-		return nil, errors.New("the archive is empty")
-	}
-	return compression.DecompressStream(buffered)
 }
 
 // isFullName reports whether a name has more than a tag.
