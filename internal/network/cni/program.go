@@ -90,7 +90,7 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 // failure is the error that a plugin reports, or what is known about it.
 func failure(err error, out []byte, message string) error {
 	reported := &types.Error{}
-	if len(out) > 0 && json.Unmarshal(out, reported) == nil {
+	if json.Unmarshal(out, reported) == nil && (reported.Msg != "" || reported.Code != 0) {
 		return reported
 	}
 	if message == "" {

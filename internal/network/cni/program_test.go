@@ -33,6 +33,8 @@ func TestProgramOutput(t *testing.T) {
 		{"its error", `echo '{"code":11,"msg":"no address left"}'; exit 1`, "", "no address left"},
 		{"no error in JSON", "echo broken; exit 1", "", `the plugin failed: "broken\n": exit status 1`},
 		{"a message", "echo why >&2; exit 1", "", `the plugin failed: "why\n": exit status 1`},
+		{"JSON that is no error", `echo '{"cniVersion":"1.0.0"}'; echo why >&2; exit 1`, "",
+			`the plugin failed: "why\n": exit status 1`},
 		{"nothing", "exit 1", "", "the plugin failed without a message: exit status 1"},
 		{"a long message", "yes | head -c 50000000 | tr 'y\\n' 'xx' >&2; exit 1", "",
 			`the plugin failed: "` + long + `": exit status 1`},
