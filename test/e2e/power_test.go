@@ -77,7 +77,6 @@ const (
 // what was synced. The cluster can be started again.
 func (d *disk) losePower(t *testing.T, c *cluster) {
 	t.Helper()
-	pid := c.owner(t).PID
 	f, err := os.Open(d.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +85,18 @@ func (d *disk) losePower(t *testing.T, c *cluster) {
 		t.Fatalf("shut the file system down: %v", err)
 	}
 	_ = f.Close()
+	c.machineStops(t, d.dir)
+	d.unmount(t)
+	if err := d.mount(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// machineStops ends everything of a cluster at once, and gives the host as it is after the machine has started: no
+// process, mount but these, cgroup, link, table or file in /run is left.
+func (c *cluster) machineStops(t *testing.T, mounts ...string) {
+	t.Helper()
+	pid := c.owner(t).PID
 	_ = unix.Kill(pid, unix.SIGKILL)
 	testwait.Until(t, "no process of the cluster runs", func() error {
 		pids := c.processes(t)
@@ -107,7 +118,7 @@ func (d *disk) losePower(t *testing.T, c *cluster) {
 		return names
 	}
 	for _, m := range ours("mount") {
-		if m != d.dir {
+		if !slices.Contains(mounts, m) {
 			if err := unix.Unmount(m, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 				t.Fatalf("unmount %s: %v", m, err)
 			}
@@ -130,10 +141,6 @@ func (d *disk) losePower(t *testing.T, c *cluster) {
 		})
 	}
 	if err := os.RemoveAll(c.RunDir); err != nil {
-		t.Fatal(err)
-	}
-	d.unmount(t)
-	if err := d.mount(); err != nil {
 		t.Fatal(err)
 	}
 }
