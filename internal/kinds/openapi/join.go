@@ -41,18 +41,20 @@ type joiner struct {
 	v2, index *document
 	groups    map[string]*document
 
-	mu   sync.Mutex
+	mu   sync.Mutex       // never held while a document is built
 	made map[string]*made // by path
 }
 
+// made is a document with a hash.
 type made struct {
-	hash        string
-	json, proto []byte // compressed; nil until requested
+	hash string
+
+	mu          sync.Mutex // held while the document is built
+	json, proto []byte     // compressed; nil until requested
 }
 
-// form returns a format of the document at path with the given hash, built once.
-func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, error),
-	parse func([]byte) (proto.Message, error)) ([]byte, error) {
+// of returns the document at path with the given hash, which may not have been built yet.
+func (j *joiner) of(path, hash string) *made {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	m := j.made[path]
@@ -60,6 +62,14 @@ func (j *joiner) form(path, hash string, asProto bool, text func() ([]byte, erro
 		m = &made{hash: hash}
 		j.made[path] = m
 	}
+	return m
+}
+
+// form returns a format of the document, built once. Other requests for it wait meanwhile, those for others do not.
+func (m *made) form(asProto bool, text func() ([]byte, error),
+	parse func([]byte) (proto.Message, error)) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.json == nil {
 		b, err := text()
 		if err != nil {
@@ -159,7 +169,7 @@ func (j *joiner) serveV3(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, r, d.Hash, protoV3, func(asProto bool) ([]byte, error) {
-		return j.form(path, d.Hash, asProto, d.JSON,
+		return j.of(path, d.Hash).form(asProto, d.JSON,
 			func(b []byte) (proto.Message, error) { return openapi_v3.ParseDocument(b) })
 	})
 }
@@ -182,7 +192,7 @@ func (j *joiner) serveV2(w http.ResponseWriter, r *http.Request) {
 	}
 	hash := fmt.Sprintf("%X", sum.Sum(nil)[:16])
 	answer(w, r, hash, protoV2, func(asProto bool) ([]byte, error) {
-		return j.form(v2Path, hash, asProto, func() ([]byte, error) { return j.mergeV2(parts) },
+		return j.of(v2Path, hash).form(asProto, func() ([]byte, error) { return j.mergeV2(parts) },
 			func(b []byte) (proto.Message, error) { return openapi_v2.ParseDocument(b) })
 	})
 }
