@@ -2,8 +2,9 @@
 // manager runs it. It must never decide which volume a claim gets, and never access data.
 //
 // Its watches of volumes and classes begin with the first claim or volume: a cluster without any has
-// no cost. One worker makes all decisions, on the newest version that it has read or written, so that
-// it never binds one volume to two claims.
+// no cost. Decisions are made on the newest versions that were read or written, and each write names the version that
+// it replaces, so that a volume is never bound to two claims, although several workers make decisions: a webhook that
+// is slow to review the claims of one namespace does not delay those of others.
 //
 // Contract: S1 in docs/spec/storage-and-node.md.
 package volumes
@@ -34,9 +35,12 @@ import (
 // again is the interval at which an unbound claim is checked without a change (S0.30).
 const again = 15 * time.Second
 
-// mostWrites is more than one object ever needs. If another component changes what is written, the one worker must go
-// on with other objects.
+// mostWrites is more than one object ever needs. If another component changes what is written, the worker must go on
+// with other objects.
 const mostWrites = 20
+
+// workers is the number of claims and volumes that are processed in parallel.
+const workers = 4
 
 // Watches are what the controller reads.
 type Watches struct {
@@ -58,8 +62,7 @@ type Controller struct {
 	work    operations
 	pending map[string]bool // keys of unbound claims
 
-	// Of the worker: its writes that the watches do not show yet, by key.
-	written map[string]metav1.Object
+	writes writes
 }
 
 // Readers notifies the controller of the first volume; an inventory implements it.
@@ -69,9 +72,9 @@ type Readers interface{ AddReader(r inventory.Reader) }
 func New(client kubernetes.Interface, events, expands record.EventRecorder, readers Readers,
 	in Watches) (*Controller, error) {
 	c := &Controller{client: client, events: events, expands: expands, in: in, first: reconciler.NewFirst(),
-		pending: map[string]bool{}, written: map[string]metav1.Object{},
-		work: operations{running: map[string]operation{}}}
-	c.loop = reconciler.New("claims", 1, c.reconcile)
+		pending: map[string]bool{}, work: operations{running: map[string]operation{}},
+		writes: writes{running: map[string]chan struct{}{}, answers: map[string]metav1.Object{}}}
+	c.loop = reconciler.New("claims", workers, c.reconcile)
 	// claims are always watched
 	readers.AddReader(inventory.Notify(c.first.Seen, corev1.Resource("persistentvolumes")))
 	for _, err := range []error{
@@ -207,7 +210,11 @@ func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, 
 		if step.Err != nil {
 			return 0, step.Err
 		}
-		wrote, err := c.write(ctx, step.Write)
+		wrote, decideAgain, err := c.write(ctx, step.Write)
+		if decideAgain && err == nil {
+			writes-- // there was none
+			continue
+		}
 		if claim, ok := about.(*corev1.PersistentVolumeClaim); ok {
 			countLateClass(claim, step.Write, err)
 		}
@@ -258,37 +265,44 @@ func (c *Controller) forVolume(ctx context.Context, v *corev1.PersistentVolume) 
 	return volume.ForVolume(in), nil
 }
 
-// write does the write of a step and records the response. wrote is false if there was nothing to
-// write.
-func (c *Controller) write(ctx context.Context, w volume.Write) (wrote bool, err error) {
-	var answer metav1.Object
+// write does the write of a step and records the response. wrote is false if there was nothing to write. again is true
+// if another worker was writing the object: the decision must be made again.
+func (c *Controller) write(ctx context.Context, w volume.Write) (wrote, again bool, err error) {
 	var key string
+	var do func() (metav1.Object, error)
 	o := metav1.UpdateOptions{}
 	switch {
 	case w.Nothing():
-		return false, nil
+		return false, false, nil
 	case w.Claim != nil:
 		api := c.client.CoreV1().PersistentVolumeClaims(w.Claim.Namespace)
 		key = claimKey(w.Claim.Namespace, w.Claim.Name)
-		if w.Status {
-			answer, err = api.UpdateStatus(ctx, w.Claim, o)
-		} else {
-			answer, err = api.Update(ctx, w.Claim, o)
+		do = func() (metav1.Object, error) {
+			if w.Status {
+				return api.UpdateStatus(ctx, w.Claim, o)
+			}
+			return api.Update(ctx, w.Claim, o)
 		}
 	default:
 		api := c.client.CoreV1().PersistentVolumes()
 		key = "volume/" + w.Volume.Name
-		if w.Status {
-			answer, err = api.UpdateStatus(ctx, w.Volume, o)
-		} else {
-			answer, err = api.Update(ctx, w.Volume, o)
+		do = func() (metav1.Object, error) {
+			if w.Status {
+				return api.UpdateStatus(ctx, w.Volume, o)
+			}
+			return api.Update(ctx, w.Volume, o)
 		}
 	}
-	if err != nil {
-		return false, err
+	if !c.writes.begin(ctx, key) {
+		return false, true, ctx.Err()
 	}
-	c.written[key] = answer
-	return true, nil
+	answer, err := do()
+	if err != nil {
+		c.writes.end(key, nil)
+		return false, false, err
+	}
+	c.writes.end(key, answer)
+	return true, false, nil
 }
 
 // overtaken returns the error of a write; nil if a newer version is stored, or none.
@@ -341,36 +355,13 @@ func (c *Controller) view() view { return view{c} }
 
 type view struct{ c *Controller }
 
-// newest returns the written version while the watch shows an older one.
-func newest[T interface {
-	metav1.Object
-	comparable
-}](c *Controller, w *source.Watch, key, name string) T {
-	var none T
-	o := source.Get[T](w, name)
-	own, ok := c.written[key].(T)
-	if !ok {
-		return o
-	}
-	wrote, err := source.ParseVersion(own.GetResourceVersion())
-	if err != nil || wrote <= w.Version() {
-		delete(c.written, key)
-		return o
-	}
-	if o != none {
-		if seen, err := source.ParseVersion(o.GetResourceVersion()); err == nil && seen >= wrote {
-			return o
-		}
-	}
-	return own
-}
-
 func (v view) Claim(namespace, name string) *corev1.PersistentVolumeClaim {
-	return newest[*corev1.PersistentVolumeClaim](v.c, v.c.in.Claims, claimKey(namespace, name), namespace+"/"+name)
+	return newest[*corev1.PersistentVolumeClaim](&v.c.writes, v.c.in.Claims, claimKey(namespace, name),
+		namespace+"/"+name)
 }
 
 func (v view) Volume(name string) *corev1.PersistentVolume {
-	return newest[*corev1.PersistentVolume](v.c, v.c.in.Volumes, "volume/"+name, name)
+	return newest[*corev1.PersistentVolume](&v.c.writes, v.c.in.Volumes, "volume/"+name, name)
 }
 
 func (v view) Volumes() []*corev1.PersistentVolume {

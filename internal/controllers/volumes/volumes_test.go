@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
@@ -40,9 +41,16 @@ func kindOf(plural string) inventory.Kind {
 // start runs the controller.
 func start(t *testing.T, api *controllertest.API) (*record.FakeRecorder, inventory.Reader) {
 	t.Helper()
+	return startWith(t, api, api)
+}
+
+// startWith runs it with a client of its own.
+func startWith(t *testing.T, api *controllertest.API, client kubernetes.Interface) (*record.FakeRecorder,
+	inventory.Reader) {
+	t.Helper()
 	events, all := record.NewFakeRecorder(1000), &readers{}
 	claims, pods := source.VolumeClaims(api), source.Pods(api)
-	c, err := New(api, events, events, all, Watches{Claims: claims, Pods: pods, Volumes: source.Volumes(api),
+	c, err := New(client, events, events, all, Watches{Claims: claims, Pods: pods, Volumes: source.Volumes(api),
 		Classes: source.StorageClasses(api)})
 	if err != nil {
 		t.Fatal(err)
@@ -201,6 +209,52 @@ func TestWritesThatAreReverted(t *testing.T) {
 		api.Before = nil
 		time.Sleep(2 * time.Minute)
 		controllertest.Equal(t, "state", state(api), "a=v(Bound,Bound)", "b=w(Bound,Bound)")
+	})
+}
+
+// A webhook takes 30 s for each write of the claims of one namespace: those of another are bound meanwhile, and each
+// volume gets one claim.
+func TestSlowWrites(t *testing.T) {
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New()
+		startWith(t, api, controllertest.Slow{Interface: api, Namespace: "slow",
+			Wait: func() { time.Sleep(30 * time.Second) }})
+		const claims = 10 // of each namespace
+		for i := range claims {
+			c := wanting(fmt.Sprint("slow", i), "")
+			c.Namespace = "slow"
+			api.Put(c)
+		}
+		for i := range 2 * claims {
+			api.Put(offering(fmt.Sprint("v", i), ""))
+		}
+		time.Sleep(5 * time.Second)
+		for i := range claims {
+			api.Put(wanting(fmt.Sprint("other", i), ""))
+		}
+		time.Sleep(5 * time.Second)
+		bound := func(namespace string) (n int) {
+			volumes := map[string]bool{}
+			for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](api) {
+				if c.Namespace == namespace && c.Status.Phase == corev1.ClaimBound && !volumes[c.Spec.VolumeName] {
+					volumes[c.Spec.VolumeName] = true
+					n++
+				}
+			}
+			return n
+		}
+		if n := bound("ns"); n != claims {
+			t.Errorf("%d of %d claims are bound: %q", n, claims, state(api))
+		}
+		time.Sleep(10 * time.Minute)
+		if n := bound("slow"); n != claims {
+			t.Errorf("%d of %d slow claims are bound: %q", n, claims, state(api))
+		}
+		for _, s := range state(api) {
+			if strings.Contains(s, "of another") || strings.Contains(s, "Available") {
+				t.Errorf("state %q", state(api))
+			}
+		}
 	})
 }
 
