@@ -103,9 +103,9 @@ func (c *carob) startGateway(ctx context.Context) error {
 }
 
 // gatewayListens has no Service take a port of the gateway.
-func (c *carob) gatewayListens(at []netip.AddrPort) {
+func (c *carob) gatewayListens(tcp, udp []netip.AddrPort) {
 	if c.services != nil {
-		c.services.SetOwn(at)
+		c.services.SetOwn(tcp, udp)
 	}
 }
 

@@ -22,12 +22,17 @@ import (
 // proxyTable is the nftables table of the service data plane.
 func proxyTable(in instance.Instance) string { return in.NFTable + "-proxy" }
 
-// ownPorts are where this carob listens by TCP, or will: the gateway opens its ports with the first object that needs
-// them. Those of Gateways come later (gatewayListens).
-func ownPorts(in instance.Instance) []netip.AddrPort {
-	own := []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Gateway, in.Routes.HTTP, in.Routes.HTTPS,
-		in.Routes.Picker}
-	return slices.DeleteFunc(own, func(at netip.AddrPort) bool { return !at.IsValid() })
+// ownPorts are where this carob listens, or will: the gateway opens its ports with the first object that needs them.
+// Those of Gateways come later (gatewayListens).
+func ownPorts(in instance.Instance) (tcp, udp []netip.AddrPort) {
+	tcp = slices.DeleteFunc([]netip.AddrPort{in.ListenAddr, in.AgentListen, in.Gateway, in.Routes.HTTP, in.Routes.HTTPS,
+		in.Routes.Picker}, func(at netip.AddrPort) bool { return !at.IsValid() })
+	if in.DNS != "none" {
+		for _, addr := range in.DNSListen {
+			udp = append(udp, netip.AddrPortFrom(addr, 53))
+		}
+	}
+	return append(tcp, udp...), udp
 }
 
 // startServices starts the data plane of Services, unless the settings choose another one: then the rules
@@ -52,7 +57,7 @@ func (c *carob) startServices(ctx context.Context) error {
 		}
 	}
 	events := record.NewBroadcaster(record.WithContext(ctx))
-	own := ownPorts(c.in)
+	own, ownUDP := ownPorts(c.in)
 	if healthz != nil {
 		own = append(own, netip.MustParseAddrPort(c.in.ServiceProxyHealthz))
 	}
@@ -61,7 +66,8 @@ func (c *carob) startServices(ctx context.Context) error {
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kube-proxy",
 			Host: c.in.NodeName}),
 		Table: proxyTable(c.in), IPv6: hasIPv6(c.in.Services), Node: c.in.NodeName, Addresses: c.machine.hostIPs,
-		Pods: c.in.PodRanges(), Own: own, Healthz: healthz, Pool: c.pool, Links: c.in.LoadBalancerLinks,
+		Pods: c.in.PodRanges(), Own: own, OwnUDP: ownUDP, Healthz: healthz, Pool: c.pool,
+		Links: c.in.LoadBalancerLinks,
 	})
 	c.parts.start(ctx, "services", func(ctx context.Context) error {
 		events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})

@@ -27,13 +27,21 @@ func TestBalancerPool(t *testing.T) {
 	}
 }
 
-// No Service takes a port of the gateway, also before the gateway opens it with the first object.
+// No Service takes a port of the DNS, or one of the gateway, also before the gateway opens it with the first object.
 func TestOwnPorts(t *testing.T) {
 	at := netip.MustParseAddrPort
 	in := instance.Instance{ListenAddr: at("127.0.0.1:6443"), AgentListen: at("127.0.0.1:10250")}
 	in.Routes.HTTP, in.Routes.HTTPS = at("0.0.0.0:80"), at("0.0.0.0:443")
-	if got := ownPorts(in); !slices.Equal(got, []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Routes.HTTP,
-		in.Routes.HTTPS}) {
-		t.Errorf("%v", got)
+	in.DNSListen = []netip.Addr{netip.MustParseAddr("10.88.0.1")}
+	always := []netip.AddrPort{in.ListenAddr, in.AgentListen, in.Routes.HTTP, in.Routes.HTTPS}
+	for _, c := range []struct {
+		dns string
+		udp []netip.AddrPort
+	}{{"none", nil}, {"builtin", []netip.AddrPort{at("10.88.0.1:53")}}} {
+		in.DNS = c.dns
+		tcp, udp := ownPorts(in)
+		if !slices.Equal(tcp, append(slices.Clone(always), c.udp...)) || !slices.Equal(udp, c.udp) {
+			t.Errorf("DNS %s: %v, %v", c.dns, tcp, udp)
+		}
 	}
 }

@@ -110,11 +110,12 @@ func (g *Gateway) openPorts(ctx context.Context, plan *gatewayplan.Live, pools p
 		touched.Gateways, touched.ListenerSets = plan.Fail(failed, failedUDP)
 	}
 	g.failed, g.failedUDP = failed, failedUDP
-	open := slices.SortedFunc(maps.Keys(g.ports), netip.AddrPort.Compare)
-	if g.cfg.Listening != nil && !slices.Equal(open, g.opened) {
-		g.cfg.Listening(open)
+	tcp := slices.SortedFunc(maps.Keys(g.ports), netip.AddrPort.Compare)
+	udp := slices.SortedFunc(maps.Keys(g.udp), netip.AddrPort.Compare)
+	if g.cfg.Listening != nil && (!slices.Equal(tcp, g.openedTCP) || !slices.Equal(udp, g.openedUDP)) {
+		g.cfg.Listening(tcp, udp)
 	}
-	g.opened = open
+	g.openedTCP, g.openedUDP = tcp, udp
 }
 
 // cannotListen logs that a port cannot be opened, unless the attempt before, of which before is the error, had the same

@@ -51,9 +51,8 @@ type Config struct {
 	// Measured, optional, gets the metrics of the pools that carob's picker serves while there is one, and nil when
 	// there is none any more. It must not block.
 	Measured func(externalmetrics.Source)
-	// Listening, optional, gets the TCP addresses of the open ports, in order, when they have changed. It must not
-	// block.
-	Listening func([]netip.AddrPort)
+	// Listening, optional, gets the addresses of the open ports, in order, when they have changed. It must not block.
+	Listening func(tcp, udp []netip.AddrPort)
 }
 
 // Gateway is the data plane. Its methods may be called at any time.
@@ -76,7 +75,8 @@ type Gateway struct {
 	ports  map[netip.AddrPort]*port
 	udp    map[netip.AddrPort]*udpPort
 	failed map[netip.AddrPort]string
-	opened []netip.AddrPort // as passed to cfg.Listening
+	// openedTCP and openedUDP are as passed to cfg.Listening.
+	openedTCP, openedUDP []netip.AddrPort
 	// failedUDP are ports of UDP that could not be opened.
 	failedUDP map[netip.AddrPort]string
 	certs     map[name]*tls.Certificate // of Secrets

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/klog/v2"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"carob/internal/base/testwait"
 )
@@ -54,7 +55,7 @@ func TestPanicsAreLogged(t *testing.T) {
 func TestOpenPortsArePassedOn(t *testing.T) {
 	l := newLab(t)
 	var passed [][]netip.AddrPort
-	l.cfg.Listening = func(at []netip.AddrPort) { passed = append(passed, at) }
+	l.cfg.Listening = func(tcp, _ []netip.AddrPort) { passed = append(passed, tcp) }
 	l.service("web", "")
 	l.ingress("web.example", nil, "/=web")
 	l.update()
@@ -65,6 +66,26 @@ func TestOpenPortsArePassedOn(t *testing.T) {
 		t.Errorf("passed %v, want %v", passed, both)
 	}
 	l.world.Ingresses = nil
+	l.update()
+	if len(passed) != 2 || len(passed[1]) != 0 {
+		t.Errorf("passed %v, want none in the end", passed)
+	}
+}
+
+// So they do of ports of UDP.
+func TestOpenPortsOfUDPArePassedOn(t *testing.T) {
+	at := freePort(t)
+	l := newStreamLab(t, gatewayv1.UDPProtocolType, at)
+	var passed [][]netip.AddrPort
+	l.cfg.Listening = func(_, udp []netip.AddrPort) { passed = append(passed, udp) }
+	l.udpService("x", "127.0.0.1:1")
+	l.world.UDPRoutes = []*gatewayv1.UDPRoute{udpRoute("r", toService("x", 1))}
+	l.update()
+	l.update()
+	if len(passed) != 1 || !slices.Equal(passed[0], []netip.AddrPort{at}) {
+		t.Errorf("passed %v, want %v", passed, at)
+	}
+	l.world.Gateways = nil
 	l.update()
 	if len(passed) != 2 || len(passed[1]) != 0 {
 		t.Errorf("passed %v, want none in the end", passed)

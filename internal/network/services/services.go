@@ -85,7 +85,8 @@ type Config struct {
 	// Addresses returns the node's current addresses: those that serve node ports.
 	Addresses func() []netip.Addr
 	Pods      []netip.Prefix   // of the pods of this node
-	Own       []netip.AddrPort // where carob itself listens; more with SetOwn
+	Own       []netip.AddrPort // where carob itself listens by TCP; more with SetOwn
+	OwnUDP    []netip.AddrPort // the same of UDP
 	// Healthz answers /healthz and /livez of the data plane (N2.L); nil: they are not served.
 	Healthz net.Listener
 }
@@ -95,7 +96,7 @@ type Proxy struct {
 	cfg     Config
 	feed    *feed
 	node    chan struct{} // facts of the node may have changed
-	own     atomic.Pointer[[]netip.AddrPort]
+	own     atomic.Pointer[ownPorts]
 	metrics *metrics
 	flows   []*forgetter // UDP, TCP
 	reopen  *reopener
@@ -143,9 +144,12 @@ func Remove(table string) error {
 	return nft.Remove(table, nftables.TableFamilyIPv4, nftables.TableFamilyIPv6)
 }
 
-// SetOwn sets where else carob itself listens, by TCP: no Service gets what is sent there.
-func (p *Proxy) SetOwn(own []netip.AddrPort) {
-	p.own.Store(&own)
+// ownPorts are where else carob itself listens.
+type ownPorts struct{ tcp, udp []netip.AddrPort }
+
+// SetOwn sets where else carob itself listens: no Service gets what is sent there.
+func (p *Proxy) SetOwn(tcp, udp []netip.AddrPort) {
+	p.own.Store(&ownPorts{tcp, udp})
 	p.NodeChanged()
 }
 
@@ -196,11 +200,12 @@ func (p *Proxy) Changed() <-chan struct{} {
 }
 
 func (p *Proxy) facts() core.Node {
-	own := p.cfg.Own
+	own := ownPorts{p.cfg.Own, p.cfg.OwnUDP}
 	if more := p.own.Load(); more != nil {
-		own = slices.Concat(own, *more)
+		own = ownPorts{slices.Concat(own.tcp, more.tcp), slices.Concat(own.udp, more.udp)}
 	}
-	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods, Own: own}
+	return core.Node{Name: p.cfg.Node, Zone: p.feed.zone(), Addresses: p.cfg.Addresses(), Pods: p.cfg.Pods,
+		Own: own.tcp, OwnUDP: own.udp}
 }
 
 // retryAfter is the wait after the kernel refused a table; it doubles up to retryMax.
@@ -403,7 +408,8 @@ func (p *Proxy) updatePlane(pl *plane, node core.Node, in []core.Input, whole bo
 
 func sameFacts(have, now core.Node, v6 bool) bool {
 	now = core.New(v6, now).Node()
-	return have.Zone == now.Zone && slices.Equal(have.Addresses, now.Addresses) && slices.Equal(have.Own, now.Own)
+	return have.Zone == now.Zone && slices.Equal(have.Addresses, now.Addresses) && slices.Equal(have.Own, now.Own) &&
+		slices.Equal(have.OwnUDP, now.OwnUDP)
 }
 
 // restore compares the tables with the kernel's after another program may have changed them.

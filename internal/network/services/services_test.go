@@ -184,13 +184,13 @@ func TestLoadBalancer(t *testing.T) {
 		name, _, _ := d.reach("outside", "tcp", netip.AddrPortFrom(d.addr("node"), 80), patience)
 		return name == "pod1"
 	}
-	d.proxy.SetOwn([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")})
+	d.proxy.SetOwn([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}, nil)
 	d.until("the gateway has the port", func() bool { return !reached() })
 	refused := "carob itself listens at " + d.addr("node").String() + ":80/TCP: "
 	if event := <-d.events.Events; !strings.Contains(event, refused) {
 		t.Errorf("event %q", event)
 	}
-	d.proxy.SetOwn(nil)
+	d.proxy.SetOwn(nil, nil)
 	d.until("the gateway has closed the port", reached)
 }
 

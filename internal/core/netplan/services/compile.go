@@ -267,7 +267,15 @@ func without(u usable) verdict {
 
 // owns reports whether carob itself listens at an address and port.
 func (n Node) owns(at Port) bool {
-	return at.Proto == TCP && slices.ContainsFunc(n.Own, func(own netip.AddrPort) bool {
+	var all []netip.AddrPort
+	switch at.Proto {
+	case TCP:
+		all = n.Own
+	case UDP:
+		all = n.OwnUDP
+	case SCTP: // carob has no such socket
+	}
+	return slices.ContainsFunc(all, func(own netip.AddrPort) bool {
 		if own.Port() != at.Port {
 			return false
 		}

@@ -65,8 +65,8 @@ func model(n Node, objects []Input, p Packet) Decision {
 				case slices.Contains(s.Spec.ExternalIPs, addr.String()):
 					c.rank = 3
 				}
-				if c.rank > 0 && p.To.Proto == TCP {
-					for _, own := range n.Own {
+				if c.rank > 0 {
+					for _, own := range map[Protocol][]netip.AddrPort{TCP: n.Own, UDP: n.OwnUDP}[p.To.Proto] {
 						if own.Port() == p.To.Port && (node || own.Addr() == addr ||
 							own.Addr().IsUnspecified() && slices.Contains(n.Addresses, addr)) {
 							c.rank = -1

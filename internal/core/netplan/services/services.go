@@ -49,8 +49,8 @@ type Node struct {
 	// Pods are the addresses of this node's pods: sources that are "local" (N0.16).
 	Pods []netip.Prefix
 	// Own lists the TCP addresses at which carob itself listens; an unspecified address means all
-	// addresses of the node. External addresses and node ports of Services never take them.
-	Own []netip.AddrPort
+	// addresses of the node. External addresses and node ports of Services never take them. OwnUDP lists those of UDP.
+	Own, OwnUDP []netip.AddrPort
 }
 
 // Input is a Service as stored, and its EndpointSlices; a nil Service was deleted.

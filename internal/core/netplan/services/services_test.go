@@ -35,6 +35,7 @@ var (
 func (w *world) node() Node {
 	n := Node{Name: "here", Zone: one(w, "", "z1", "z2"), Pods: []netip.Prefix{netip.MustParsePrefix("10.88.0.0/16"),
 		netip.MustParsePrefix("fd00:88::/64")}, Own: []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:82")},
+		OwnUDP:    []netip.AddrPort{netip.MustParseAddrPort("[::]:81"), netip.MustParseAddrPort("203.0.113.5:80")},
 		Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("2001:db8::5")}}
 	if w.maybe(30) {
 		n.Addresses = append(n.Addresses, netip.MustParseAddr("203.0.113.6"), netip.MustParseAddr("127.0.0.1"))
