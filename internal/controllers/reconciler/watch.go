@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 )
@@ -34,4 +35,11 @@ func Active(namespaces cache.Store, name string) bool {
 	}
 	n, ok := obj.(*corev1.Namespace)
 	return ok && n.DeletionTimestamp == nil && n.Status.Phase != corev1.NamespaceTerminating
+}
+
+// Created reports whether a create in a namespace needs no retry: the object exists, or the namespace ends.
+func Created(err error, namespaces cache.Store, namespace string) bool {
+	return err == nil || apierrors.IsAlreadyExists(err) ||
+		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
+		apierrors.IsNotFound(err) && !Active(namespaces, namespace)
 }

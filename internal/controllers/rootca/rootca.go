@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -64,9 +63,7 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 				Annotations: map[string]string{descriptionAnnotation: description}},
 			Data: map[string]string{key: c.ca},
 		}, metav1.CreateOptions{})
-		if err == nil || apierrors.IsAlreadyExists(err) ||
-			apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
-			apierrors.IsNotFound(err) && !reconciler.Active(c.namespaces, namespace) {
+		if reconciler.Created(err, c.namespaces, namespace) {
 			return 0, nil
 		}
 		return 0, fmt.Errorf("create config map %s/%s: %w", namespace, Name, err)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -50,9 +49,7 @@ func (c *Controller) reconcile(ctx context.Context, namespace string) (time.Dura
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name}}
 	_, err := c.client.CoreV1().ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{})
-	if err == nil || apierrors.IsAlreadyExists(err) ||
-		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) ||
-		apierrors.IsNotFound(err) && !reconciler.Active(c.namespaces, namespace) {
+	if reconciler.Created(err, c.namespaces, namespace) {
 		return 0, nil
 	}
 	return 0, fmt.Errorf("create service account %s/%s: %w", namespace, Name, err)
