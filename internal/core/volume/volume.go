@@ -175,7 +175,7 @@ func ModeOf(v *corev1.PersistentVolume) corev1.PersistentVolumeMode {
 	return corev1.PersistentVolumeFilesystem
 }
 
-// PluginName returns the name of the plugin of a volume in metrics (S1.96).
+// PluginName returns the name of upstream's plugin for a volume, as in metrics (S1.96).
 func PluginName(v *corev1.PersistentVolume) string {
 	switch s := &v.Spec.PersistentVolumeSource; {
 	case s.CSI != nil:

@@ -102,7 +102,7 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 		set.Claim = name
 		return set, err
 	}
-	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: pluginOf(pv)}
+	set := spec.Volume{ReadOnly: readOnly, Claim: name, Persistent: corevolume.PluginName(pv)}
 	if block {
 		var linked bool
 		if r := remoteOf(pv); r != nil && r.nfs == nil {
@@ -305,23 +305,6 @@ func local(ctx context.Context, pv *corev1.PersistentVolume, dir string, set *sp
 
 // localPlugin is the name of upstream's plugin for local volumes.
 const localPlugin = "kubernetes.io/local-volume"
-
-func pluginOf(pv *corev1.PersistentVolume) string {
-	switch s := &pv.Spec.PersistentVolumeSource; {
-	case s.Local != nil:
-		return localPlugin
-	case s.HostPath != nil:
-		return "kubernetes.io/host-path"
-	case s.NFS != nil:
-		return "kubernetes.io/nfs"
-	case s.ISCSI != nil:
-		return "kubernetes.io/iscsi"
-	case s.FC != nil:
-		return "kubernetes.io/fc"
-	default:
-		return "unknown"
-	}
-}
 
 // bind mounts a directory a second time with options of its own.
 func bind(path, dir string, list []string) error {
