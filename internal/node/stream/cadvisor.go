@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +34,8 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 		}
 		sandboxes = s.sandboxStats(req)
 	}
-	f := families{}
+	p := pages.Get().(*page)
+	f := p.families
 	now := time.Now().Unix()
 	for _, m := range samples {
 		labels := containerLabels(m)
@@ -56,10 +58,22 @@ func (s *Server) cadvisorMetrics(w http.ResponseWriter, req *http.Request) {
 			float64(*m.AvailableBytes+*m.WorkingSetBytes))
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	page := f.text()
-	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
-	_, _ = w.Write(page) // the client may have gone
+	p.text = f.appendTo(p.text[:0])
+	w.Header().Set("Content-Length", strconv.Itoa(len(p.text)))
+	_, _ = w.Write(p.text) // the client may have gone
+	for _, m := range f {
+		m.text = m.text[:0]
+	}
+	pages.Put(p)
 }
+
+// page is what a scrape writes. The next one uses its memory again: to grow it anew is most of what a scrape allocates.
+type page struct {
+	families families
+	text     []byte
+}
+
+var pages = sync.Pool{New: func() any { return &page{families: families{}} }}
 
 // families are metrics in the text form, by name.
 type families map[string]*metricFamily
@@ -84,15 +98,18 @@ func (f families) add(name, kind, help, labels string, value float64) {
 	m.text = append(strconv.AppendFloat(m.text, value, 'g', -1, 64), '\n')
 }
 
-// text is the page: the families in the order of their names, the series as they were added.
-func (f families) text() []byte {
+// appendTo appends the families that have series, in the order of their names, the series as they were added.
+func (f families) appendTo(page []byte) []byte {
 	size := 0
 	for name, m := range f {
 		size += len(m.text) + len(m.help) + len(m.kind) + 2*len(name) + len("# HELP  \n# TYPE  \n")
 	}
-	page := make([]byte, 0, size)
+	page = slices.Grow(page, size)
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		m := f[name]
+		if len(m.text) == 0 { // of an earlier page
+			continue
+		}
 		page = append(page, "# HELP "+name+" "+m.help+"\n# TYPE "+name+" "+m.kind+"\n"...)
 		page = append(page, m.text...)
 	}

@@ -3,6 +3,7 @@ package stream
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"carob/internal/node/summary"
@@ -33,7 +35,7 @@ func TestNetworkFamilies(t *testing.T) {
 		}},
 	})
 	f.network(&corev1.Pod{}, &cri.PodSandboxStats{})
-	text := string(f.text())
+	text := string(f.appendTo(nil))
 	const want = `# HELP container_network_receive_bytes_total Cumulative count of bytes received
 # TYPE container_network_receive_bytes_total counter
 container_network_receive_bytes_total{container="",id="sb",image="",interface="eth0",name="sb",namespace="ns",pod="web"} 10
@@ -67,7 +69,7 @@ func TestCounterFamilies(t *testing.T) {
 	}
 	f.packets(pod, "sb", []runtime.InterfaceCounters{
 		{Name: "eth0", Received: 5, ReceivedDropped: 1, Transmitted: 6, TransmittedDropped: 2}})
-	text := string(f.text())
+	text := string(f.appendTo(nil))
 	const (
 		limitedLabels = `container="limited",id="limited-id",image="im",name="limited-id",namespace="ns",pod="web"`
 		freeLabels    = `container="free",id="free-id",image="im",name="free-id",namespace="ns",pod="web"`
@@ -160,7 +162,7 @@ func TestLabelsAreReadAsTheyAre(t *testing.T) {
 		f.container(m, containerLabels(m), 7)
 		f.packets(pod, value, []runtime.InterfaceCounters{{Name: value, Received: 5}})
 		parser := expfmt.NewTextParser(model.UTF8Validation)
-		read, err := parser.TextToMetricFamilies(bytes.NewReader(f.text()))
+		read, err := parser.TextToMetricFamilies(bytes.NewReader(f.appendTo(nil)))
 		if err != nil {
 			t.Errorf("%q: %v", value, err)
 			continue
@@ -187,5 +189,72 @@ func TestLabelsAreReadAsTheyAre(t *testing.T) {
 		if v := read["container_fs_usage_bytes"].GetMetric(); len(v) == 1 && v[0].GetGauge().GetValue() != 1<<40 {
 			t.Errorf("%q: %v", value, v)
 		}
+	}
+}
+
+// many is a node with pods of one container.
+func many(pods int) *Server {
+	n := func(v uint64) *cri.UInt64Value { return &cri.UInt64Value{Value: v} }
+	counted := runtime.Counters{Containers: map[string]runtime.ContainerCounters{},
+		Interfaces: map[string][]runtime.InterfaceCounters{}}
+	var list []*corev1.Pod
+	for i := range pods {
+		uid, id := fmt.Sprint("uid-", i), fmt.Sprintf("%064d", i)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("web-", i), UID: types.UID(uid)}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "carob://" + id,
+			Image: "localhost/bench:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		list = append(list, pod)
+		counted.Stats = append(counted.Stats, &cri.ContainerStats{
+			Attributes: &cri.ContainerAttributes{Id: id,
+				Labels: map[string]string{"io.kubernetes.pod.uid": uid, "io.kubernetes.container.name": "c"}},
+			Cpu: &cri.CpuUsage{UsageCoreNanoSeconds: n(1)},
+			Memory: &cri.MemoryUsage{UsageBytes: n(1 << 20), WorkingSetBytes: n(1 << 20), RssBytes: n(1 << 20),
+				PageFaults: n(100), MajorPageFaults: n(1)},
+			WritableLayer: &cri.FilesystemUsage{FsId: &cri.FilesystemIdentifier{Mountpoint: "/var/lib/carob"},
+				UsedBytes: n(8192)},
+		})
+		counted.Containers[id] = runtime.ContainerCounters{Cache: 4096, Devices: []runtime.DeviceCounters{{Name: "/dev/vda"}}}
+		counted.Sandboxes = append(counted.Sandboxes, &cri.PodSandboxStats{
+			Attributes: &cri.PodSandboxAttributes{Id: "sb" + id, Metadata: &cri.PodSandboxMetadata{Uid: uid}},
+			Linux: &cri.LinuxPodSandboxStats{Network: &cri.NetworkUsage{DefaultInterface: &cri.NetworkInterfaceUsage{
+				Name: "eth0", RxBytes: n(10), RxErrors: n(0), TxBytes: n(10), TxErrors: n(0)}}}})
+		counted.Interfaces["sb"+id] = []runtime.InterfaceCounters{{Name: "eth0", Received: 5}}
+	}
+	return &Server{cfg: Config{Pods: podList{list: list},
+		Counter: counterFunc(func() runtime.Counters { return counted })}}
+}
+
+// A page does not contain what only an earlier page had, although it uses its memory.
+func TestPageAfterPage(t *testing.T) {
+	text := func(s *Server) string {
+		w := httptest.NewRecorder()
+		s.cadvisorMetrics(w, httptest.NewRequest(http.MethodGet, "/metrics/cadvisor", nil))
+		return w.Body.String()
+	}
+	for _, pods := range []int{3, 1, 2, 0, 1} {
+		page := text(many(pods))
+		if n := strings.Count(page, "\ncontainer_memory_rss{"); n != pods {
+			t.Errorf("%d series of %d pods", n, pods)
+		}
+		if heads := strings.Count(page, "# HELP container_"); (heads > 0) != (pods > 0) {
+			t.Errorf("%d families of %d pods", heads, pods)
+		}
+	}
+}
+
+// discarded is a response that nobody keeps.
+type discarded struct{ header http.Header }
+
+func (d discarded) Header() http.Header         { return d.header }
+func (d discarded) Write(b []byte) (int, error) { return len(b), nil }
+func (d discarded) WriteHeader(int)             {}
+
+// BenchmarkPage is a scrape of 100 pods without the runtime's part.
+func BenchmarkPage(b *testing.B) {
+	s := many(100)
+	req := httptest.NewRequest(http.MethodGet, "/metrics/cadvisor", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		s.cadvisorMetrics(discarded{http.Header{}}, req)
 	}
 }
