@@ -288,19 +288,37 @@ func (s *Server) close() {
 	if s.endKeys != nil {
 		s.endKeys()
 	}
-	s.stores.destroy()
-	for _, f := range []*storage.CustomResourceOptions{s.ext.objects, s.ext.definitions} {
-		if f != nil {
-			f.Close()
-		}
-	}
-	if s.options != nil {
-		s.options.Close()
-	}
+	s.closeStores()
 	if s.engine != nil {
 		s.engine.Close()
 	}
 	s.encryption.Close()
+}
+
+// closeStores ends the work of the stores. If the engine has failed, a read of theirs may never end, because what failed
+// holds etcd's locks; then nothing waits for them.
+func (s *Server) closeStores() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.stores.destroy()
+		for _, f := range []*storage.CustomResourceOptions{s.ext.objects, s.ext.definitions} {
+			if f != nil {
+				f.Close()
+			}
+		}
+		if s.options != nil {
+			s.options.Close()
+		}
+	}()
+	var failed <-chan struct{}
+	if s.engine != nil {
+		failed = s.engine.Failed()
+	}
+	select {
+	case <-closed:
+	case <-failed:
+	}
 }
 
 // readTime is how long the start waits for the caches. A kind that cannot be read, because its
