@@ -41,9 +41,9 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 		run, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	res, err := r.execCollected(run, c, req)
-	if errors.Is(err, monitor.ErrChanged) { // nothing was executed
-		res, err = r.execCollected(run, c, req)
+	res, err := r.execCollected(run, c, req, timeout > 0)
+	if errors.Is(err, monitor.ErrChanged) { // nothing was executed; the file may change again and again
+		res, err = r.execCollected(run, c, req, false)
 	}
 	if err != nil && ctx.Err() == nil && run.Err() != nil { // it may also end while only what is left behind writes
 		return nil, status.Errorf(codes.DeadlineExceeded, "failed to exec in container: timeout %v exceeded: %v",
@@ -55,15 +55,15 @@ func (r *Runtime) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.
 	return res, nil
 }
 
-func (r *Runtime) execCollected(ctx context.Context, c *container, req *cri.ExecSyncRequest) (*cri.ExecSyncResponse,
-	error) {
+func (r *Runtime) execCollected(ctx context.Context, c *container, req *cri.ExecSyncRequest,
+	planned bool) (*cri.ExecSyncResponse, error) {
 	collected, err := output.New()
 	if err != nil {
 		return nil, err
 	}
 	defer collected.Close()
 	code, err := r.exec(ctx, c, execCall{cmd: req.Cmd, caller: stdio.Caller{Collected: collected},
-		limited: req.Timeout > 0})
+		planned: planned})
 	if err != nil {
 		return nil, fmt.Errorf("failed to exec in container: %w", err)
 	}
@@ -74,7 +74,7 @@ func (r *Runtime) execCollected(ctx context.Context, c *container, req *cri.Exec
 type execCall struct {
 	cmd     []string
 	caller  stdio.Caller
-	limited bool // ctx has a deadline
+	planned bool // may be planned for the files that the last exec found; only if ctx has a deadline
 }
 
 // exec runs a process and copies its streams until it has ended. When ctx ends, the process is
@@ -98,7 +98,7 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	var p *plan.Program
 	var code []byte
 	// Without a deadline, a monitor that hangs is noticed because it does not answer.
-	if simple && call.limited && r.alter == nil {
+	if simple && call.planned && r.alter == nil {
 		p, code = c.execs.Planned(pl, call.cmd, rec.User, fork)
 	}
 	if p == nil {

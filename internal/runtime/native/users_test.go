@@ -1,11 +1,13 @@
 package native
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -188,6 +190,32 @@ func TestHomeAfterPasswdChanged(t *testing.T) {
 		if x, err := w.exec(id, "sh", "-c", "echo $HOME;"+c.change); err != nil || string(x.Stdout) != c.want ||
 			x.ExitCode != 0 {
 			t.Errorf("before %q: %q, %v, want %q", c.change, x, err, c.want)
+		}
+	}
+}
+
+// Other execs in the container may find another passwd file each time: a command that was planned for the wrong one is
+// not planned again, but reads the file.
+func TestPasswdThatChangesAgainAndAgain(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("again")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	c, err := w.r.container(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	others.Go(func() {
+		for ctx.Err() == nil {
+			c.execs.Keep([]byte("root:x:0:0::/other:\n"))
+		}
+	})
+	defer others.Wait()
+	defer cancel()
+	for range 100 {
+		if x, err := w.exec(id, "sh", "-c", "echo $HOME"); err != nil || string(x.Stdout) != "/root\n" {
+			t.Errorf("%q, %v", x.GetStdout(), err)
 		}
 	}
 }
