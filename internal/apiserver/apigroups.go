@@ -23,6 +23,7 @@ import (
 	"carob/internal/apiserver/lists"
 	"carob/internal/kinds/mergeschema"
 	"carob/internal/kinds/openapi"
+	"carob/internal/kinds/scheme"
 )
 
 // installGroups adds the routes of every group version and its discovery documents. It does what
@@ -53,7 +54,7 @@ func (s *Server) installGroups(c *genericapiserver.Config,
 			OptionsExternalVersion:      &schema.GroupVersion{Version: "v1"}, ParameterCodec: s.set.ParameterCodec,
 			Serializer: codecs,
 			Creater:    growStackCreater{known}, Convertor: known, ConvertabilityChecker: known,
-			UnsafeConvertor: runtime.UnsafeObjectConvertor(known),
+			UnsafeConvertor: scheme.SharingConvertor(known),
 			Defaulter:       known, Typer: known, Namer: runtime.Namer(meta.NewAccessor()), TypeConverter: types,
 			EquivalentResourceRegistry: s.generic.EquivalentResourceRegistry, Admit: c.AdmissionControl,
 			Authorizer:          s.generic.Authorizer,

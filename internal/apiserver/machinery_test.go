@@ -39,6 +39,7 @@ func TestMachinery(t *testing.T) {
 		"watch list":       testWatchList,
 		"patch types":      testPatchTypes,
 		"apply":            testApplyConflicts,
+		"repeated apply":   testRepeatedApply,
 		"dry run":          testDryRunEverywhere,
 		"immutable secret": testImmutableSecret,
 		"preconditions":    testPreconditions,

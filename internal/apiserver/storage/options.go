@@ -168,7 +168,7 @@ func (o *Options) codec(group string) (codec, error) {
 	if err != nil {
 		return codec{}, fmt.Errorf("make the storage codec of API group %q: %w", group, err)
 	}
-	o.codecs[group] = codec{c, versioner}
+	o.codecs[group] = codec{bare{c}, versioner}
 	return o.codecs[group], nil
 }
 
@@ -188,7 +188,7 @@ func (o *Options) decorate(c *storagebackend.ConfigForResource, prefix string,
 	attrs storage.AttrFunc, triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface,
 	factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
-	plain := etcd3.Decoder(bare{etcd3.NewDefaultDecoder(c.Codec, versioner)})
+	plain := etcd3.NewDefaultDecoder(c.Codec, versioner)
 	decoder := etcd3.WithCorruptObjErrorHandlingDecoder(plain)
 	if o.customResources {
 		decoder = batchDecoder{Decoder: decoder, others: plain, versioner: versioner}
@@ -261,15 +261,17 @@ func (o *Options) withZeroCopy(s storage.Interface, newObject, newList func() ru
 	return zeroCopyStore{s, o.inProcess, newObject, newList}
 }
 
-// bare decodes the items of a list without their kind, which clients get only once, in the list.
-type bare struct{ etcd3.Decoder }
+// bare decodes objects without their kind, as a codec does that converts them to types of the server's own. Clients
+// get the kind when the object is encoded for them, or once, in the list. An object that said its kind here would
+// differ from the same object that was just made from an apply, which then could not be seen to change nothing.
+type bare struct{ runtime.Codec }
 
-// DecodeListItem implements etcd3.Decoder.
-func (b bare) DecodeListItem(ctx context.Context, data []byte, rev uint64,
-	newItem func() runtime.Object) (runtime.Object, error) {
-	o, err := b.Decoder.DecodeListItem(ctx, data, rev, newItem)
-	if _, generic := o.(runtime.Unstructured); err == nil && !generic {
+// Decode implements runtime.Decoder.
+func (b bare) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object,
+	*schema.GroupVersionKind, error) {
+	o, kind, err := b.Codec.Decode(data, defaults, into)
+	if err == nil {
 		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	}
-	return o, err
+	return o, kind, err
 }

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"carob/internal/kinds/mergeschema"
+	"carob/internal/kinds/scheme"
 )
 
 // Manage sets the defaults of obj, and records manager as who wrote what differs from live (an empty object before a
@@ -16,7 +17,7 @@ import (
 func (s *Store) Manage(live, obj runtime.Object, manager string) (runtime.Object, error) {
 	s.builder.once.Do(func() { s.builder.types = mergeschema.NewTypeConverter(s.builder.Set.External) })
 	known, kind := s.builder.Set.Scheme, s.Resource.Kind
-	m, err := managedfields.NewDefaultFieldManager(s.builder.types, runtime.UnsafeObjectConvertor(known), known, known,
+	m, err := managedfields.NewDefaultFieldManager(s.builder.types, scheme.SharingConvertor(known), known, known,
 		kind, schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}, "",
 		fieldpath.NewExcludeFilterSetMap(s.GetResetFields()))
 	if err != nil {
