@@ -39,8 +39,8 @@ func TestCloseAfterAFullDisk(t *testing.T) {
 		}
 	}()
 	hang := make(chan struct{})
-	s := &Server{engine: e, stores: stores{schema.GroupResource{Resource: "things"}: &registry.Store{Store: &genericregistry.Store{
-		DestroyFunc: func() { <-hang }}}}}
+	store := &registry.Store{Store: &genericregistry.Store{DestroyFunc: func() { <-hang }}}
+	s := &Server{engine: e, stores: stores{schema.GroupResource{Resource: "things"}: store}}
 	t.Cleanup(func() { close(hang) })
 	<-e.Failed()
 	closed := make(chan struct{})

@@ -295,8 +295,8 @@ func (s *Server) close() {
 	s.encryption.Close()
 }
 
-// closeStores ends the work of the stores. If the engine has failed, a read of theirs may never end, because what failed
-// holds etcd's locks; then nothing waits for them.
+// closeStores ends the work of the stores. If the engine has failed, a read of theirs may never end, because what
+// failed holds etcd's locks; then nothing waits for them.
 func (s *Server) closeStores() {
 	closed := make(chan struct{})
 	go func() {

@@ -87,7 +87,8 @@ spec: {attachRequired: false, volumeLifecycleModes: [Ephemeral]}
 		pod("hook", "priorityClassName: ''", `lifecycle: {preStop: {exec: {command: [sleep, '3600']}}}, `+deaf)+
 		pod("deaf", "priorityClassName: middle", deaf)+
 		pod("stuck", fmt.Sprintf("volumes: [{name: v, csi: {driver: %s}}]", name),
-			`volumeMounts: [{name: v, mountPath: /v}], command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 3600 & wait; done']`)+
+			`volumeMounts: [{name: v, mountPath: /v}],
+    command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 3600 & wait; done']`)+
 		pod("first", volume, notes("first"))+
 		pod("second", "priorityClassName: middle\n  "+volume, notes("second"))+
 		strings.Replace(pod("third", "priorityClassName: system-node-critical\n  "+volume, notes("third")),
