@@ -317,7 +317,8 @@ func (r *Runtime) runProgram(ctx context.Context, pl *plan.Container, p *plan.Pr
 	}
 	if pl.Hooks != nil && phase == specs.StateCreating {
 		session.Waiting = func() error {
-			return hooks.Create(ctx, pl.Hooks, r.stateOf(&state.Container{ID: pl.ID}, pid, phase, pl.Config.Annotations))
+			st := r.stateOf(&state.Container{ID: pl.ID}, pid, phase, pl.Config.Annotations)
+			return hooks.Create(ctx, pl.Hooks, st)
 		}
 	}
 	err = session.Serve(ours)

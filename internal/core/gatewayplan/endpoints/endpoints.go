@@ -1,5 +1,5 @@
-// Package endpoints decides where requests to a backend may go: to the endpoints of a port of a Service, or to the pods of
-// an InferencePool. It is pure; package gateway calls it whenever slices or pods have changed.
+// Package endpoints decides where requests to a backend may go: to the endpoints of a port of a Service, or to the pods
+// of an InferencePool. It is pure; package gateway calls it whenever slices or pods have changed.
 package endpoints
 
 import (
@@ -26,8 +26,8 @@ type Endpoint struct {
 	Rank int
 }
 
-// OfService returns the endpoints of a port of a Service, in order: the ready ones, or, if none is ready, those that are
-// terminating but still serving, as for Services (N2). Hints and weights play no role.
+// OfService returns the endpoints of a port of a Service, in order: the ready ones, or, if none is ready, those that
+// are terminating but still serving, as for Services (N2). Hints and weights play no role.
 func OfService(s *corev1.Service, ref httproute.Ref, all []*discoveryv1.EndpointSlice) []Endpoint {
 	port := PortOf(s, ref.Port, ref.UDP)
 	if port == nil {
@@ -196,7 +196,8 @@ func carries(protocol corev1.Protocol, udp bool) bool {
 // slicePort returns the number of a named port of a slice; 0: it has none.
 func slicePort(s *discoveryv1.EndpointSlice, name string, udp bool) uint16 {
 	for _, p := range s.Ports {
-		if p.Port != nil && ptr.Deref(p.Name, "") == name && carries(ptr.Deref(p.Protocol, ""), udp) && *p.Port > 0 && *p.Port < 1<<16 {
+		if p.Port != nil && ptr.Deref(p.Name, "") == name && carries(ptr.Deref(p.Protocol, ""), udp) &&
+			*p.Port > 0 && *p.Port < 1<<16 {
 			return uint16(*p.Port)
 		}
 	}

@@ -14,7 +14,8 @@ func TestResolve(t *testing.T) {
 	for _, spec := range []inferenceapi.ModelSpec{
 		{ModelName: "llama2", Criticality: "Critical", TargetModels: []inferenceapi.TargetModel{
 			{Name: "old", Weight: new(int32(75))}, {Name: "new", Weight: new(int32(25))}}},
-		{ModelName: "spare", Criticality: "Sheddable", TargetModels: []inferenceapi.TargetModel{{Name: "x"}, {Name: "y"}}},
+		{ModelName: "spare", Criticality: "Sheddable",
+			TargetModels: []inferenceapi.TargetModel{{Name: "x"}, {Name: "y"}}},
 	} {
 		if !m.AddModel(&inferenceapi.Model{Spec: spec}) {
 			t.Errorf("%s is not added", spec.ModelName)
