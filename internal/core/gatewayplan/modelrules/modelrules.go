@@ -1,6 +1,6 @@
 // Package modelrules decides how the requests of an InferencePool for a model are served: under which name a model
-// server gets them, and with which priority. It is pure; core/gatewayplan fills the rules from the objects of the inference
-// extension, and package gateway resolves each request by them.
+// server gets them, and with which priority. It is pure; core/gatewayplan fills the rules from the objects of the
+// inference extension, and package gateway resolves each request by them.
 package modelrules
 
 import (
