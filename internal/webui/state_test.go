@@ -35,8 +35,8 @@ func TestOrderOfRelatedObjects(t *testing.T) {
 	}
 }
 
-// TestWarningsOfWhatIsGoneEnd: those of objects that are not shown, or that ended before, are dropped with their events;
-// or a page that is open for days would have no place for new ones.
+// TestWarningsOfWhatIsGoneEnd: those of objects that are not shown, or that ended before, are dropped with their
+// events; or a page that is open for days would have no place for new ones.
 func TestWarningsOfWhatIsGoneEnd(t *testing.T) {
 	s := newState()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}

@@ -64,7 +64,8 @@ func TestStatusAndHelp(t *testing.T) {
 	// What the libraries say of themselves, in the answer of the server, to it, and in metrics.
 	commands := [][]string{{"version", "-o", "json"}, {"get", "--raw=/version", "-v=8"}, {"get", "--raw=/metrics"}}
 	for _, args := range commands {
-		cmd := exec.CommandContext(t.Context(), carobBin, append([]string{"--data-dir", c.DataDir, "kubectl"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), carobBin,
+			append([]string{"--data-dir", c.DataDir, "kubectl"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("kubectl %v: %v\n%s", args, err, tail(out, 2000))

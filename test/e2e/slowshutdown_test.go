@@ -62,7 +62,7 @@ shutdownGracePeriodByPodPriority:
 	if err := os.Mkdir(order, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	const deaf = `command: [sh, -c, 'trap "" TERM; while :; do sleep 1; done']`
+	const ignores = `command: [sh, -c, 'trap "" TERM; while :; do sleep 1; done']`
 	pod := func(name, spec, container string) string {
 		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n"+
 			"  terminationGracePeriodSeconds: 3600\n  %s\n  containers: [{name: c, image: 'busybox:1.32.0', %s}]\n---\n",
@@ -84,8 +84,8 @@ metadata: {name: %s}
 spec: {attachRequired: false, volumeLifecycleModes: [Ephemeral]}
 ---
 `, name)+
-		pod("hook", "priorityClassName: ''", `lifecycle: {preStop: {exec: {command: [sleep, '3600']}}}, `+deaf)+
-		pod("deaf", "priorityClassName: middle", deaf)+
+		pod("hook", "priorityClassName: ''", `lifecycle: {preStop: {exec: {command: [sleep, '3600']}}}, `+ignores)+
+		pod("no-term", "priorityClassName: middle", ignores)+
 		pod("stuck", fmt.Sprintf("volumes: [{name: v, csi: {driver: %s}}]", name),
 			`volumeMounts: [{name: v, mountPath: /v}],
     command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 3600 & wait; done']`)+
@@ -93,7 +93,7 @@ spec: {attachRequired: false, volumeLifecycleModes: [Ephemeral]}
 		pod("second", "priorityClassName: middle\n  "+volume, notes("second"))+
 		strings.Replace(pod("third", "priorityClassName: system-node-critical\n  "+volume, notes("third")),
 			"{name: third}", "{name: third, namespace: kube-system}", 1), "apply", "-f", "-")
-	for _, pod := range []string{"hook", "deaf", "stuck", "first", "second"} {
+	for _, pod := range []string{"hook", "no-term", "stuck", "first", "second"} {
 		c.wait(t, "pod/"+pod, "condition=Ready")
 	}
 	c.wait(t, "pod/third", "condition=Ready", "-n", "kube-system")
@@ -111,7 +111,7 @@ spec: {attachRequired: false, volumeLifecycleModes: [Ephemeral]}
 		contains(t, pod, c.kubectl(t, "get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.message}"),
 			"Pod was terminated in response to imminent node shutdown.")
 	}
-	all := []string{"hook", "deaf", "stuck", "first", "second"}
+	all := []string{"hook", "no-term", "stuck", "first", "second"}
 	for _, pod := range all {
 		terminated("default", pod)
 	}

@@ -200,7 +200,8 @@ func many(pods int) *Server {
 	var list []*corev1.Pod
 	for i := range pods {
 		uid, id := fmt.Sprint("uid-", i), fmt.Sprintf("%064d", i)
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("web-", i), UID: types.UID(uid)}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: fmt.Sprint("web-", i), UID: types.UID(uid)}}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", ContainerID: "carob://" + id,
 			Image: "localhost/bench:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 		list = append(list, pod)
@@ -213,7 +214,8 @@ func many(pods int) *Server {
 			WritableLayer: &cri.FilesystemUsage{FsId: &cri.FilesystemIdentifier{Mountpoint: "/var/lib/carob"},
 				UsedBytes: n(8192)},
 		})
-		counted.Containers[id] = runtime.ContainerCounters{Cache: 4096, Devices: []runtime.DeviceCounters{{Name: "/dev/vda"}}}
+		counted.Containers[id] = runtime.ContainerCounters{
+			Cache: 4096, Devices: []runtime.DeviceCounters{{Name: "/dev/vda"}}}
 		counted.Sandboxes = append(counted.Sandboxes, &cri.PodSandboxStats{
 			Attributes: &cri.PodSandboxAttributes{Id: "sb" + id, Metadata: &cri.PodSandboxMetadata{Uid: uid}},
 			Linux: &cri.LinuxPodSandboxStats{Network: &cri.NetworkUsage{DefaultInterface: &cri.NetworkInterfaceUsage{

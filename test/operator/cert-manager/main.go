@@ -163,17 +163,20 @@ func runController(ctx context.Context, args []string) error {
 	quantity := resource.MustParse
 	factory, err := controller.NewContextFactory(ctx, controller.ContextOptions{
 		KubernetesAPIQPS: 20, KubernetesAPIBurst: 50,
-		IssuerOptions: controller.IssuerOptions{ClusterResourceNamespace: *resources, ClusterIssuerAmbientCredentials: true},
+		IssuerOptions: controller.IssuerOptions{
+			ClusterResourceNamespace: *resources, ClusterIssuerAmbientCredentials: true},
 		ACMEOptions: controller.ACMEOptions{HTTP01SolverImage: *solver,
 			HTTP01SolverResourceRequestCPU: quantity("10m"), HTTP01SolverResourceRequestMemory: quantity("64Mi"),
 			HTTP01SolverResourceLimitsCPU: quantity("100m"), HTTP01SolverResourceLimitsMemory: quantity("64Mi"),
 			ACMEHTTP01SolverRunAsNonRoot: true, DNS01CheckRetryPeriod: 10 * time.Second},
-		IngressShimOptions: controller.IngressShimOptions{DefaultIssuerKind: "Issuer", DefaultIssuerGroup: "cert-manager.io",
+		IngressShimOptions: controller.IngressShimOptions{
+			DefaultIssuerKind: "Issuer", DefaultIssuerGroup: "cert-manager.io",
 			DefaultAutoCertificateAnnotations: []string{"kubernetes.io/tls-acme"}},
 		CertificateOptions: controller.CertificateOptions{
 			CopiedAnnotationPrefixes: []string{
 				"*", "-kubectl.kubernetes.io/", "-fluxcd.io/", "-argocd.argoproj.io/"},
-			CertificateRequestMinimumBackoffDuration: time.Hour, CertificateRequestMaximumBackoffDuration: 32 * time.Hour},
+			CertificateRequestMinimumBackoffDuration: time.Hour,
+			CertificateRequestMaximumBackoffDuration: 32 * time.Hour},
 		SchedulerOptions: controller.SchedulerOptions{MaxConcurrentChallenges: 60},
 		ConfigOptions:    controller.ConfigOptions{EnableGatewayAPI: *gateways},
 	})
@@ -221,7 +224,8 @@ func runController(ctx context.Context, args []string) error {
 	host, _ := os.Hostname()
 	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, *namespace, "cert-manager-controller",
 		locks.CoreV1(), locks.CoordinationV1(),
-		resourcelock.ResourceLockConfig{Identity: host + "-external-cert-manager-controller", EventRecorder: base.Recorder})
+		resourcelock.ResourceLockConfig{
+			Identity: host + "-external-cert-manager-controller", EventRecorder: base.Recorder})
 	if err != nil {
 		return err
 	}
