@@ -8,15 +8,16 @@ package podgc
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
@@ -40,13 +41,16 @@ const (
 	grace = time.Second
 )
 
-// Controller removes pods. Its key is "finished", "node/NAME", or "pod/NAMESPACE/NAME".
+// Controller removes pods. The keys "finished" and "node/NAME" find pods. Each is removed under a key of its own,
+// "finished/NAMESPACE/NAME", "orphan/NAMESPACE/NAME", or "pod/NAMESPACE/NAME", so that slow writes of one namespace do
+// not delay those of others.
 type Controller struct {
 	*reconciler.Reconciler
 	client kubernetes.Interface
 	nodes  cache.Store
 	pods   cache.Indexer
 	max    int
+	excess atomic.Pointer[map[types.UID]bool] // the terminated pods above the limit, as last counted
 }
 
 // New returns a controller; pods is indexed by source.ByNode.
@@ -106,36 +110,44 @@ func (c *Controller) outOfService(node string) bool {
 
 func (c *Controller) reconcile(ctx context.Context, key string) (time.Duration, error) {
 	what, name, _ := strings.Cut(key, "/")
-	switch what {
-	case "finished":
-		return 0, c.removeFinished(ctx)
-	case "node":
-		return 0, c.removeOrphans(ctx, name)
-	default:
-		obj, exists, _ := c.pods.GetByKey(name)
-		if pod, ok := obj.(*corev1.Pod); exists && ok && pod.DeletionTimestamp != nil &&
-			(pod.Spec.NodeName == "" || c.outOfService(pod.Spec.NodeName)) {
-			reason := "out-of-service"
-			if pod.Spec.NodeName == "" {
-				reason = "unscheduled"
-			}
-			return 0, c.remove(ctx, pod, reason, nil)
-		}
+	if key == "finished" {
+		c.findFinished()
 		return 0, nil
 	}
+	if what == "node" {
+		return 0, c.findOrphans(name)
+	}
+	obj, exists, _ := c.pods.GetByKey(name)
+	pod, ok := obj.(*corev1.Pod)
+	if !exists || !ok {
+		return 0, nil
+	}
+	switch {
+	case what == "finished":
+		if excess := c.excess.Load(); excess != nil && (*excess)[pod.UID] {
+			return 0, c.remove(ctx, pod, "terminated", nil)
+		}
+	case what == "orphan":
+		return 0, c.removeOrphan(ctx, pod)
+	case pod.DeletionTimestamp == nil:
+	case pod.Spec.NodeName == "":
+		return 0, c.remove(ctx, pod, "unscheduled", nil)
+	case c.outOfService(pod.Spec.NodeName):
+		return 0, c.remove(ctx, pod, "out-of-service", nil)
+	}
+	return 0, nil
 }
 
-// removeFinished removes the pods above the limit, evicted pods first, then the oldest.
-func (c *Controller) removeFinished(ctx context.Context) error {
+// findFinished requests the removal of the pods above the limit, evicted pods first, then the oldest. A removal that
+// failed before is not repeated once there are fewer.
+func (c *Controller) findFinished() {
 	var pods []*corev1.Pod
 	for _, obj := range c.pods.List() {
 		if pod, ok := obj.(*corev1.Pod); ok && workload.Terminal(pod) && pod.DeletionTimestamp == nil {
 			pods = append(pods, pod)
 		}
 	}
-	if len(pods) <= c.max {
-		return nil
-	}
+	above := max(0, len(pods)-c.max)
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		if ea, eb := a.Status.Reason == "Evicted", b.Status.Reason == "Evicted"; ea != eb {
 			if ea {
@@ -145,34 +157,46 @@ func (c *Controller) removeFinished(ctx context.Context) error {
 		}
 		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
 	})
-	var errs []error
-	for _, pod := range pods[:len(pods)-c.max] {
-		errs = append(errs, c.remove(ctx, pod, "terminated", nil))
+	excess := make(map[types.UID]bool, above)
+	for _, pod := range pods[:above] {
+		excess[pod.UID] = true
 	}
-	return errors.Join(errs...)
+	c.excess.Store(&excess)
+	for _, pod := range pods[:above] {
+		c.Add("finished/" + pod.Namespace + "/" + pod.Name)
+	}
 }
 
-// removeOrphans removes the pods of a node that is permanently deleted.
-func (c *Controller) removeOrphans(ctx context.Context, node string) error {
+// findOrphans requests the removal of the pods of a node that is permanently deleted.
+func (c *Controller) findOrphans(node string) error {
 	if c.has(node) {
+		return nil
+	}
+	objects, err := c.pods.ByIndex(source.ByNode, node)
+	if err != nil {
+		return fmt.Errorf("find pods of node %q: %w", node, err)
+	}
+	for _, obj := range objects {
+		pod := obj.(*corev1.Pod)
+		c.Add("orphan/" + pod.Namespace + "/" + pod.Name)
+	}
+	return nil
+}
+
+// removeOrphan removes the pod if its node does not exist.
+func (c *Controller) removeOrphan(ctx context.Context, pod *corev1.Pod) error {
+	node := pod.Spec.NodeName
+	if node == "" || c.has(node) {
 		return nil
 	}
 	// The watch may lag behind a node that was just created again.
 	if _, err := c.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return err
 	}
-	objects, err := c.pods.ByIndex(source.ByNode, node)
-	if err != nil {
-		return fmt.Errorf("find pods of node %q: %w", node, err)
-	}
-	var errs []error
-	for _, obj := range objects {
-		errs = append(errs, c.remove(ctx, obj.(*corev1.Pod), "orphaned", &corev1.PodCondition{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
-			Message: "PodGC: node no longer exists", LastTransitionTime: metav1.Now(),
-		}))
-	}
-	return errors.Join(errs...)
+	return c.remove(ctx, pod, "orphaned", &corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC",
+		Message: "PodGC: node no longer exists", LastTransitionTime: metav1.Now(),
+	})
 }
 
 // remove deletes the object at once. A pod that has not terminated is marked Failed first, so that

@@ -2,6 +2,7 @@ package podgc
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"carob/internal/controllers/controllertest"
@@ -120,5 +122,48 @@ func TestNodeWasGoneBefore(t *testing.T) {
 			left = append(left, p.Name)
 		}
 		controllertest.Equal(t, "pods", left, "kept")
+	})
+}
+
+// TestSlowWrites: webhooks that take long for the pods of one namespace do not delay the removal of those of others.
+func TestSlowWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var objects []runtime.Object
+		for i := range 20 {
+			slow, other := pod(fmt.Sprint("slow-", i), "gone", false), pod(fmt.Sprint("other-", i), "gone", false)
+			slow.Namespace = "slow"
+			objects = append(objects, slow, other)
+			for _, p := range []*corev1.Pod{slow, other} {
+				ended := p.DeepCopy()
+				ended.Name, ended.Spec.NodeName, ended.Status.Phase = "ended-"+p.Name, "here", corev1.PodSucceeded
+				objects = append(objects, ended)
+			}
+		}
+		api := controllertest.New(append(objects, node("here", "True"))...)
+		client := controllertest.Slow{Interface: api, Namespace: "slow", Wait: func() { time.Sleep(30 * time.Second) }}
+		nodes, pods := source.Nodes(client), source.Pods(client)
+		c, err := New(client, nodes, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.max = 1
+		controllertest.Run(t, c, nodes, pods)
+		left := func(namespace string) (n int) {
+			for _, p := range controllertest.All[*corev1.Pod](api) {
+				if p.Namespace == namespace {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(quarantine + time.Second)
+		synctest.Wait()
+		if n := left("ns"); n > 1 {
+			t.Errorf("%d pods of the namespace without a webhook are left", n)
+		}
+		time.Sleep(time.Hour)
+		if n := left("ns") + left("slow"); n > 1 {
+			t.Errorf("%d pods are left, above the limit", n)
+		}
 	})
 }
