@@ -66,9 +66,10 @@ func (w *world) steady(s State, in Input, out Output) {
 	}
 }
 
-// flies reports whether Step has the probe in flight.
+// flies reports whether Step has the probe in flight, and wants its result: that of a container that has ended is not
+// waited for.
 func (s *State) flies(p RunProbe) bool {
-	return slices.ContainsFunc(s.InFlight, func(f flight) bool { return f.Key == p.Key() })
+	return slices.ContainsFunc(s.InFlight, func(f flight) bool { return f.Key == p.Key() && !f.Cancelled })
 }
 
 func drawPod(t *rapid.T) string {
