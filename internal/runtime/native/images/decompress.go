@@ -17,7 +17,7 @@ const maxWindow = 128 << 20
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	head, err := buffered.Peek(10)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
 	if compression.DetectCompression(head) != compression.Zstd {
