@@ -77,6 +77,7 @@ const (
 // what was synced. The cluster can be started again.
 func (d *disk) losePower(t *testing.T, c *cluster) {
 	t.Helper()
+	pid := c.owner(t).PID // the file with it cannot be read any more after this
 	f, err := os.Open(d.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -85,18 +86,17 @@ func (d *disk) losePower(t *testing.T, c *cluster) {
 		t.Fatalf("shut the file system down: %v", err)
 	}
 	_ = f.Close()
-	c.machineStops(t, d.dir)
+	c.machineStops(t, pid, d.dir)
 	d.unmount(t)
 	if err := d.mount(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// machineStops ends everything of a cluster at once, and gives the host as it is after the machine has started: no
-// process, mount but these, cgroup, link, table or file in /run is left.
-func (c *cluster) machineStops(t *testing.T, mounts ...string) {
+// machineStops ends everything of a cluster, whose process has this ID, at once, and gives the host as it is after the
+// machine has started: no process, mount but these, cgroup, link, table or file in /run is left.
+func (c *cluster) machineStops(t *testing.T, pid int, mounts ...string) {
 	t.Helper()
-	pid := c.owner(t).PID
 	_ = unix.Kill(pid, unix.SIGKILL)
 	testwait.Until(t, "no process of the cluster runs", func() error {
 		pids := c.processes(t)

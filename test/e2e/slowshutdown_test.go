@@ -119,7 +119,7 @@ spec: {attachRequired: false, volumeLifecycleModes: [Ephemeral]}
 	<-called // it was to be unmounted
 
 	// The machine goes down before the volume is unmounted, and starts. The driver still hangs.
-	c.machineStops(t)
+	c.machineStops(t, c.owner(t).PID)
 	if err := c.up(); err != nil {
 		t.Fatal(err)
 	}
