@@ -31,7 +31,8 @@
 //
 //  1. Every action that was begun reports exactly one Outcome (a probe that ran, one
 //     ProbeResult), also one that was cancelled. A success may come late if the driver
-//     calls Step when the next run is due or before (RunProbe.Steady).
+//     calls Step when the next run is due or before (RunProbe.Steady), but not that of
+//     a probe that was cancelled.
 //  2. Observed is never older than the newest outcome in the same Input: take the
 //     snapshot after an action has ended, and before its end is reported.
 //  3. Actions are carried out with Output.Allocated of the Step that began them, not with

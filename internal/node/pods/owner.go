@@ -354,13 +354,13 @@ func (o *owner) begin(ctx context.Context, actions *sync.WaitGroup, b podlife.Be
 	o.log.begun(o.pod, b, time.Now())
 	if _, ok := b.Action.(podlife.AdmitResize); ok {
 		pod := o.pod
-		actions.Go(func() { o.finish(b.Action, o.room.admitResize(pod), ctx.Err() != nil) })
+		actions.Go(func() { o.finish(ctx, b.Action, o.room.admitResize(pod)) })
 		return
 	}
 	pod := o.runs
 	actions.Go(func() {
 		defer cancel() // a stopped owner does not empty its mailbox
-		o.finish(b.Action, o.cfg.Executor.Do(ctx, pod, b.Action), ctx.Err() != nil)
+		o.finish(ctx, b.Action, o.cfg.Executor.Do(ctx, pod, b.Action))
 	})
 }
 
@@ -391,17 +391,17 @@ func resizing(st *corev1.PodStatus) bool {
 	return false
 }
 
-// finish reports the end of an action.
-func (o *owner) finish(action podlife.Action, r Result, cancelled bool) {
+// finish reports the end of an action; ctx is the action's own.
+func (o *owner) finish(ctx context.Context, action podlife.Action, r Result) {
 	now := time.Now()
 	key := action.Key()
-	if r.Err != nil && cancelled {
+	if r.Err != nil && ctx.Err() != nil {
 		aborted := *r.Err
 		aborted.Reason = podlife.Aborted
 		r.Err = &aborted
 	}
 	if probe, ok := action.(podlife.RunProbe); ok && r.Err == nil {
-		o.probed(probe, podlife.ProbeResult{
+		o.probed(ctx, probe, podlife.ProbeResult{
 			Key: key, Container: probe.Container, ContainerID: probe.ContainerID, Type: probe.Type,
 			At: now, Verdict: r.Verdict, Output: r.Output,
 		})
@@ -412,11 +412,13 @@ func (o *owner) finish(action podlife.Action, r Result, cancelled bool) {
 	})
 }
 
-// probed reports the result of a probe. One that changes nothing does not wake an owner that wakes in time by itself.
-func (o *owner) probed(probe podlife.RunProbe, r podlife.ProbeResult) {
+// probed reports the result of a probe. One that changes nothing does not wake an owner that wakes in time by itself. A
+// Step may wait for the end of a probe that it cancelled, whatever the result is. It cancels before it sets the alarm.
+func (o *owner) probed(ctx context.Context, probe podlife.RunProbe, r podlife.ProbeResult) {
 	deliver := func(b *mailbox) { b.probes = append(b.probes, r) }
 	o.box.mu.Lock()
-	if r.Verdict == podlife.ProbeSuccess && !o.box.alarm.IsZero() && !o.box.alarm.After(probe.Steady) {
+	if r.Verdict == podlife.ProbeSuccess && ctx.Err() == nil && !o.box.alarm.IsZero() &&
+		!o.box.alarm.After(probe.Steady) {
 		deliver(&o.box)
 		o.box.mu.Unlock()
 		return

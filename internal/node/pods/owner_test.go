@@ -370,6 +370,49 @@ func TestSteadyProbes(t *testing.T) {
 	})
 }
 
+// The success of a probe that was cancelled wakes the owner, however steady it is: the pod has ended, and waits for the
+// ends of its actions. It may arrive while the Step that cancels it runs, or long after.
+func TestCancelledProbesWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		probe := podlife.RunProbe{Container: "c", Type: podlife.Liveness, Steady: time.Now().Add(time.Minute)}
+		steps, begun := 0, time.Now()
+		var landed string
+		w.script("a", func(in podlife.Input) podlife.Output {
+			out := podlife.Output{Life: podlife.Syncing, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+				Wake: probe.Steady}
+			if steps++; steps == 1 {
+				out.Begin = []podlife.Begin{{Action: probe}}
+				return out
+			}
+			out.Life, out.Status.Phase = podlife.Terminated, corev1.PodSucceeded
+			if steps == 2 {
+				out.Cancel = []podlife.Key{probe.Key()}
+			}
+			for _, p := range in.Probes {
+				landed = string(p.Key) + " " + time.Since(begun).String()
+			}
+			return out
+		})
+		w.Update("api", pod("a", 1))
+		synctest.Wait()
+		late := w.action(probe.Key())
+		late.deaf.Store(true)
+		time.Sleep(time.Second)
+		w.Changed("a")
+		synctest.Wait()
+		if late.ctx.Err() == nil {
+			t.Fatal("the probe is not cancelled")
+		}
+		time.Sleep(time.Second)
+		late.end <- Result{Verdict: podlife.ProbeSuccess}
+		synctest.Wait()
+		if want := string(probe.Key()) + " 2s"; landed != want {
+			t.Errorf("the Step gets %q, want %q", landed, want)
+		}
+	})
+}
+
 // Alarms are late by less than the grid, never early, and those within it ring together.
 func TestAlarmsOnAGrid(t *testing.T) {
 	start := time.Date(2026, 11, 29, 8, 0, 0, 0, time.UTC)

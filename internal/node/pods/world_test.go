@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,8 +45,9 @@ type world struct {
 
 // action is one that an owner began.
 type action struct {
-	ctx context.Context
-	end chan Result
+	ctx  context.Context
+	end  chan Result
+	deaf atomic.Bool // it is not aborted by a cancellation
 }
 
 func newWorld(t *testing.T, room int) *world {
@@ -169,6 +171,9 @@ func (e executor) Do(ctx context.Context, _ *corev1.Pod, a podlife.Action) Resul
 	case r := <-act.end:
 		return r
 	case <-ctx.Done():
+		if act.deaf.Load() {
+			return <-act.end
+		}
 		return Result{Err: &podlife.Failure{Message: ctx.Err().Error()}}
 	}
 }
