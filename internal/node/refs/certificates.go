@@ -52,7 +52,7 @@ func (s *Store) RequestCertificate(ctx context.Context, pod *corev1.Pod, src *co
 // CertificateRequest returns a request of the pod, from the cache if the pod is held.
 func (s *Store) CertificateRequest(ctx context.Context, pod *corev1.Pod,
 	name string) (*certificatesv1.PodCertificateRequest, error) {
-	known := s.cached(ctx, key{kind: requests, name: pod.Spec.NodeName})
+	known, _ := s.cached(ctx, key{kind: requests, name: pod.Spec.NodeName})
 	if o, ok := known[types.NamespacedName{Namespace: pod.Namespace, Name: name}]; ok {
 		return o.(*certificatesv1.PodCertificateRequest), nil
 	}

@@ -2,6 +2,7 @@ package refs
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,11 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+var (
+	errShortWatch = errors.New("the server ended the watch at once")
+	errNoAnswer   = errors.New("the server accepted the watch and did not answer")
+)
+
 // source lists and watches a set of objects.
 type source struct {
 	list  func(context.Context, metav1.ListOptions) (objects []metav1.Object, version string, err error)
@@ -28,6 +34,7 @@ type source struct {
 // may end.
 type sink struct {
 	tried   func()
+	live    func(bool) // whether a watch is open
 	replace func(all []metav1.Object) (final bool)
 	apply   func(obj metav1.Object, deleted bool) (final bool)
 }
@@ -75,7 +82,7 @@ func follow(ctx context.Context, src source, to sink) {
 	log := klog.FromContext(ctx)
 	retry := firstRetry
 	for ctx.Err() == nil {
-		all, version, err := src.list(ctx, metav1.ListOptions{})
+		all, version, err := listOnce(ctx, src)
 		if err == nil {
 			final := to.replace(all)
 			to.tried()
@@ -106,20 +113,18 @@ func follow(ctx context.Context, src source, to sink) {
 	}
 }
 
+func listOnce(ctx context.Context, src source) ([]metav1.Object, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return src.list(ctx, metav1.ListOptions{})
+}
+
 // watchFrom watches, again and again, from a version on. It returns nil when that version is too old.
 func watchFrom(ctx context.Context, src source, to sink, version string) (final bool, err error) {
 	for {
-		w, err := src.watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
-		if err != nil {
-			if isGone(err) {
-				return false, nil
-			}
-			return false, err
-		}
 		began, seen := time.Now(), version
 		var ended bool
-		version, ended, err = drain(ctx, w, to, version)
-		w.Stop()
+		version, ended, err = watchOnce(ctx, src, to, version)
 		switch {
 		case ended:
 			return true, nil
@@ -131,6 +136,27 @@ func watchFrom(ctx context.Context, src source, to sink, version string) (final 
 			return false, errShortWatch // avoid a busy loop if a server closes each watch at once
 		}
 	}
+}
+
+// watchOnce opens a watch and follows it to its end.
+func watchOnce(ctx context.Context, src source, to sink, version string) (_ string, final bool, _ error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	unanswered := time.AfterFunc(answerTime, func() { cancel(errNoAnswer) })
+	w, err := src.watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+	if !unanswered.Stop() {
+		if err == nil {
+			w.Stop()
+		}
+		return version, false, errNoAnswer
+	}
+	if err != nil {
+		return version, false, err
+	}
+	defer w.Stop()
+	to.live(true)
+	defer to.live(false)
+	return drain(ctx, w, to, version)
 }
 
 // drain handles events until the watch or ctx ends, and returns the last resource version.

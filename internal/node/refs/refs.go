@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 )
@@ -28,6 +29,14 @@ import (
 // linger is how long an object stays watched after its last pod has gone: the next pod of a namespace usually refers to
 // the same objects.
 const linger = time.Minute
+
+// absenceTrusted is how long a read that found nothing counts while a watch shows no object either. It bounds the effect
+// of an event that is lost.
+const absenceTrusted = 2 * time.Minute
+
+// answerTime bounds a request, and how long a watch takes to open, if the API server accepts it and never answers. The
+// API server itself ends requests after a minute.
+const answerTime = 90 * time.Second
 
 // servicesWait bounds how long Services waits for the first list of services.
 const servicesWait = 10 * time.Second
@@ -75,6 +84,25 @@ type watched struct {
 	mayBeOutdated bool    // tried is closed: a reader may have seen an older state
 	ended         bool    // the object is immutable, and not watched any more
 	objects       objects // empty: none exists
+	live          bool    // the watch is open: changes will be shown
+
+	// A read found that none existed. Pods that came later must read again: a watch may lag behind what their creator
+	// saw.
+	holds  int // counts the pods that came
+	absent struct {
+		holds int // holds when the read began
+		until time.Time
+	}
+}
+
+// missing reports whether no object exists, without a request. The caller holds the lock.
+func (o *watched) missing(now time.Time) bool {
+	return len(o.objects) == 0 && o.live && o.absent.holds == o.holds && now.Before(o.absent.until)
+}
+
+// foundNone records that a read that began after so many holds found no object. The caller holds the lock.
+func (o *watched) foundNone(holds int, began time.Time) {
+	o.absent.holds, o.absent.until = max(o.absent.holds, holds), began.Add(absenceTrusted)
 }
 
 // objects are what a watch shows.
@@ -121,10 +149,7 @@ func (s *Store) Run(ctx context.Context) error {
 
 // ConfigMap returns the object, from the cache if it is held.
 func (s *Store) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
-	if v, ok := s.one(ctx, key{configMaps, namespace, name}); ok {
-		return v.(*corev1.ConfigMap), nil
-	}
-	return s.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	return find[*corev1.ConfigMap](ctx, s, key{configMaps, namespace, name}, s.client.CoreV1().ConfigMaps(namespace))
 }
 
 // VolumeClaim reads the claim from the API server.
@@ -139,30 +164,28 @@ func (s *Store) PersistentVolume(ctx context.Context, name string) (*corev1.Pers
 
 // Secret returns the object, from the cache if it is held.
 func (s *Store) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	if v, ok := s.one(ctx, key{secrets, namespace, name}); ok {
-		return v.(*corev1.Secret), nil
-	}
-	return s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	return find[*corev1.Secret](ctx, s, key{secrets, namespace, name}, s.client.CoreV1().Secrets(namespace))
 }
 
 // TrustBundle returns the object, from the cache if it is held.
 func (s *Store) TrustBundle(ctx context.Context, name string) (*certificatesv1.ClusterTrustBundle, error) {
-	if v, ok := s.one(ctx, key{kind: bundles, name: name}); ok {
-		return v.(*certificatesv1.ClusterTrustBundle), nil
-	}
-	return s.client.CertificatesV1().ClusterTrustBundles().Get(ctx, name, metav1.GetOptions{})
+	return find[*certificatesv1.ClusterTrustBundle](ctx, s, key{kind: bundles, name: name},
+		s.client.CertificatesV1().ClusterTrustBundles())
 }
 
 // TrustBundles returns all bundles of the signer, from the cache if they are held.
 func (s *Store) TrustBundles(ctx context.Context, signer string) ([]*certificatesv1.ClusterTrustBundle, error) {
 	k := key{kind: signers, name: signer}
 	var list []*certificatesv1.ClusterTrustBundle
-	if known := s.cached(ctx, k); len(known) > 0 {
+	known, none := s.cached(ctx, k)
+	if len(known) > 0 || none == nil {
 		for _, o := range known {
 			list = append(list, o.(*certificatesv1.ClusterTrustBundle))
 		}
 		return list, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	l, err := s.client.CertificatesV1().ClusterTrustBundles().List(ctx, metav1.ListOptions{FieldSelector: k.selector()})
 	if err != nil {
 		return nil, err
@@ -172,32 +195,58 @@ func (s *Store) TrustBundles(ctx context.Context, signer string) ([]*certificate
 			list = append(list, &l.Items[i])
 		}
 	}
+	if len(list) == 0 {
+		none()
+	}
 	return list, nil
 }
 
-// one is cached for the key of one object.
-func (s *Store) one(ctx context.Context, k key) (metav1.Object, bool) {
-	o, ok := s.cached(ctx, k)[types.NamespacedName{Namespace: k.namespace, Name: k.name}]
-	return o, ok
+// find returns an object from a watch's cache, for reading only, or reads it.
+func find[T metav1.Object](ctx context.Context, s *Store, k key, from interface {
+	Get(context.Context, string, metav1.GetOptions) (T, error)
+}) (T, error) {
+	known, none := s.cached(ctx, k)
+	if o, ok := known[types.NamespacedName{Namespace: k.namespace, Name: k.name}]; ok {
+		return o.(T), nil
+	}
+	if none == nil {
+		var nothing T
+		return nothing, apierrors.NewNotFound(k.resource(), k.name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	o, err := from.Get(ctx, k.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		none()
+	}
+	return o, err
 }
 
-// cached returns an object from a watch's cache, for reading only. Objects that are not in the cache are requested:
-// they may have just been created.
-func (s *Store) cached(ctx context.Context, k key) objects {
+// cached returns what a watch's cache shows. What is not there must be requested unless none is nil: it may have just
+// been created. none is to be called if the request finds nothing.
+func (s *Store) cached(ctx context.Context, k key) (_ objects, none func()) {
 	s.mu.Lock()
 	o := s.held[k]
 	s.mu.Unlock()
 	if o == nil {
-		return nil
+		return nil, func() {}
 	}
 	select {
 	case <-o.tried:
 	case <-ctx.Done():
-		return nil
+		return nil, func() {}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return o.objects
+	now, holds := time.Now(), o.holds
+	if o.missing(now) {
+		return nil, nil
+	}
+	return o.objects, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		o.foundNone(holds, now)
+	}
 }
 
 // Services are the services of the namespace, and default/kubernetes (L3.132).
@@ -238,6 +287,7 @@ func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
 			o.forget = nil
 		}
 		o.changed[pod.UID] = changed
+		o.holds++
 	}
 }
 
@@ -283,6 +333,11 @@ func (s *Store) watch(k key) *watched {
 	s.wg.Go(func() {
 		follow(ctx, s.source(k), sink{
 			tried: func() { once.Do(func() { s.answer(o) }) },
+			live: func(live bool) {
+				s.mu.Lock()
+				o.live = live
+				s.mu.Unlock()
+			},
 			replace: func(all []metav1.Object) bool {
 				now := make(objects, len(all))
 				for _, obj := range all {
@@ -393,6 +448,18 @@ func (k key) shows(obj metav1.Object) bool {
 		return string(o.Spec.NodeName) == k.name
 	}
 	return obj.GetName() == k.name
+}
+
+// resource is what the key's objects are called in errors.
+func (k key) resource() schema.GroupResource {
+	switch k.kind {
+	case bundles, signers:
+		return certificatesv1.Resource("clustertrustbundles")
+	case requests:
+		return certificatesv1.Resource("podcertificaterequests")
+	case configMaps, secrets:
+	}
+	return corev1.Resource(string(k.kind))
 }
 
 // selector is the field selector of the key.

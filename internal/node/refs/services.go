@@ -2,7 +2,6 @@ package refs
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -11,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
-
-var errShortWatch = errors.New("the server ended the watch at once")
 
 // services is the set of all services, by namespace and name.
 type services struct {
@@ -28,7 +25,7 @@ func (s *services) run(ctx context.Context, client kubernetes.Interface) {
 		return pointers(l.Items)
 	})
 	follow(ctx, src, sink{
-		tried: func() {},
+		tried: func() {}, live: func(bool) {},
 		replace: func(all []metav1.Object) bool {
 			s.mu.Lock()
 			s.byNS = make(map[string]map[string]*corev1.Service)

@@ -25,9 +25,13 @@ import (
 	"carob/internal/node/spec"
 )
 
-// objectWait is how long Prepare waits for an object that does not exist yet: in a new namespace the controllers may
-// not have created the root certificate's config map yet.
-const objectWait = 500 * time.Millisecond
+// objectWait is how long the first Prepare of a pod waits for an object that does not exist yet: in a new namespace the
+// controllers may not have created the root certificate's config map yet. A later Prepare waits until the object comes,
+// and reports what is missing after this time, then twice this time, and so on, up to longestObjectWait (L3.139).
+const (
+	objectWait        = 500 * time.Millisecond
+	longestObjectWait = 2*time.Minute + 2*time.Second
+)
 
 // certificateWait is how long it waits for a signer.
 const certificateWait = 5 * time.Second
@@ -54,7 +58,7 @@ type Manager struct {
 // podVolumes are the volumes of one pod.
 //
 //	Prepare ──all set up──▶ ready ──object changed, token due──▶ refresh ──▶ ready
-//	   └── some failed: what stands is kept for the next Prepare
+//	   └── some failed: what stands is kept for the next Prepare, which waits for objects that do not exist
 type podVolumes struct {
 	uid    types.UID
 	newest atomic.Pointer[corev1.Pod]
@@ -66,6 +70,7 @@ type podVolumes struct {
 	mu           sync.Mutex // one preparation, refresh or removal at a time; guards what follows
 	pod          *corev1.Pod
 	set          map[string]spec.Volume // what is set up so far
+	reports      int                    // how often objects were reported that do not exist
 	tokens       map[string]token
 	certificates map[string]*certificate
 	renew        time.Time // tokens, certificates, or a failed refresh are due; zero: nothing. Guarded by Manager.mu
@@ -175,10 +180,12 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	}
 	m.cfg.Objects.Hold(pod, m.changed)
 
-	var patience <-chan time.Time
-	for {
+	patience := time.NewTimer(0)
+	defer patience.Stop()
+	for waits := false; ; {
 		failed := m.setUpAll(ctx, p)
 		if len(failed) == 0 {
+			p.reports = 0
 			ready := p.set
 			p.ready.Store(&ready)
 			m.published(p, false)
@@ -187,14 +194,25 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		wait := waitFor(failed)
-		if patience == nil && wait > 0 {
-			timer := time.NewTimer(wait)
-			defer timer.Stop()
-			patience = timer.C
-		}
-		if wait == 0 || !await(ctx, p.poke, patience) {
+		wait, missing := p.waitFor(failed)
+		if wait == 0 {
 			return m.report(pod, failed)
+		}
+		if !waits {
+			patience.Reset(wait)
+		}
+		if waits = await(ctx, p.poke, patience.C); waits {
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		err := m.report(pod, failed)
+		if !missing {
+			return err
+		}
+		if p.reports++; p.reports == 1 {
+			return err // what the pod waits for from here on
 		}
 	}
 }
@@ -210,20 +228,19 @@ func await(ctx context.Context, poke <-chan struct{}, patience <-chan time.Time)
 	}
 }
 
-// waitFor is how long to wait for what the failed volumes lack; zero if waiting does not help.
-func waitFor(failed []*SetUpError) time.Duration {
-	var wait time.Duration
+// waitFor is how long to wait for what the failed volumes lack until it is reported; zero if waiting does not help.
+// missing means that they lack objects, whose coming ends the wait.
+func (p *podVolumes) waitFor(failed []*SetUpError) (wait time.Duration, missing bool) {
+	wait, missing = min(objectWait<<min(p.reports, 10), longestObjectWait), true
 	for _, f := range failed {
 		switch {
 		case errors.Is(f.Err, errNotIssued):
-			wait = max(wait, certificateWait)
-		case isMissing(f.Err):
-			wait = max(wait, objectWait)
-		default:
-			return 0
+			wait, missing = certificateWait, false
+		case !isMissing(f.Err):
+			return 0, false
 		}
 	}
-	return wait
+	return wait, missing
 }
 
 // Rejection is the error of a pod that must be scheduled to another node (L3.36).
