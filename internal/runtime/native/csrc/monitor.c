@@ -508,8 +508,8 @@ int main(int argc, char **argv, char **envp)
 	signal(SIGPIPE, SIG_IGN);
 	prctl(PR_SET_NAME, "carob-monitor", 0, 0, 0);
 	prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+	syscall(SYS_close_range, 4, ~0U, 0); // what carob has inherited
 	int sfd = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
-	fcntl(3, F_SETFD, FD_CLOEXEC);
 	// Where carob has a real-time policy, pods have none: the kernel refuses such a process in a cgroup without
 	// real-time bandwidth, and a container could use the whole machine.
 	int policy = sched_getscheduler(0);
@@ -524,7 +524,7 @@ int main(int argc, char **argv, char **envp)
 	put("/proc/self/oom_score_adj", "-998", 4); // not permitted on all hosts; a failure is ignored
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	own_pidns = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-	if (sfd < 0 || null_fd < 0 || own_pidns < 0 || chdir("/") < 0)
+	if (fcntl(3, F_SETFD, FD_CLOEXEC) < 0 || sfd < 0 || null_fd < 0 || own_pidns < 0 || chdir("/") < 0)
 		_exit(118);
 	add_conn(3);
 	for (;;) {
