@@ -10,8 +10,10 @@
 package volumes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +65,7 @@ type Controller struct {
 	pending map[string]bool // keys of unbound claims
 
 	writes writes
+	sorted sorted
 }
 
 // Readers notifies the controller of the first volume; an inventory implements it.
@@ -81,7 +84,7 @@ func New(client kubernetes.Interface, events, expands record.EventRecorder, read
 		in.Claims.OnChange(c.claimChanged), in.Volumes.OnChange(c.volumeChanged),
 		in.Classes.OnChange(func(_, after metav1.Object) {
 			if after != nil {
-				c.retryPending()
+				c.retryPending(nil)
 			}
 		}),
 		in.Pods.OnChange(c.podChanged),
@@ -120,6 +123,7 @@ func (c *Controller) claimChanged(before, after metav1.Object) {
 }
 
 func (c *Controller) volumeChanged(before, after metav1.Object) {
+	c.sorted.change()
 	c.first.Seen()
 	for _, o := range []metav1.Object{before, after} {
 		v, ok := o.(*corev1.PersistentVolume)
@@ -135,7 +139,7 @@ func (c *Controller) volumeChanged(before, after metav1.Object) {
 		}
 	}
 	if v, ok := after.(*corev1.PersistentVolume); ok && (v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID == "") {
-		c.retryPending()
+		c.retryPending(v)
 	}
 }
 
@@ -166,12 +170,16 @@ func (c *Controller) setPending(key string, pending bool) {
 	}
 }
 
-// retryPending queues all unbound claims.
-func (c *Controller) retryPending() {
+// retryPending queues the unbound claims that may be bound to a volume; nil: all.
+func (c *Controller) retryPending(v *corev1.PersistentVolume) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key := range c.pending {
-		c.loop.Add(key)
+	keys := slices.Collect(maps.Keys(c.pending))
+	c.mu.Unlock()
+	for _, key := range keys {
+		namespace, name, _ := strings.Cut(strings.TrimPrefix(key, "claim/"), "/")
+		if claim := c.view().Claim(namespace, name); v == nil || claim == nil || volume.MayBind(c.view(), claim, v) {
+			c.loop.Add(key)
+		}
 	}
 }
 
@@ -365,15 +373,22 @@ func (v view) Volume(name string) *corev1.PersistentVolume {
 }
 
 func (v view) Volumes() []*corev1.PersistentVolume {
-	names := v.c.in.Volumes.Objects().ListKeys()
-	slices.Sort(names)
-	out := make([]*corev1.PersistentVolume, 0, len(names))
-	for _, name := range names {
-		if o := v.Volume(name); o != nil {
-			out = append(out, o)
+	all, copied := v.c.sorted.get(v.c.in.Volumes), false
+	for _, name := range v.c.writes.volumes() {
+		i, ok := slices.BinarySearchFunc(all, name, func(o *corev1.PersistentVolume, name string) int {
+			return cmp.Compare(o.Name, name)
+		})
+		if !ok {
+			continue
+		}
+		if o := v.Volume(name); o != nil && o != all[i] {
+			if !copied {
+				all, copied = slices.Clone(all), true
+			}
+			all[i] = o
 		}
 	}
-	return out
+	return all
 }
 
 func (v view) Class(name string) *storagev1.StorageClass {

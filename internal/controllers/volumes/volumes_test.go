@@ -212,6 +212,50 @@ func TestWritesThatAreReverted(t *testing.T) {
 	})
 }
 
+// A volume that comes makes only those claims decide again that may be bound to it.
+func TestVolumesThatNoClaimCanUse(t *testing.T) {
+	inTest(t, func(t *testing.T) {
+		api := controllertest.New()
+		events, _ := start(t, api)
+		const claims = 30
+		for i := range claims {
+			api.Put(wanting(fmt.Sprint("c", i), "a"))
+		}
+		named := wanting("named", "a")
+		named.Spec.VolumeName = "b0"
+		api.Put(named)
+		time.Sleep(again / 2)
+		decisions := func() (n int) {
+			for len(events.Events) > 0 {
+				<-events.Events
+				n++
+			}
+			return n
+		}
+		if n := decisions(); n < claims {
+			t.Fatalf("%d events of %d claims", n, claims)
+		}
+		for i := range 5 {
+			api.Put(offering(fmt.Sprint("b", i), "b"))
+		}
+		time.Sleep(again / 4)
+		if n := decisions(); n > 2 { // b0 came, and became available: the claim that names it has another class
+			t.Errorf("%d decisions", n)
+		}
+		api.Put(offering("a", "a"))
+		time.Sleep(again / 8)
+		bound := 0
+		for _, c := range controllertest.All[*corev1.PersistentVolumeClaim](api) {
+			if c.Status.Phase == corev1.ClaimBound {
+				bound++
+			}
+		}
+		if bound != 1 {
+			t.Errorf("%d claims are bound: %q", bound, state(api))
+		}
+	})
+}
+
 // A webhook takes 30 s for each write of the claims of one namespace: those of another are bound meanwhile, and each
 // volume gets one claim.
 func TestSlowWrites(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"carob/internal/controllers/source"
+	"carob/internal/core/volume"
 )
 
 // writes are the writes of all workers, by the key of the object: those in flight, and those that the watches do not
@@ -45,6 +47,56 @@ func (w *writes) end(key string, answer metav1.Object) {
 	}
 	close(w.running[key])
 	delete(w.running, key)
+}
+
+// volumes are the names of the volumes that were written and may not be shown yet.
+func (w *writes) volumes() (names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.answers { // in any order: each is one volume's
+		if v, ok := o.(*corev1.PersistentVolume); ok {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+// sorted are the volumes that the watch shows, in the order of their names. They are listed once for all decisions until
+// the next change.
+type sorted struct {
+	mu      sync.Mutex
+	changes int
+	list    []*corev1.PersistentVolume // nil: unknown
+}
+
+// change is called after the watch has stored a change, and before a claim is queued for it.
+func (s *sorted) change() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes++
+	s.list = nil
+}
+
+// get returns the volumes, for reading only.
+func (s *sorted) get(from *source.Watch) []*corev1.PersistentVolume {
+	s.mu.Lock()
+	list, changes := s.list, s.changes
+	s.mu.Unlock()
+	if list != nil {
+		return list
+	}
+	for _, o := range from.Objects().List() {
+		if v, ok := o.(*corev1.PersistentVolume); ok {
+			list = append(list, v)
+		}
+	}
+	volume.SortVolumes(list)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes == changes {
+		s.list = list
+	}
+	return list
 }
 
 // newest returns the written version while the watch shows an older one.

@@ -22,7 +22,17 @@ func find(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, d
 	return nil
 }
 
-// findOn does the same for one node, without the volumes of taken (S2.12).
+// MayBind reports whether ForClaim may bind an unbound claim to the volume, or what it reports depends on the volume.
+func MayBind(view View, c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	if c.Spec.VolumeName != "" {
+		return c.Spec.VolumeName == v.Name
+	}
+	class, _ := ClassOf(c)
+	delay := class != "" && DelayedClass(view.Class(class))
+	return find([]*corev1.PersistentVolume{v}, c, delay) != nil
+}
+
+// findOn does what find does for one node, without the volumes of taken (S2.12).
 func findOn(volumes []*corev1.PersistentVolume, c *corev1.PersistentVolumeClaim, node *corev1.Node,
 	taken map[string]bool) *corev1.PersistentVolume {
 	var free []*corev1.PersistentVolume
