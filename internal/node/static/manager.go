@@ -16,6 +16,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 
+	"carob/internal/base/confirm"
 	"carob/internal/core/resources"
 	"carob/internal/node/pods"
 )
@@ -430,11 +431,11 @@ func (k *Manager) do(ctx context.Context, t task) error {
 		}
 		return nil
 	}
-	now := int64(0)
-	err := k.cfg.Client.Pods(t.remove.Namespace).Delete(ctx, t.remove.Name, metav1.DeleteOptions{
+	now, pods := int64(0), k.cfg.Client.Pods(t.remove.Namespace)
+	err := pods.Delete(ctx, t.remove.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(t.remove.UID)),
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err = confirm.Removed(ctx, t.remove.UID, err, confirm.By(pods.Get, t.remove.Name)); err != nil {
 		return fmt.Errorf("delete the mirror %s: %w", nameOf(t.remove), err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package static
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,8 @@ type world struct {
 	pods map[string]*corev1.Pod // of the API server
 	down bool
 	log  []string
+
+	refused error // the answer of a webhook to deletions
 }
 
 func (w *world) note(format string, args ...any) {
@@ -61,11 +64,23 @@ func (w *world) Delete(_ context.Context, name string, o metav1.DeleteOptions) e
 	w.note("delete %s uid %s grace %d", name, *o.Preconditions.UID, *o.GracePeriodSeconds)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.refused != nil {
+		return w.refused
+	}
 	if pod := w.pods[name]; pod != nil {
 		delete(w.pods, name)
 		go w.GoneMirror(pod)
 	}
 	return nil
+}
+
+func (w *world) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Pod, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pod := w.pods[name]; pod != nil {
+		return pod, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
 }
 
 // writer is the world as the writer of statuses.
@@ -276,6 +291,38 @@ func TestMirrorIsTriedAgain(t *testing.T) {
 		time.Sleep(retryMax)
 		w.expect(t, "create web of h1 owner nodeuid")
 	})
+}
+
+// A webhook that refuses the deletion of a mirror as if it were gone, or another pod's: it is deleted again, less and
+// less often, until it is gone.
+func TestMirrorThatMayNotBeDeleted(t *testing.T) {
+	for name, err := range map[string]error{
+		"conflict":  apierrors.NewConflict(corev1.Resource("pods"), "web", errors.New("a webhook says so")),
+		"not found": apierrors.NewNotFound(corev1.Resource("pods"), "web"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				old := mirrorOf(staticPod("web", "h0"), &corev1.Node{})
+				old.UID = "m9"
+				w.mu.Lock()
+				w.pods["web"], w.refused = old, err
+				w.mu.Unlock()
+				w.Mirrors([]*corev1.Pod{old})
+				w.Wanted([]*corev1.Pod{staticPod("web", "h1")})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				w.mu.Lock()
+				if n := len(w.log) - 1; n < 6 || n > 12 { // after the start: 1, 2, 4, 8, 10 s
+					t.Errorf("%d deletions in a minute: %q", n, w.log)
+				}
+				w.log, w.refused = nil, nil
+				w.mu.Unlock()
+				time.Sleep(2 * retryMax)
+				w.expect(t, "delete web uid m9 grace 0", "forget m9", "create web of h1 owner nodeuid")
+			})
+		})
+	}
 }
 
 func TestOtherPodsPassThrough(t *testing.T) {

@@ -181,10 +181,9 @@ func (a *Attempt) Undo(ctx context.Context, client kubernetes.Interface, s *Stor
 		if err != nil {
 			return fmt.Errorf("encode a reservation: %w", err)
 		}
-		_, err = client.ResourceV1().ResourceClaims(c.Namespace).Patch(ctx, c.Name, types.StrategicMergePatchType,
-			patch,
-			metav1.PatchOptions{}, "status")
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		api := client.ResourceV1().ResourceClaims(c.Namespace)
+		_, err = api.Patch(ctx, c.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		if err = confirm.Removed(ctx, c.UID, err, confirm.By(api.Get, c.Name)); err != nil {
 			return fmt.Errorf("remove the reservation of claim %s: %w", nameOf(c), err)
 		}
 	}
@@ -210,7 +209,7 @@ func Delete(ctx context.Context, client kubernetes.Interface, c *resourcev1.Reso
 	if err == nil {
 		err = api.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(c.UID))})
 	}
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err = confirm.Ended(ctx, c.UID, err, confirm.By(api.Get, c.Name)); err != nil {
 		return fmt.Errorf("delete claim %s for extended resources: %w", nameOf(c), err)
 	}
 	return nil

@@ -243,6 +243,37 @@ func TestUndoDeletesOnlyItsClaim(t *testing.T) {
 	}
 }
 
+// A webhook that refuses the writes of Undo as if the claims were gone, or others: it is an error, since they keep their
+// reservations.
+func TestUndoThatIsRefused(t *testing.T) {
+	for _, refused := range []error{apierrors.NewNotFound(resourcev1.Resource("resourceclaims"), "c"),
+		apierrors.NewConflict(resourcev1.Resource("resourceclaims"), "c", errors.New("a webhook says so"))} {
+		pod := podWith("p", "c")
+		api, claims := stored(pod, claimOf("c", request("r", "gpu")))
+		a := attempt(t, pod, claims, slice("n1", "d1"))
+		s, err := a.Store(t.Context(), api, "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		api.Before = func(verb string, _ schema.GroupVersionResource, _ metav1.Object) error {
+			if verb == "get" {
+				return nil
+			}
+			return refused
+		}
+		if err := a.Undo(t.Context(), api, s); !errors.Is(err, refused) {
+			t.Errorf("undo: %v, want %v", err, refused)
+		}
+		if err := Delete(t.Context(), api, s.Claims[0]); !errors.Is(err, refused) {
+			t.Errorf("delete: %v, want %v", err, refused)
+		}
+		api.Remove(s.Claims[0])
+		if err := errors.Join(a.Undo(t.Context(), api, s), Delete(t.Context(), api, s.Claims[0])); err != nil {
+			t.Errorf("of a claim that is gone: %v", err)
+		}
+	}
+}
+
 // The pod waits for the drivers of all its devices, until the first limit of those that are not ready.
 func TestReady(t *testing.T) { // S9.28
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
