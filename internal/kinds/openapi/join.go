@@ -3,6 +3,7 @@ package openapi
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -49,8 +50,21 @@ type joiner struct {
 type made struct {
 	hash string
 
-	mu          sync.Mutex // held while the document is built
-	json, proto []byte     // compressed; nil until requested
+	mu          sync.Mutex // never held while the document is built
+	json, proto form
+}
+
+// form is one format of a document.
+type form struct {
+	text    []byte   // compressed; nil until it was built
+	running *attempt // nil: it is not being built
+}
+
+// attempt is one attempt to build a format. Its result is set before done is closed.
+type attempt struct {
+	done chan struct{}
+	text []byte
+	err  error
 }
 
 // of returns the document at path with the given hash, which may not have been built yet.
@@ -65,25 +79,22 @@ func (j *joiner) of(path, hash string) *made {
 	return m
 }
 
-// form returns a format of the document, built once. Other requests for it wait meanwhile, those for others do not.
-func (m *made) form(asProto bool, text func() ([]byte, error),
+// in returns a format of the document, built once. Other requests for it wait meanwhile, and get the same result or
+// error: each waits for one attempt at most. Those for other documents do not wait.
+func (m *made) in(ctx context.Context, asProto bool, text func() ([]byte, error),
 	parse func([]byte) (proto.Message, error)) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.json == nil {
+	inJSON, err := m.once(ctx, &m.json, func() ([]byte, error) {
 		b, err := text()
 		if err != nil {
 			return nil, err
 		}
-		if m.json, err = compress(b); err != nil {
-			return nil, err
-		}
+		return compress(b)
+	})
+	if err != nil || !asProto {
+		return inJSON, err
 	}
-	if !asProto {
-		return m.json, nil
-	}
-	if m.proto == nil {
-		b, err := expand(m.json)
+	return m.once(ctx, &m.proto, func() ([]byte, error) {
+		b, err := expand(inJSON)
 		if err != nil {
 			return nil, err
 		}
@@ -94,11 +105,37 @@ func (m *made) form(asProto bool, text func() ([]byte, error),
 		if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(parsed); err != nil {
 			return nil, err
 		}
-		if m.proto, err = compress(b); err != nil {
-			return nil, err
+		return compress(b)
+	})
+}
+
+// once builds a format in the caller's goroutine, or waits for who builds it.
+func (m *made) once(ctx context.Context, f *form, build func() ([]byte, error)) ([]byte, error) {
+	m.mu.Lock()
+	if f.text != nil {
+		defer m.mu.Unlock()
+		return f.text, nil
+	}
+	if a := f.running; a != nil {
+		m.mu.Unlock()
+		select {
+		case <-a.done:
+			return a.text, a.err
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
-	return m.proto, nil
+	a := &attempt{done: make(chan struct{}), err: errors.New("the request that built it failed")}
+	f.running = a
+	m.mu.Unlock()
+	defer func() { // also after a panic, which ends only this request
+		m.mu.Lock()
+		f.text, f.running = a.text, nil
+		m.mu.Unlock()
+		close(a.done)
+	}()
+	a.text, a.err = build()
+	return a.text, a.err
 }
 
 // forget drops the cache of documents that are gone.
@@ -169,7 +206,7 @@ func (j *joiner) serveV3(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, r, d.Hash, protoV3, func(asProto bool) ([]byte, error) {
-		return j.of(path, d.Hash).form(asProto, d.JSON,
+		return j.of(path, d.Hash).in(r.Context(), asProto, d.JSON,
 			func(b []byte) (proto.Message, error) { return openapi_v3.ParseDocument(b) })
 	})
 }
@@ -192,7 +229,7 @@ func (j *joiner) serveV2(w http.ResponseWriter, r *http.Request) {
 	}
 	hash := fmt.Sprintf("%X", sum.Sum(nil)[:16])
 	answer(w, r, hash, protoV2, func(asProto bool) ([]byte, error) {
-		return j.of(v2Path, hash).form(asProto, func() ([]byte, error) { return j.mergeV2(parts) },
+		return j.of(v2Path, hash).in(r.Context(), asProto, func() ([]byte, error) { return j.mergeV2(parts) },
 			func(b []byte) (proto.Message, error) { return openapi_v2.ParseDocument(b) })
 	})
 }

@@ -1,9 +1,14 @@
 package openapi
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"carob/internal/base/testwait"
@@ -51,4 +56,64 @@ func TestSlowDocumentHoldsUpNoOther(t *testing.T) {
 	if w := <-slow; w.Code != http.StatusOK || w.Body.String() != "{}" {
 		t.Errorf("the slow document: %d %s", w.Code, w.Body)
 	}
+}
+
+// Requests for a document that hangs wait for one attempt, not one after another: they get its error, and the next one
+// tries again. Who does not wait any longer gets an answer at once.
+func TestSlowDocumentIsFetchedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fetches atomic.Int32
+		const wait = 30 * time.Second
+		m := mux{http.NewServeMux()}
+		if err := Install(m, documentsOf{"apis/slow.example/v1": {Hash: "1", JSON: func() ([]byte, error) {
+			n := fetches.Add(1)
+			time.Sleep(wait)
+			switch n {
+			case 1:
+				return nil, errors.New("it hangs")
+			case 2:
+				panic("a document that crashes its reader")
+			}
+			return []byte("{}"), nil
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		request := func(ctx context.Context) int {
+			w := httptest.NewRecorder()
+			m.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/openapi/v3/apis/slow.example/v1", nil))
+			return w.Code
+		}
+		for attempt, want := range []int{http.StatusInternalServerError, http.StatusInternalServerError, http.StatusOK} {
+			began, codes := time.Now(), make([]int, 5)
+			var all sync.WaitGroup
+			for i := range codes {
+				all.Go(func() {
+					defer func() { // as the server does
+						if recover() != nil {
+							codes[i] = http.StatusInternalServerError
+						}
+					}()
+					codes[i] = request(t.Context())
+				})
+			}
+			synctest.Wait()
+			impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+			if code := request(impatient); code != http.StatusInternalServerError || time.Since(began) != time.Second {
+				t.Errorf("who does not wait gets %d after %v", code, time.Since(began))
+			}
+			cancel()
+			all.Wait()
+			if n := int(fetches.Load()); n != attempt+1 || time.Since(began) != wait {
+				t.Errorf("attempt %d: %d fetches, %v", attempt, n, time.Since(began))
+			}
+			for _, code := range codes {
+				if code != want {
+					t.Errorf("attempt %d: %v, want %d", attempt, codes, want)
+				}
+			}
+		}
+		if code := request(t.Context()); code != http.StatusOK || fetches.Load() != 3 {
+			t.Errorf("then: %d, %d fetches", code, fetches.Load())
+		}
+	})
 }
