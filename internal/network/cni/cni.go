@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -55,6 +56,7 @@ type Network struct {
 	// collecting excludes all calls to plugins while they collect garbage (N7.23). A goroutine that holds the lock of a
 	// sandbox holds it for reading.
 	collecting sync.RWMutex
+	sweepTime  time.Duration
 }
 
 var _ network.PodNetwork = (*Network)(nil)
@@ -77,7 +79,8 @@ func Open(cfg Config) (*Network, error) {
 	if len(cfg.BinDirs) == 0 {
 		cfg.BinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 	}
-	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), states: filepath.Join(cfg.StateDir, "sandboxes")}
+	n := &Network{cfg: cfg, nsDir: filepath.Join(cfg.RunDir, "netns"), states: filepath.Join(cfg.StateDir, "sandboxes"),
+		sweepTime: sweepTime}
 	for _, dir := range []string{n.nsDir, n.states} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("create directory of the pod network: %w", err)
@@ -318,8 +321,14 @@ func (n *Network) drop(ctx context.Context, rec *record) error {
 	return nil
 }
 
+// sweepTime limits what plugins may take in a Sweep, before which no pod starts: each call may take two minutes. What is
+// left, Detach frees, or the next Sweep.
+const sweepTime = 30 * time.Second
+
 // Sweep implements network.PodNetwork.
 func (n *Network) Sweep(ctx context.Context, live map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, n.sweepTime)
+	defer cancel()
 	entries, err := os.ReadDir(n.states)
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)

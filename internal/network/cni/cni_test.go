@@ -2,16 +2,19 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"carob/internal/base/errkind"
+	"carob/internal/base/testwait"
 	"carob/internal/network"
 	"carob/internal/network/nettest"
 )
@@ -197,4 +200,69 @@ esac
 		t.Errorf("without a configuration: %v", err)
 	}
 	write("10.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"recorder"}]}`, 0o600) // for the end
+}
+
+// Plugins that hang while the start frees what is left of sandboxes, or while they collect garbage, delay the first pod
+// for a while only. What could not be freed is freed later.
+func TestSweepOfPluginsThatHang(t *testing.T) {
+	for _, hangs := range []string{"DEL", "GC"} {
+		t.Run(hangs, func(t *testing.T) {
+			dir := t.TempDir()
+			write := func(name, text string, mode os.FileMode) {
+				t.Helper()
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("10.conflist", `{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"hanging"}]}`, 0o600)
+			write("hanging", `#!/bin/sh
+cat >/dev/null
+[ ! -e `+dir+`/$CNI_COMMAND ] || exec sleep 1000
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion":"1.1.0","supportedVersions":["1.1.0"]}' ;;
+ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],
+"ips":[{"address":"198.18.200.7/24","interface":0}]}' ;;
+esac
+`, 0o700)
+			cfg := Config{ConfDir: dir, BinDirs: []string{dir}, StateDir: filepath.Join(dir, "state"),
+				RunDir: filepath.Join(dir, "run")}
+			n, err := Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.cni = newCNI(cfg, &programs{timeout: time.Hour})
+			n.sweepTime = time.Second
+			dead := []string{"a", "b", "c"}
+			for _, id := range dead {
+				if _, err := n.Attach(t.Context(), network.Pod{UID: id, SandboxID: id}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(hangs, "", 0o600)
+			swept := make(chan error, 1)
+			go func() { swept <- n.Sweep(t.Context(), nil) }()
+			select {
+			case err := <-swept:
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("sweep: %v", err)
+				}
+			case <-time.After(testwait.Limit):
+				t.Fatal("the sweep waits for plugins that hang")
+			}
+			if _, err := n.Attach(t.Context(), network.Pod{UID: "new", SandboxID: "new"}); err != nil {
+				t.Error(err)
+			}
+			if err := os.Remove(filepath.Join(dir, hangs)); err != nil {
+				t.Fatal(err)
+			}
+			for _, id := range append(dead, "new") {
+				if err := n.Detach(t.Context(), id); err != nil {
+					t.Error(err)
+				}
+			}
+			if left, err := os.ReadDir(n.states); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
 }
