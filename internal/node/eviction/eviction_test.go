@@ -40,6 +40,7 @@ type world struct {
 	images    []*cri.Image
 	usedBy    []*cri.Container
 	removing  func() // while an image is removed; the lock is held
+	unlisted  error  // the answer to lists
 	log       []string
 	requested map[string]int // calls of the runtime
 	changed   chan struct{}
@@ -132,7 +133,7 @@ func (w *world) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsReq
 func (w *world) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return &cri.ListContainersResponse{Containers: slices.Clone(w.usedBy)}, nil
+	return &cri.ListContainersResponse{Containers: slices.Clone(w.usedBy)}, w.unlisted
 }
 
 func (w *world) ListImages(context.Context, *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {

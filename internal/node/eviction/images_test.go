@@ -1,6 +1,7 @@
 package eviction
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,6 +116,29 @@ func TestImagesUsedDuringRemoval(t *testing.T) {
 			"space on the node's image filesystem (95% of 100 B used). Failed to free sufficient space by deleting "+
 			"unused images (freed 2 bytes). Investigate disk usage, as it could be used by active images, logs, "+
 			"volumes, or other data.")
+	})
+}
+
+// When it is not known any more which images are used, because the runtime fails while images are removed, the others
+// stay until it is known again.
+func TestListThatFailsDuringRemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 5, eviction.Settings{Hard: map[string]string{}})
+		for _, id := range []string{"a", "b", "c"} {
+			w.images = append(w.images, &cri.Image{Id: id, Size: 1})
+		}
+		w.cfg.Images.MinAge = 0
+		w.removing = func() { w.unlisted = errors.New("the runtime fails") }
+		w.look(t, "", "remove image a", "node Warning FreeDiskSpaceFailed: Insufficient free disk "+
+			"space on the node's image filesystem (95% of 100 B used). Failed to free sufficient space by deleting "+
+			"unused images (freed 1 bytes). Investigate disk usage, as it could be used by active images, logs, "+
+			"volumes, or other data.")
+		w.look(t, "", "node Warning ImageGCFailed: list containers: the runtime fails")
+		w.mu.Lock()
+		w.unlisted, w.removing = nil, nil
+		w.usedBy = []*cri.Container{{ImageRef: "b"}}
+		w.mu.Unlock()
+		w.look(t, "", "remove image c")
 	})
 }
 
