@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -566,6 +567,53 @@ func TestUserNamespace(t *testing.T) {
 	x, err := w.exec(id, "sh", "-c", "id -u; cat /proc/self/uid_map")
 	if err != nil || !strings.Contains(string(x.Stdout), "700000") {
 		t.Errorf("exec %q %q, %v", x.GetStdout(), x.GetStderr(), err)
+	}
+}
+
+// TestUserNamespaceVolumeInVolume: what a mount needs in a volume of a pod with a user namespace, and the working
+// directory, are created there as the pod's root user, whoever owns the directory.
+func TestUserNamespaceVolumeInVolume(t *testing.T) {
+	w := newWorld(t)
+	ids := []*cri.IDMapping{{ContainerId: 0, HostId: 700000, Length: 65536}}
+	userns := &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+	sb, sbc := w.sandbox("userns", func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns
+	})
+	var mounts []*cri.Mount
+	volume := func(target string, mode os.FileMode, owner int) string {
+		dir := filepath.Join(w.dir, strings.ReplaceAll(target, "/", "-"))
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, mode), os.Chown(dir, owner, owner)); err != nil {
+			t.Fatal(err)
+		}
+		mounts = append(mounts, &cri.Mount{ContainerPath: target, HostPath: dir, UidMappings: ids, GidMappings: ids})
+		return dir
+	}
+	outer := volume("/data", 0o777, 0)
+	volume("/data/in/side", 0o755, 0)
+	closed := volume("/closed", 0o700, 1000)
+	volume("/closed/inside", 0o755, 0)
+	file := filepath.Join(w.dir, "file")
+	if err := os.WriteFile(file, []byte("content\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mounts = append(mounts,
+		&cri.Mount{ContainerPath: "/data/file", HostPath: file, UidMappings: ids, GidMappings: ids, Readonly: true},
+		&cri.Mount{ContainerPath: "/in/the/image", HostPath: file, UidMappings: ids, GidMappings: ids})
+	got := w.output(sb, sbc, "c", "pwd; cat /data/file; touch /data/in/side/x && echo wrote;"+
+		"ls -lnd /data/in /data/work /closed/inside /in/the | awk '{print $3, $4}'; "+
+		"mkdir /tmp/d && chown 5 /tmp/d && chmod 700 /tmp/d && su -s /bin/sh app -c 'ls /tmp/d 2>/dev/null || echo refused'",
+		securityContext(func(s *cri.LinuxContainerSecurityContext) { s.NamespaceOptions.UsernsOptions = userns }),
+		func(c *cri.ContainerConfig) { c.Mounts, c.WorkingDir = mounts, "/data/work" })
+	want := "/data/work\ncontent\nwrote\n0 0\n0 0\n0 0\n0 0\nrefused"
+	if got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	for _, p := range []string{filepath.Join(outer, "in"), filepath.Join(outer, "work"), filepath.Join(outer, "file"),
+		filepath.Join(closed, "inside")} {
+		var st unix.Stat_t
+		if err := unix.Stat(p, &st); err != nil || st.Uid != 0 || st.Gid != 0 {
+			t.Errorf("%s belongs to %d:%d, %v", p, st.Uid, st.Gid, err)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@
 #include <linux/magic.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
+#include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -53,8 +54,6 @@ static struct {
 	uint32_t index;
 	int root;
 	int handle[HANDLES];
-	uid_t owner; // owner of the files that the helper creates in the root
-	gid_t group;
 	char path[4096]; // the path that OP_LOOKUP found
 	char **argv, **envp;
 	int news, gate[2], late, tty;
@@ -174,8 +173,7 @@ static int in_root(const char *path, enum kind kind, mode_t mode, int depth)
 		r = mkdirat(parent, base, mode);
 	else if ((r = openat(parent, base, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, mode)) >= 0)
 		close(r);
-	if (r < 0 ? errno != EEXIST
-	          : (S.owner || S.group) && fchownat(parent, base, S.owner, S.group, AT_SYMLINK_NOFOLLOW) < 0)
+	if (r < 0 && errno != EEXIST)
 		return keep(-1, parent);
 	fd = open_in(S.root, path, 0);
 	ssize_t k = fd < 0 && errno == ENOENT ? readlinkat(parent, base, link, sizeof link - 1) : -1;
@@ -557,9 +555,12 @@ static int run(struct message *o, char *s[4])
 		return keep(syscall(SYS_move_mount, *handle(n[0]), "", AT_FDCWD, s[0], FROM_EMPTY), *handle(n[0]));
 	case OP_MOUNT_HOST:
 		return mount(s[0], s[2], s[1], n[0], s[3]);
-	case OP_ROOT:
-		S.owner = n[0];
-		S.group = n[1];
+	case OP_ROOT: // The root user of the container, with the rights of this one, owns what is created from now on: a
+		// volume that shows other IDs has no place for this one. Entering the user namespace takes the flag back.
+		if ((n[0] || n[1]) && prctl(PR_SET_SECUREBITS, prctl(PR_GET_SECUREBITS) | SECBIT_NO_SETUID_FIXUP) < 0)
+			return -1;
+		syscall(SYS_setfsgid, n[1]);
+		syscall(SYS_setfsuid, n[0]);
 		return chdir(s[0]) < 0 ? -1 : (S.root = open(".", O_PATH | O_CLOEXEC | O_DIRECTORY));
 	case OP_ATTACH:
 		return op_attach(*handle(n[0]), s[0], n[1], n[2]);
