@@ -42,6 +42,9 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	}
 	lock, err := instance.Acquire(in.LockFile,
 		instance.Owner{PID: os.Getpid(), Started: time.Now(), Version: a.version})
+	if errors.Is(err, unix.EROFS) && in.RuntimeEndpoint == "" {
+		return removeFromReadOnly(ctx, in)
+	}
 	if err != nil {
 		return err
 	}
@@ -58,6 +61,22 @@ func (a *App) RemovePods(ctx context.Context, in instance.Instance) error {
 	}
 	last.PodsEnded = true
 	return saveFlags(in.DataDir, last)
+}
+
+// removeFromReadOnly is RemovePods while the file system of the data directory is read-only, as a disk with errors
+// becomes: it can be unmounted and repaired only when nothing uses it any more. All processes of pods are killed, like
+// at a power failure, after which the next Up finds the same records.
+func removeFromReadOnly(ctx context.Context, in instance.Instance) error {
+	lock, err := instance.AcquireReadOnly(in.LockFile)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	err = removeTraces(ctx, in)
+	if others, failed := router.Endpoints(handlersDir(in)); failed != nil || len(others) > 0 {
+		err = errors.Join(err, failed, fmt.Errorf("%s is read-only: pods of other runtimes are not ended", in.DataDir))
+	}
+	return err
 }
 
 // removeTraces removes what an instance without pods has on the host outside its data directory.

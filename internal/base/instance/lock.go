@@ -60,16 +60,34 @@ func Acquire(path string, o Owner) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
-	if err := flock(f); err != nil {
-		defer f.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			held, _ := readOwner(f)
-			return nil, &HeldError{DataDir: filepath.Dir(path), Owner: held}
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+	l, err := lock(f)
+	if err != nil {
+		return nil, err
 	}
-	l := &Lock{f}
 	return l, l.Write(o)
+}
+
+// AcquireReadOnly locks a data directory on a file system that turned read-only: the lock file does not show the owner.
+func AcquireReadOnly(path string) (*Lock, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open lock file: %w", err)
+	}
+	return lock(f)
+}
+
+// lock locks an open file, or closes it.
+func lock(f *os.File) (*Lock, error) {
+	err := flock(f)
+	if err == nil {
+		return &Lock{f}, nil
+	}
+	defer f.Close()
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		held, _ := readOwner(f)
+		return nil, &HeldError{DataDir: filepath.Dir(f.Name()), Owner: held}
+	}
+	return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 }
 
 // lockPatience is the time for processes that only check the lock (Running), or that were just
@@ -112,7 +130,7 @@ func (l *Lock) Release() { _ = l.f.Close() }
 
 // Running returns the process that has locked the data directory; ok is false if there is none.
 func Running(path string) (o Owner, ok bool, err error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := os.Open(path) // not for writing: the disk may have turned read-only
 	if errors.Is(err, os.ErrNotExist) {
 		return Owner{}, false, nil
 	}

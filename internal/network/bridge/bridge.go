@@ -213,7 +213,11 @@ func Destroy(cfg Config) error {
 	errs = append(errs, (&rules{table: cfg.Table}).remove(),
 		(&hostFirewall{bridge: cfg.Bridge, name: cfg.Table}).remove(),
 		(&firewalld{bridge: cfg.Bridge}).distrust(context.Background()),
-		os.RemoveAll(nsDir), os.RemoveAll(journalName(cfg.StateDir)))
+		os.RemoveAll(nsDir))
+	// On a disk that turned read-only it stays, as when the machine stops.
+	if err := os.RemoveAll(journalName(cfg.StateDir)); !errors.Is(err, unix.EROFS) {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }
 
