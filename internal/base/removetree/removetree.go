@@ -5,6 +5,7 @@
 package removetree
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -26,7 +27,10 @@ const maxUnmounts = 32
 
 // All deletes a directory or file with everything in it; there may be none. It never follows a link and never enters a
 // mount: what is mounted inside the tree is detached.
-func All(path string) error {
+func All(path string) error { return While(context.Background(), path) }
+
+// While is All until ctx ends: then a part of the tree is left.
+func While(ctx context.Context, path string) error {
 	parent, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -34,7 +38,7 @@ func All(path string) error {
 		return &os.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
 	defer unix.Close(parent)
-	r := remover{}
+	r := remover{stop: ctx.Err}
 	if err := r.entry(parent, filepath.Base(path), 0); err != nil {
 		return fmt.Errorf("removing %s: %w", path, err)
 	}
@@ -42,11 +46,15 @@ func All(path string) error {
 }
 
 type remover struct {
-	top int // descriptor of the tree's root
+	stop func() error // an error as soon as no more may be removed
+	top  int          // descriptor of the tree's root
 }
 
 // entry deletes name in the directory fd.
 func (r *remover) entry(fd int, name string, depth int) error {
+	if err := r.stop(); err != nil {
+		return err
+	}
 	for range maxUnmounts {
 		err := unix.Unlinkat(fd, name, 0)
 		switch {

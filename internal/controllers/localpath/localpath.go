@@ -272,7 +272,9 @@ func (c *Controller) volume(ctx context.Context, name string) error {
 				v = now
 				continue
 			}
-			if err := c.disk.Remove(ctx, *s.Remove); err != nil {
+			if err := c.disk.Remove(ctx, *s.Remove); ctx.Err() != nil {
+				return ctx.Err() // carob ends; the next start goes on
+			} else if err != nil {
 				metrics.VolumeErrors.WithLabelValues(v.Annotations[volume.ProvisionedBy], "delete").Inc()
 				c.events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", err.Error())
 				return fmt.Errorf("delete the data of volume %s: %w", name, err)

@@ -289,7 +289,8 @@ func resizeFile(base int, p volume.LocalPlace) error {
 	return nodevolume.LoopsResized(fd)
 }
 
-// Remove deletes the data of a volume. Mounts that pods left inside are detached, never entered.
+// Remove deletes the data of a volume. Mounts that pods left inside are detached, never entered. When ctx ends, it
+// returns at the next file: millions may be left, and the next call goes on with them.
 func (d *Disk) Remove(ctx context.Context, p volume.LocalPlace) error {
 	if err := d.check(p); err != nil {
 		return err
@@ -318,7 +319,7 @@ func (d *Disk) Remove(ctx context.Context, p volume.LocalPlace) error {
 			return err
 		}
 	}
-	if err := nodevolume.RemoveTree(filepath.Join(p.Base, p.Name)); err != nil {
+	if err := nodevolume.RemoveTree(ctx, filepath.Join(p.Base, p.Name)); err != nil {
 		return err
 	}
 	if isOurs(project) {

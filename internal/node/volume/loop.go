@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,8 +15,8 @@ import (
 )
 
 // RemoveTree deletes a directory or file. It never follows a link and never enters a mount: what is mounted
-// inside is detached. It may be repeated.
-func RemoveTree(path string) error { return removetree.All(path) }
+// inside is detached. It may be repeated, and stops when ctx ends.
+func RemoveTree(ctx context.Context, path string) error { return removetree.While(ctx, path) }
 
 // maxLoopTries limits how often another process may take the free loop device first.
 const maxLoopTries = 32

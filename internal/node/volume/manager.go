@@ -434,7 +434,7 @@ func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
 	return podlife.VolumeState{}
 }
 
-// Remove unmounts and deletes everything of the pod. It may be repeated.
+// Remove unmounts and deletes everything of the pod. It may be repeated, and goes on where it was when ctx ended.
 func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if err := checkName(string(uid)); err != nil {
 		return err
@@ -446,7 +446,7 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 		p.ready.Store(nil)
 		p.set = make(map[string]spec.Volume) // readers may still hold the old one
 	}
-	if err := errors.Join(m.releaseDevices(uid), removetree.All(m.writtenPod(uid))); err != nil {
+	if err := errors.Join(m.releaseDevices(uid), removetree.While(ctx, m.writtenPod(uid))); err != nil {
 		return err
 	}
 	if err := m.releaseRemote(ctx, uid); err != nil {
@@ -455,14 +455,14 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 	if m.cfg.CSI != nil {
 		// The mounts of sub-paths go first, which are mounts of these volumes. That the pod has a ReadWriteOncePod
 		// volume is on record until the driver has released it.
-		if err := m.removeAllBut(uid, singleDir); err != nil {
+		if err := m.removeAllBut(ctx, uid, singleDir); err != nil {
 			return err
 		}
 		if err := m.cfg.CSI.Release(ctx, uid); err != nil {
 			return err
 		}
 	}
-	if err := removetree.All(m.podDir(uid)); err != nil {
+	if err := removetree.While(ctx, m.podDir(uid)); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -474,14 +474,14 @@ func (m *Manager) Remove(ctx context.Context, uid types.UID) error {
 }
 
 // removeAllBut deletes what is in the pod's directory, except for one entry.
-func (m *Manager) removeAllBut(uid types.UID, kept string) error {
+func (m *Manager) removeAllBut(ctx context.Context, uid types.UID, kept string) error {
 	entries, err := os.ReadDir(m.podDir(uid))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the volumes of a pod: %w", err)
 	}
 	for _, e := range entries {
 		if e.Name() != kept {
-			if err := removetree.All(filepath.Join(m.podDir(uid), e.Name())); err != nil {
+			if err := removetree.While(ctx, filepath.Join(m.podDir(uid), e.Name())); err != nil {
 				return err
 			}
 		}

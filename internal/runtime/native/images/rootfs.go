@@ -19,7 +19,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"carob/internal/base/diskusage"
-	"carob/internal/base/removetree"
 	"carob/internal/runtime/native"
 )
 
@@ -259,7 +258,10 @@ func (s *Store) Release(ctx context.Context, key string) error {
 	if err != nil {
 		return status.Errorf(codes.Internal, "release layer %s: %v", key, err)
 	}
-	if err := removetree.All(gone); err != nil {
+	if err := s.leftovers.tree(ctx, gone); ctx.Err() != nil {
+		s.leftovers.remove(gone)
+		return rpcError(ctx.Err())
+	} else if err != nil {
 		return status.Errorf(codes.Internal, "remove files of layer %s: %v", key, err)
 	}
 	if unused {
@@ -295,18 +297,17 @@ func (s *Store) Layers() ([]string, error) {
 	return keys, nil
 }
 
-// loadRW loads the layers of running containers and removes unfinished ones.
-func (s *Store) loadRW(ctx context.Context) error {
+// loadRW loads the layers of running containers. It returns the directories of those that an earlier process left
+// unfinished or half removed.
+func (s *Store) loadRW(ctx context.Context) (left []string, _ error) {
 	entries, err := os.ReadDir(filepath.Join(s.cfg.Root, "rw"))
 	if err != nil {
-		return fmt.Errorf("list container layers: %w", err)
+		return nil, fmt.Errorf("list container layers: %w", err)
 	}
 	for _, e := range entries {
 		dir := s.layerDir(e.Name())
 		if strings.HasPrefix(e.Name(), ".") {
-			if err := removetree.All(dir); err != nil { // files may be immutable (chattr +i)
-				klog.FromContext(ctx).Error(err, "Files of a container that is gone cannot be removed")
-			}
+			left = append(left, dir)
 			continue
 		}
 		rec, err := readRecord(dir)
@@ -317,7 +318,7 @@ func (s *Store) loadRW(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "Layer of a container is damaged", "layer", e.Name())
 		}
 	}
-	return nil
+	return left, nil
 }
 
 func indexParameter() bool {

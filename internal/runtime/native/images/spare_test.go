@@ -106,6 +106,7 @@ func TestSpareLayer(t *testing.T) {
 		t.Error("closing leaves a layer")
 	}
 	s = openStore(t, Config{Root: root})
+	s.leftovers.done.Wait()
 	if left := spareLayers(t, s); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

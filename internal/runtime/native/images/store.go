@@ -82,6 +82,8 @@ type Config struct {
 	bootID    string               // of the machine; "" reads it from the kernel
 	syncDisk  func(*os.File) error // syncs the file system of a file; nil for syncfs
 	syncDelay time.Duration        // from a pull to the sync; 0 means two seconds
+
+	removeTree func(ctx context.Context, path string) error // removes a layer; nil for removetree.While
 }
 
 // Store is an open image store. All methods are safe for concurrent use.
@@ -105,7 +107,8 @@ type Store struct {
 	bases  map[string]*base  // chain id → the unpacked layers
 	spares spares
 
-	syncer *syncer
+	syncer    *syncer
+	leftovers *leftovers
 }
 
 var _ native.Images = (*Store)(nil)
@@ -156,12 +159,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, errkind.Errorf(errkind.Corrupt, "open image database %s: %w", file, err)
 	}
 	s := &Store{cfg: cfg, platform: platforms.Default(), space: &diskSpace{dir: cfg.Root}, byID: map[string]*record{},
-		byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}}
+		byName: map[string]string{}, kept: map[string]bool{}, bases: map[string]*base{}, leftovers: newLeftovers(cfg)}
 	if s.syncer, err = newSyncer(cfg); err != nil {
 		_ = db.Close()
 		return nil, err
 	}
 	if err := s.open(ctx, db); err != nil {
+		s.leftovers.close()
 		_ = s.syncer.close()
 		if s.layers != nil {
 			_ = s.layers.Close()
@@ -209,14 +213,20 @@ func (s *Store) open(ctx context.Context, db *bolt.DB) error {
 	if err := s.load(ctx); err != nil {
 		return err
 	}
-	if err := s.loadRW(ctx); err != nil {
+	left, err := s.loadRW(ctx)
+	if err != nil {
 		return err
 	}
-	return s.dropLeftovers(ctx)
+	if err := s.dropLeftovers(ctx); err != nil {
+		return err
+	}
+	s.leftovers.remove(left...)
+	return nil
 }
 
 // Close releases the directory; no operation may be in progress.
 func (s *Store) Close() error {
+	s.leftovers.close()
 	s.closeSpares()
 	return errors.Join(s.syncer.close(), s.layers.Close(), s.db.Close())
 }

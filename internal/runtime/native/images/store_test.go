@@ -460,6 +460,7 @@ func TestRemoveWhileInUse(t *testing.T) {
 // expectEmpty fails if content, layers, or directories are left.
 func expectEmpty(t *testing.T, s *Store) {
 	t.Helper()
+	s.leftovers.done.Wait()
 	for _, pattern := range []string{"content/blobs/sha256/*", "content/ingest/*", "overlay/snapshots/*", "rw/*",
 		"rw/.*"} {
 		left, err := filepath.Glob(filepath.Join(s.cfg.Root, pattern))
@@ -692,7 +693,7 @@ func TestLeftOverThatStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	openStore(t, Config{Root: root})
+	openStore(t, Config{Root: root}).leftovers.done.Wait()
 	if left, err := filepath.Glob(filepath.Join(root, "rw", ".*-1")); err != nil || len(left) > 0 {
 		t.Errorf("left after they could be removed: %v, %v", left, err)
 	}
