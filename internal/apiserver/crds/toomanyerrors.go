@@ -96,14 +96,21 @@ func (l *errorLimit) Admit(ctx context.Context, a admission.Attributes, o admiss
 	if err != nil || p == nil || !larger(object.Object, p.size) {
 		return err
 	}
-	errs := p.validate(ctx, object.Object, sub)
-	if len(errs) <= registry.MaxErrors {
+	errs, hidden := p.validate(ctx, object.Object, sub)
+	switch {
+	case ctx.Err() != nil: // the library would not notice, and begin from the start
+		return apierrors.NewTimeoutError("the validation of the object takes too long", 0)
+	case hidden:
+		return apierrors.NewInvalid(a.GetKind().GroupKind(), object.GetName(), field.ErrorList{field.InternalError(nil,
+			fmt.Errorf("the alternatives (anyOf, oneOf, not) of its schema have too many errors to compare"))})
+	case len(errs) <= registry.MaxErrors:
 		return nil
 	}
 	// What was stored before its definition changed may stay as it is.
-	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && !create &&
-		len(p.validate(ctx, old.Object, sub)) > registry.MaxErrors {
-		return nil
+	if old, ok := a.GetOldObject().(*unstructured.Unstructured); ok && !create {
+		if before, _ := p.validate(ctx, old.Object, sub); len(before) > registry.MaxErrors {
+			return nil
+		}
 	}
 	shown := append(registry.Bounded(errs[:registry.MaxErrors]),
 		field.InternalError(nil, fmt.Errorf("more errors are not shown")))
@@ -175,7 +182,7 @@ func mostErrorsOf(s *spec.Schema) int {
 	if s.Items != nil && s.Items.Schema != nil {
 		inside(s.Items.Schema)
 	}
-	for _, list := range [][]spec.Schema{s.AllOf, s.AnyOf, s.OneOf} {
+	for _, list := range [][]spec.Schema{s.AllOf, s.AnyOf, s.OneOf, notOf(s)} {
 		for i := range list {
 			inside(&list[i])
 		}
@@ -193,7 +200,7 @@ func ownErrors(s *spec.Schema) int {
 			n++
 		}
 	}
-	for _, list := range [][]spec.Schema{s.AllOf, s.AnyOf, s.OneOf} {
+	for _, list := range [][]spec.Schema{s.AllOf, s.AnyOf, s.OneOf, notOf(s)} {
 		for i := range list {
 			n += ownErrors(&list[i])
 		}
@@ -201,14 +208,24 @@ func ownErrors(s *spec.Schema) int {
 	return n
 }
 
-// validate returns the errors of an object, or of its status, until there are too many.
-func (p *pieces) validate(ctx context.Context, object map[string]any, subresource string) field.ErrorList {
-	v := &validated{ctx: ctx, size: p.size}
+// notOf is what a value must not match.
+func notOf(s *spec.Schema) []spec.Schema {
+	if s.Not == nil {
+		return nil
+	}
+	return []spec.Schema{*s.Not}
+}
+
+// validate returns the errors of an object, or of its status, until there are too many. hidden means that alternatives
+// have too many, which need not be errors of the object.
+func (p *pieces) validate(ctx context.Context, object map[string]any, subresource string) (errs field.ErrorList,
+	hidden bool) {
+	v := &validated{ctx: ctx, size: p.size, most: registry.MaxErrors, compared: new(int)}
 	if subresource == "status" {
 		if s, ok := p.schema.Properties["status"]; ok {
 			v.look(&s, "status", object["status"])
 		}
-		return v.list()
+		return v.list(), v.hidden()
 	}
 	if _, ok := object["status"]; ok && p.ownStatus {
 		rest := make(map[string]any, len(object)) // the library validates the stored status again
@@ -220,24 +237,33 @@ func (p *pieces) validate(ctx context.Context, object map[string]any, subresourc
 		object = rest
 	}
 	v.look(p.schema, "", object)
-	errs := v.list()
-	if len(errs) <= registry.MaxErrors {
+	errs = v.list()
+	if len(errs) <= registry.MaxErrors && !v.hidden() {
 		errs = append(errs, objectmeta.Validate(ctx, nil, object, p.structural, false)...)
 		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, p.structural, object)...)
 	}
-	return errs
+	return errs, v.hidden()
 }
 
 // validated are the errors of the pieces of an object.
 type validated struct {
 	ctx    context.Context
 	size   int // of a piece
+	most   int // errors; no more are looked for
 	result validate.Result
+	// compared is about how many errors of alternatives the library compares with each other, in the whole object.
+	compared *int
+}
+
+func (v *validated) hidden() bool { return *v.compared > mostAtOnce*mostAtOnce }
+
+func (v *validated) ended() bool {
+	return len(v.result.Errors) > v.most || v.hidden() || v.ctx.Err() != nil
 }
 
 // look validates a value: as a whole if it is small, else what is inside of it.
 func (v *validated) look(s *spec.Schema, path string, value any) {
-	if len(v.result.Errors) > registry.MaxErrors || v.ctx.Err() != nil {
+	if v.ended() {
 		return
 	}
 	if !larger(value, v.size) {
@@ -248,13 +274,18 @@ func (v *validated) look(s *spec.Schema, path string, value any) {
 	for i := range s.AllOf {
 		v.look(&s.AllOf[i], path, value)
 	}
+	for _, list := range [][]spec.Schema{s.AnyOf, s.OneOf, notOf(s)} {
+		for i := range list {
+			v.lookAt(&list[i], path, value)
+		}
+	}
 	switch value := value.(type) {
 	case []any:
 		if s.Items == nil || s.Items.Schema == nil {
 			return
 		}
 		for i := range value {
-			if len(v.result.Errors) > registry.MaxErrors {
+			if v.ended() {
 				return
 			}
 			v.look(s.Items.Schema, fmt.Sprintf("%s[%d]", path, i), value[i])
@@ -272,6 +303,16 @@ func (v *validated) look(s *spec.Schema, path string, value any) {
 			}
 		}
 	}
+}
+
+// lookAt counts the errors of an alternative: the library compares them whether or not the value matches another one.
+func (v *validated) lookAt(s *spec.Schema, path string, value any) {
+	if v.ended() {
+		return
+	}
+	one := &validated{ctx: v.ctx, size: v.size, most: mostAtOnce, compared: v.compared}
+	one.look(s, path, value)
+	*v.compared += len(one.result.Errors) * len(one.result.Errors)
 }
 
 // list returns the errors as the library shows them.

@@ -1,6 +1,7 @@
 package crds
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -8,7 +9,11 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
 
 	"carob/internal/kinds/registry"
 )
@@ -80,7 +85,8 @@ func TestPiecesAgainstLibrary(t *testing.T) {
 			"maps": byName(func() any { return list(leaf) }),
 			"deep": list(func() any { return byName(func() any { return list(text) }) })}}
 		var got, want []string
-		for _, e := range p.validate(t.Context(), object, "") {
+		errs, _ := p.validate(t.Context(), object, "")
+		for _, e := range errs {
 			got = append(got, e.Error())
 		}
 		whole := validation.NewSchemaValidatorFromOpenAPI(p.schema)
@@ -135,9 +141,94 @@ func TestLookEnds(t *testing.T) {
 		"the status":       {status, "status", true},
 		"another's status": {status, "", false},
 	} {
-		if got := len(p.validate(t.Context(), c.object, c.subresource)); (got > registry.MaxErrors) != c.flood ||
-			name != "twice" && got > 2*mostAtOnce {
+		errs, hidden := p.validate(t.Context(), c.object, c.subresource)
+		if got := len(errs); (got > registry.MaxErrors) != c.flood || name != "twice" && got > 2*mostAtOnce || hidden {
 			t.Errorf("%s: %d errors", name, got)
 		}
 	}
 }
+
+// alternatives is a definition whose list must match alternatives; change sets them.
+func alternatives(change func(list *apiextensionsv1.JSONSchemaProps, least func(float64) apiextensionsv1.JSONSchemaProps),
+) *apiextensionsv1.CustomResourceDefinition {
+	type schema = apiextensionsv1.JSONSchemaProps
+	list := schema{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &schema{Type: "integer"}}}
+	change(&list, func(n float64) schema {
+		return schema{Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &schema{Minimum: &n}}}
+	})
+	root := schema{Type: "object", Properties: map[string]schema{"spec": {Type: "object",
+		Properties: map[string]schema{"list": list}}}}
+	return &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1",
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &root}}}}}
+}
+
+// A list of numbers that match one alternative of a schema, and not another one: the library would compare all
+// errors of that one with each other. It is found out before. A list with few such numbers is left to it.
+func TestErrorsOfAlternatives(t *testing.T) {
+	type schema = apiextensionsv1.JSONSchemaProps
+	many, few := make([]any, 50_000), make([]any, 5_000)
+	for i := range many {
+		many[i] = int64(i)
+	}
+	for i := range few {
+		few[i] = int64(200_000)
+	}
+	few[7] = int64(3)
+	for name, change := range map[string]func(*schema, func(float64) schema){
+		"anyOf": func(s *schema, least func(float64) schema) { s.AnyOf = []schema{least(1e5), least(0)} },
+		"oneOf": func(s *schema, least func(float64) schema) { s.OneOf = []schema{least(0), least(1e5)} },
+		"not":   func(s *schema, least func(float64) schema) { n := least(1e5); s.Not = &n },
+		"nested": func(s *schema, least func(float64) schema) {
+			s.AllOf = []schema{{AnyOf: []schema{{OneOf: []schema{least(1e5)}}, least(0)}}}
+		},
+		"many": func(s *schema, least func(float64) schema) {
+			for i := range 20 {
+				s.AnyOf = append(s.AnyOf, least(float64(1000+i))) // 1,000 errors each
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := piecesOf(alternatives(change), "v1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			object := func(list []any) map[string]any { return map[string]any{"spec": map[string]any{"list": list}} }
+			if errs, hidden := p.validate(t.Context(), object(many), ""); !hidden || len(errs) > 0 {
+				t.Errorf("many: %d errors, %v", len(errs), hidden)
+			}
+			if errs, hidden := p.validate(t.Context(), object(few), ""); hidden || len(errs) > 0 {
+				t.Errorf("few: %d errors, %v", len(errs), hidden)
+			}
+		})
+	}
+}
+
+// A request that has ended does not begin the library's validation, which nothing ends.
+func TestValidationThatTakesTooLong(t *testing.T) {
+	d := alternatives(func(*apiextensionsv1.JSONSchemaProps, func(float64) apiextensionsv1.JSONSchemaProps) {})
+	l := newErrorLimit(nothing{}, func(string) (*apiextensionsv1.CustomResourceDefinition, error) { return d, nil })
+	list := make([]any, 2*mostAtOnce)
+	for i := range list {
+		list[i] = int64(i)
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"list": list}}}
+	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "List"}
+	admit := func(ctx context.Context) error {
+		return l.Admit(ctx, admission.NewAttributesRecord(object, nil, kind, "ns", "l",
+			kind.GroupVersion().WithResource("lists"), "", admission.Create, nil, false, nil), nil)
+	}
+	if err := admit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := admit(ctx); !apierrors.IsTimeout(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// nothing is an admission chain without plugins.
+type nothing struct{}
+
+func (nothing) Handles(admission.Operation) bool { return false }
