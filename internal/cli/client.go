@@ -22,12 +22,25 @@ import (
 // ($KUBECONFIG may be a list).
 func (r *root) kubeconfigPath() (string, error) {
 	if r.kubeconfig != "" {
-		return r.kubeconfig, nil
+		return r.kubeconfig, checkFile(r.kubeconfig)
 	}
 	if r.chosenDataDir() == "" && os.Getenv("KUBECONFIG") != "" {
 		return "", nil
 	}
 	return r.adminKubeconfig()
+}
+
+// checkFile refuses devices, whose content may never end, except /dev/null, which is an empty kubeconfig. Pipes, such as
+// those of <(command), are fine. Whoever reads the file reports other errors.
+func checkFile(path string) error {
+	st, err := os.Stat(path)
+	if err != nil || st.Mode()&os.ModeDevice == 0 {
+		return nil
+	}
+	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(st, null) {
+		return nil
+	}
+	return fmt.Errorf("%s is a device: name a file with --kubeconfig", path)
 }
 
 // adminKubeconfig is the admin kubeconfig in the data directory of a local cluster.

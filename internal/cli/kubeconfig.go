@@ -31,7 +31,7 @@ stays unchanged. The context has the name of the cluster that 'carob ls' shows.`
 				return usagef("--file requires --merge")
 			}
 			// $KUBECONFIG is ignored: it is usually the file that this output is written to.
-			path, err := r.kubeconfig, error(nil)
+			path, err := r.kubeconfig, checkFile(r.kubeconfig)
 			if path == "" {
 				path, err = r.adminKubeconfig()
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,5 +24,29 @@ func TestKubeconfigIgnoresEnvironment(t *testing.T) {
 	if err := cmd.Execute(); err == nil && !strings.Contains(out.String(), "kind: Config") || err != nil &&
 		!strings.Contains(err.Error(), "no cluster in") {
 		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// A kubeconfig that never ends is not read: /dev/zero filled the memory. An empty one and a pipe are.
+func TestKubeconfigIsNoDevice(t *testing.T) {
+	for _, args := range [][]string{{"status"}, {"kubectl", "get", "pods"},
+		{"kubeconfig"}, {"image", "ls"}} {
+		for _, device := range []string{"/dev/zero", "/dev/full", "/dev/urandom"} {
+			_, err := carob(t, append([]string{"--kubeconfig", device}, args...)...)
+			if want := device + " is a device: name a file with --kubeconfig"; err == nil || message(err) != want {
+				t.Errorf("carob --kubeconfig %s %q: %v", device, args, err)
+			}
+		}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, path := range []string{os.DevNull, fmt.Sprintf("/proc/self/fd/%d", r.Fd()), t.TempDir() + "/missing"} {
+		if err := checkFile(path); err != nil {
+			t.Errorf("%s is refused: %v", path, err)
+		}
 	}
 }

@@ -51,8 +51,8 @@ func (r *root) kubectlCommand() *cobra.Command {
 
 // pointKubectl makes kubectl use this cluster, unless its arguments name another.
 func (r *root) pointKubectl(args []string) error {
-	if hasFlag(args, "--kubeconfig") {
-		return nil
+	if file, given := flagValue(args, "--kubeconfig"); given {
+		return checkFile(file)
 	}
 	path, err := r.clusterPath()
 	if err != nil && !worksOffline(args) {
@@ -151,15 +151,24 @@ func (r *root) takeOwnFlags(args []string) ([]string, error) {
 }
 
 func hasFlag(args []string, name string) bool {
-	for _, a := range args {
+	_, given := flagValue(args, name)
+	return given
+}
+
+// flagValue returns the value of a flag that stands before a "--", and whether it is there.
+func flagValue(args []string, name string) (value string, given bool) {
+	for i, a := range args {
 		if a == "--" {
-			return false
+			return "", false
 		}
-		if a == name || strings.HasPrefix(a, name+"=") {
-			return true
+		if a == name {
+			return strings.Join(args[i+1:min(i+2, len(args))], ""), true
+		}
+		if value, given = strings.CutPrefix(a, name+"="); given {
+			return value, true
 		}
 	}
-	return false
+	return "", false
 }
 
 // worksOffline reports whether a kubectl command works without a cluster.
