@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,6 +37,16 @@ func (r *root) imageCommand() *cobra.Command {
 	cmd.AddCommand(r.imageImport(&node), r.imageLs(&node), r.imagePull(&node), r.imageTag(&node), r.imageRm(&node))
 	_ = cmd.RegisterFlagCompletionFunc("node", r.completeNodes)
 	return cmd
+}
+
+// imageArgs also refuses empty names, such as those of a variable that is not set.
+func imageArgs(number cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if slices.Contains(args, "") {
+			return usagef("the name of an image is empty")
+		}
+		return number(cmd, args)
+	}
 }
 
 func (r *root) imageImport(node *string) *cobra.Command {
@@ -65,6 +77,9 @@ func (r *root) importFile(ctx context.Context, node, name string) error {
 			return fmt.Errorf("import: %w", err)
 		}
 		defer f.Close()
+		if st, err := f.Stat(); err == nil && st.IsDir() {
+			return fmt.Errorf("import: %s is a directory", name)
+		}
 		in = f
 	}
 	return r.importImage(ctx, node, name, in, true)
@@ -93,7 +108,7 @@ func (r *root) imagePull(node *string) *cobra.Command {
 		Use:     "pull IMAGE…",
 		Short:   "Pull images from their registries",
 		Example: "  carob image pull nginx\n  carob image pull ghcr.io/org/app:1.2",
-		Args:    someArgs,
+		Args:    imageArgs(someArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, ref := range args {
 				req, err := r.imageRequest(cmd.Context(), "POST", *node, "pull")
@@ -118,7 +133,7 @@ func (r *root) imageTag(node *string) *cobra.Command {
 		Use:               "tag IMAGE NAME",
 		Short:             "Give an image another name",
 		Example:           "  carob image tag nginx:1.27 localhost/web:1",
-		Args:              exactArgs(2),
+		Args:              imageArgs(exactArgs(2)),
 		ValidArgsFunction: r.completeImages(node, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := r.imageRequest(cmd.Context(), "POST", *node, "tag")
@@ -177,7 +192,7 @@ func (r *root) imageRm(node *string) *cobra.Command {
 		Long: `Remove images. An image that has another name keeps it: only the given name is
 removed. Containers that use a removed image keep running.`,
 		Example: "  carob image rm nginx:1.27",
-		Args:    someArgs,
+		Args:    imageArgs(someArgs),
 
 		ValidArgsFunction: r.completeImages(node, math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -317,8 +332,12 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 	}
 }
 
-// plain returns the message of the node agent as an error.
+// plain returns the message of the node agent as an error, or why a file could not be read that was sent to it.
 func plain(err error) error {
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		return file
+	}
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) || answer.Status().Details == nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -44,5 +45,33 @@ func TestAgentErrorsArePlainText(t *testing.T) {
 	}
 	if plain(nil) != nil {
 		t.Error("an unexpected error")
+	}
+}
+
+// A file that cannot be read to its end is named, not the request that sends it.
+func TestUnreadableArchiveIsNamed(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	defer s.Close()
+	c, err := rest.RESTClientFor(&rest.Config{Host: s.URL, APIPath: "/api", ContentConfig: rest.ContentConfig{
+		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, err = c.Post().AbsPath("/x").Body(io.Reader(f)).Stream(t.Context())
+	if got, want := plain(err), "read "+dir+": is a directory"; got == nil || got.Error() != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	r := &root{}
+	if err := r.importFile(t.Context(), "", dir); err == nil || err.Error() != "import: "+dir+" is a directory" {
+		t.Errorf("import of a directory: %v", err)
 	}
 }

@@ -112,6 +112,9 @@ that repeats it, and exits with 1. The simulation does not affect this machine.`
 	return cmd
 }
 
+// maxHours is more than anyone waits for, and fits into a time.Duration.
+const maxHours = 100_000
+
 // check refuses options that do not go together.
 func (s *Simulation) check() error {
 	switch s.Of {
@@ -126,8 +129,8 @@ func (s *Simulation) check() error {
 	if s.Seeds == 0 {
 		return usagef("--seeds must be at least 1")
 	}
-	if s.Hours <= 0 {
-		return usagef("--hours must be more than 0")
+	if !(s.Hours > 0 && s.Hours <= maxHours) { // also not NaN
+		return usagef("--hours must be more than 0, and at most %d", maxHours)
 	}
 	if (s.Log || len(s.Without) > 0) && s.Seeds > 1 {
 		return usagef("--log and --without require a single seed")

@@ -142,6 +142,12 @@ func TestInvalidUseExitsWith2(t *testing.T) {
 	refused(t, []string{"timeline", "node/x"}, "pod/NAME")
 	refused(t, []string{"dashboard", "--port", "70000"}, "--port", "from 0 to 65535")
 	refused(t, []string{"sim", "--of", "nodes"}, "pods, cluster or autoscaler")
+	for _, hours := range []string{"0", "NaN", "Inf", "-1", "1e300"} {
+		refused(t, []string{"sim", "--hours", hours}, "--hours must be more than 0")
+	}
+	for _, args := range [][]string{{"pull", ""}, {"rm", "app", ""}, {"tag", "app", ""}} {
+		refused(t, append([]string{"image"}, args...), "the name of an image is empty")
+	}
 	refused(t, []string{"kubeconfig", "--file", "x"}, "--merge")
 }
 

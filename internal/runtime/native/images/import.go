@@ -1,6 +1,7 @@
 package images
 
 import (
+	"archive/tar"
 	"bufio"
 	"context"
 	"errors"
@@ -65,6 +66,9 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader, progress Progres
 	defer stream.Close()
 	progress.report("reading archive")
 	index, err := archive.ImportIndex(ctx, s.content.Store, stream, archive.WithImportCompression())
+	if errors.Is(err, tar.ErrHeader) {
+		return nil, fmt.Errorf("it is not an OCI or Docker archive: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -495,7 +495,8 @@ func TestImportsThatFailLeaveNothing(t *testing.T) {
 		message string
 	}{
 		{"empty", nil, "empty"},
-		{"no archive", []byte("hello, this is not a tar file at all"), "failed to import"},
+		{"no archive", bytes.Repeat([]byte("hello, this is not a tar file at all"), 50), "not an OCI or Docker archive"},
+		{"a short text", []byte("hello, this is not a tar file at all"), "failed to import"},
 		{"cut off", good[:len(good)/2+100], "failed to import"},
 		{"other architecture", dockerArchive(t, foreign, "app"), "no image for linux"},
 		{"huge manifest", paddedArchive(2*maxDocument, 0), "more than the 4.0 MiB"},
