@@ -104,8 +104,7 @@ func TestWordPressInBrowser(t *testing.T) {
 	}
 	c.kubectl(t, "create", "secret", "tls", "blog", "--cert", filepath.Join(dir, "cert"), "--key",
 		filepath.Join(dir, "key"))
-	c.kubectl(t, "wait", "--for=create", "--timeout="+patience.String(), "gatewayclass/carob")
-	c.kubectl(t, "wait", "--for=condition=Accepted", "--timeout="+patience.String(), "gatewayclass/carob")
+	c.acceptGateways(t)
 	c.kubectlIn(t, blog, "apply", "-f", "-")
 	c.wait(t, "pod/mydb", "condition=Ready")
 	c.wait(t, "pod/wordpress", "condition=Ready")

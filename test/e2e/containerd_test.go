@@ -9,6 +9,7 @@ import (
 
 // TestOnContainerd: the same cluster on an installed containerd and runc, by one flag.
 func TestOnContainerd(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "one cluster on containerd beside those on carob's runtime")
 	dir := tempDir(t)
 	d, err := containerd.Start(t.Context(), dir, "cb-e2e-ctrd", "10.224.0.0/16", mirrors.dir)

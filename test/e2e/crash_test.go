@@ -17,6 +17,7 @@ import (
 // TestKilledCarobKeepsContainers: kill -9 while pods run, start again: no
 // container restarted, logs complete, an exit that happened meanwhile has its right code.
 func TestKilledCarobKeepsContainers(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	gate := t.TempDir()
 	b, err := os.ReadFile(manifest("keep"))

@@ -28,6 +28,7 @@ func startCSI(t *testing.T, c *cluster) (*csidriver.Driver, string) {
 // Volumes of a CSI driver on a real cluster: files with a group, a block device, and an inline volume, which survive
 // kill -9 of carob, are attached before they are used, and leave nothing behind.
 func TestCSI(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "volumes are mounted by the agent")
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	d, name := startCSI(t, c)

@@ -68,7 +68,7 @@ func TestDashboardInBrowser(t *testing.T) {
 	c := startCluster(t, "--gateway-http", "127.77.9.7:8080")
 	c.carob(t, "image", "import", filepath.Join(os.Getenv("IMAGES"), "modelserver.tar"))
 	c.carob(t, "image", "import", filepath.Join(os.Getenv("IMAGES"), "demo.tar"))
-	c.kubectl(t, "wait", "--for=create", "--timeout="+patience.String(), "gatewayclass/carob")
+	c.acceptGateways(t)
 	c.carob(t, "addon", "enable", "inference")
 	b := startDevtools(t)
 	b.look(1280, 800, "light")

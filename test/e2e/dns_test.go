@@ -16,6 +16,7 @@ import (
 // a StatefulSet behind a headless Service, SRV and PTR records, an external name and other names of a
 // server of the host; a new Corefile; and after carob has started again (N4).
 func TestDNS(t *testing.T) {
+	t.Parallel()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

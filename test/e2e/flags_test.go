@@ -14,6 +14,7 @@ import (
 
 // TestOtherStoreKeepsPods: flags and stores that would be another cluster are refused, and the pods go on.
 func TestOtherStoreKeepsPods(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "the demo image is imported")
 	c := startCluster(t)
 	c.carob(t, "demo", "--keep")
@@ -53,6 +54,7 @@ func TestOtherStoreKeepsPods(t *testing.T) {
 
 // TestForcedStoreEndsPods: with --force a new store is the cluster, and `down --pods` clears the way without it.
 func TestForcedStoreEndsPods(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "the demo image is imported")
 	c := startCluster(t)
 	c.carob(t, "demo", "--keep")

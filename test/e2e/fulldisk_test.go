@@ -35,6 +35,7 @@ func (d *disk) fill(t *testing.T) string {
 // logs, an image is imported, and the API server stores objects. Everything says so, nothing is damaged, containers
 // keep running, and all goes on when there is space again, also after kill -9 in that state.
 func TestFullDiskUnderACluster(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "images and containers are on the disk")
 	d := newDisk(t, 900<<20)
 	c, err := newCluster(filepath.Join(d.dir, "data"), "--registry-config", mirrors.dir, "--eviction-hard",

@@ -32,8 +32,7 @@ func TestNoRequestIsLostThroughTheGateway(t *testing.T) {
 		mirrors.dir)
 	r := rollouts{c, t, "lossless"}
 	c.kubectl(t, "create", "namespace", r.namespace)
-	c.kubectl(t, "get", "gatewayclass/carob") // carob has started: its kinds are there
-	c.kubectl(t, "wait", "--for=condition=Accepted", "--timeout="+patience.String(), "gatewayclass/carob")
+	c.acceptGateways(t)
 	c.kubectlIn(t, lossless, "-n", r.namespace, "apply", "-f", "-")
 	c.kubectlIn(t, routed, "-n", r.namespace, "apply", "-f", "-")
 	r.rolledOut()

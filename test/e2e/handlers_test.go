@@ -112,6 +112,7 @@ func (w *handlerWorld) sandboxes() int {
 // A RuntimeClass whose handler is another container runtime: its pods are in the network of all others, and what
 // happens to one runtime does not touch the pods of the other.
 func TestRuntimeHandler(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "a second runtime beside carob's own")
 	w := startHandlerWorld(t)
 	near, far := w.start("near", ""), w.start("far", "runtimeClassName: other")

@@ -314,6 +314,17 @@ func (c *cluster) wait(t *testing.T, what, condition string, more ...string) {
 	t.Fatalf("%v\n%s\n%s", err, out, describe)
 }
 
+// acceptGateways waits until carob accepts Gateways. The start of carob does not wait longer than ten seconds for their
+// kinds (internal/app, awaitGateway).
+func (c *cluster) acceptGateways(t *testing.T) {
+	t.Helper()
+	for _, of := range [][2]string{{"crd/gatewayclasses.gateway.networking.k8s.io", "condition=Established"},
+		{"gatewayclass/carob", "condition=Accepted"}} {
+		c.kubectl(t, "wait", "--for=create", "--timeout="+patience.String(), of[0])
+		c.wait(t, of[0], of[1])
+	}
+}
+
 func (c *cluster) pod(t *testing.T, name string) corev1.Pod {
 	t.Helper()
 	var p corev1.Pod

@@ -70,9 +70,7 @@ func TestInferenceScalesFromZero(t *testing.T) {
 	const at = "http://127.77.9.4:8080/v1/completions"
 	c := startCluster(t, "--gateway-http", "127.77.9.4:8080")
 	c.carob(t, "image", "import", filepath.Join(os.Getenv("IMAGES"), "modelserver.tar"))
-	for _, w := range []string{"--for=create", "--for=condition=Accepted"} {
-		c.kubectl(t, "wait", w, "--timeout="+patience.String(), "gatewayclass/carob")
-	}
+	c.acceptGateways(t)
 	if text, err := c.tryKubectl("", "get", "--raw", "/apis/external.metrics.k8s.io"); err == nil {
 		t.Errorf("external metrics are served without a pool: %s", text)
 	}

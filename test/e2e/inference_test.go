@@ -83,12 +83,11 @@ spec:
 // not exist; the status names the likely one. With that name, requests for the model reach the two versions by their
 // weights, and while the server is full, critical requests are served and sheddable ones are not.
 func TestInferenceDocument(t *testing.T) {
+	t.Parallel()
 	const at = "http://127.77.9.3:8080"
 	c := startCluster(t, "--gateway-http", "127.77.9.3:8080")
 	c.carob(t, "image", "import", filepath.Join(os.Getenv("IMAGES"), "modelserver.tar"))
-	for _, w := range []string{"--for=create", "--for=condition=Accepted"} {
-		c.kubectl(t, "wait", w, "--timeout="+patience.String(), "gatewayclass/carob")
-	}
+	c.acceptGateways(t)
 	contains(t, "addon", c.carob(t, "addon", "enable", "inference"), "addon/inference enabled")
 	c.kubectlIn(t, inferenceDocument, "apply", "-f", "-")
 	c.kubectlIn(t, inferenceServers, "apply", "-f", "-")

@@ -46,6 +46,7 @@ spec: {type: NodePort, ipFamilyPolicy: PreferDualStack, selector: {app: web}, po
 // TestIPv6 runs clusters whose pods and Services have addresses of IPv6 only, and of IPv6 before IPv4: names, cluster
 // IPs, node ports, host ports, the API server in the pod's own words, and network policies work in each family.
 func TestIPv6(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "the pods' ranges are those of carob's own network")
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		t.Skip("the kernel has no IPv6")

@@ -100,6 +100,7 @@ type under struct {
 // ordinal is there twice; each index of the Job runs and counts once; no container starts twice (W1.31, W2.50, W3.45,
 // W5.31). CAROB_KILLS sets how often in all (the default is 3), CAROB_KILLS_SEED the moments.
 func TestWorkloadsSurviveKills(t *testing.T) {
+	t.Parallel()
 	kills, seed := number(t, "CAROB_KILLS", 3), number(t, "CAROB_KILLS_SEED", 1)
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	all := []under{rolls(t, c), shrinks(t, c), counts(t, c)}

@@ -137,6 +137,7 @@ spec:
 // TestKubeletConfigChanges: values that change at a restart are in force, and the pods that run keep their containers
 // and what they were started with. A configuration with an error is refused with one line, and nothing is lost.
 func TestKubeletConfigChanges(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "the seccomp profile and the file of name servers of a container")
 	w := &configWorld{t: t, file: filepath.Join(t.TempDir(), "kubelet.yaml")}
 	w.write(nil)

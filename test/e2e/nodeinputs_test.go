@@ -50,6 +50,7 @@ spec:
 
 // TestStaticPod: a manifest in the directory is a pod, independent of changes in the API server (L7.110–L7.116).
 func TestStaticPod(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	file := filepath.Join(c.DataDir, "manifests", "web.yaml")
 	const name = "web-e2e-node"
@@ -129,6 +130,7 @@ func TestStaticPod(t *testing.T) {
 
 // TestStaticPodMakesRoom: a static pod is critical; others end for it (L3.40).
 func TestStaticPodMakesRoom(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	cpu := c.kubectl(t, "get", "node", "e2e-node", "-o", "jsonpath={.status.allocatable.cpu}")
 	c.kubectlIn(t, fmt.Sprintf(`apiVersion: v1

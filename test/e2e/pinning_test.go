@@ -29,6 +29,7 @@ spec:
 // A Guaranteed container gets CPUs and a NUMA node of its own, in the kernel; others leave these CPUs and come back.
 // It keeps them when carob is killed, and can't be resized (S10.5 to S10.8, S10.22).
 func TestPinnedCPUs(t *testing.T) {
+	t.Parallel()
 	cpus := runtime.NumCPU()
 	if cpus < 2 {
 		t.Skip("one CPU: nothing is left to give")

@@ -31,6 +31,7 @@ func (c *cluster) pressure(t *testing.T, condition, taint string, want bool) {
 // TestPressure: a pod that uses up the node's process IDs, and one that uses up the inodes of its disk, are evicted,
 // and no other; the node reports the pressure, admits no pod meanwhile, and recovers (L7.146–L7.150, S15.31).
 func TestPressure(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "containers are on the disk")
 	d := newDisk(t, 900<<20)
 	now, err := tasks.Read()

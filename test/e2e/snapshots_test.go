@@ -8,6 +8,7 @@ import (
 // The add-on for snapshots: its kinds and its controller, which is an ordinary Deployment; disabled, the controller
 // goes and what users made stays; purged, all goes. (TestSidecars makes snapshots.)
 func TestSnapshotsAddon(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	controller := []string{"get", "deployment", "-n", "kube-system", "snapshot-controller", "-o",
 		"jsonpath={.spec.template.spec.containers[0].image}"}

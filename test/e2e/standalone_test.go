@@ -45,6 +45,7 @@ func (c *cluster) runs(t *testing.T, restarts int32) corev1.ContainerStatus {
 
 // TestStandalone: without an API server, static pods run, restart, outlive carob, and end with their manifests (S14).
 func TestStandalone(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "the images of its store")
 	dir := tempDir(t)
 	manifest := filepath.Join(dir, "web.yaml")

@@ -42,6 +42,7 @@ func (c *cluster) mirrorReplaced(t *testing.T, name string, old types.UID, condi
 // TestRejectedStaticPods: a static pod that the node rejects stays Failed, whatever happens to what it lacks, and also
 // when its mirror is deleted, until its manifest changes or carob starts again.
 func TestRejectedStaticPods(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	dir := filepath.Join(c.DataDir, "manifests")
 	port := fmt.Sprintf("ports: [{containerPort: 80, hostPort: %d}]", freePort(t))

@@ -13,6 +13,7 @@ import (
 // Persistent volumes of the default class: a StatefulSet's rows survive the pod and kill -9 of carob, a block volume
 // and an ephemeral volume work, a claim grows, and what is deleted is gone from the disk.
 func TestPersistentVolumes(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "loop devices and users are the same with others")
 	c := startCluster(t, "--registry-config", mirrors.dir)
 	rows := func(want int) {

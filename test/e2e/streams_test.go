@@ -129,16 +129,13 @@ func echoTraffic(name, network, address string, kept bool) *traffic {
 // TestStreamsThroughTheGateway replaces all pods behind a TCPRoute and a UDPRoute under load: no new connection fails,
 // and no datagram is without an answer. A connection that was there before keeps its pod, which waits for its end.
 func TestStreamsThroughTheGateway(t *testing.T) {
+	t.Parallel()
 	const at = "127.77.9.8:5300"
 	c := startCluster(t, "--gateway-addresses", "127.77.9.8", "--registry-config", mirrors.dir,
 		"--deletion-drain-timeout", "10m")
 	r := rollouts{c, t, "streams"}
 	c.kubectl(t, "create", "namespace", r.namespace)
-	for _, of := range [][2]string{{"crd/gatewayclasses.gateway.networking.k8s.io", "condition=Established"},
-		{"gatewayclass/carob", "condition=Accepted"}} {
-		c.kubectl(t, "wait", "--for=create", "--timeout="+patience.String(), of[0])
-		c.kubectl(t, "wait", "--for="+of[1], "--timeout="+patience.String(), of[0])
-	}
+	c.acceptGateways(t)
 	c.kubectlIn(t, talkers, "-n", r.namespace, "apply", "-f", "-")
 	r.rolledOut()
 	r.do("wait", "--for=condition=Programmed", "--timeout="+patience.String(), "gateway/web")

@@ -24,6 +24,7 @@ var containerd2 string
 
 // The reference: the suite requires what containerd with runc does.
 func TestContainerd(t *testing.T) {
+	t.Parallel()
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		c := startContainerd(t)
 		rt := c.dial(t)

@@ -178,6 +178,7 @@ func limitPod(t testing.TB, parent string, bytes int64) {
 }
 
 func TestNative(t *testing.T) {
+	t.Parallel()
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		o := startCarob(t)
 		h := o.harness(o.rt)
@@ -193,6 +194,7 @@ func TestNative(t *testing.T) {
 
 // The same runtime over its socket, as crictl and other agents use it.
 func TestNativeOverSocket(t *testing.T) {
+	t.Parallel()
 	runtimetest.Run(t, func(t testing.TB) runtimetest.Harness {
 		o := startCarob(t)
 		return o.harness(overSocket(t, o.rt, filepath.Join(o.dir, "cri.sock")))
