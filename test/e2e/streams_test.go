@@ -22,6 +22,7 @@ spec:
   template:
     metadata: {labels: {app: web}}
     spec:
+      terminationGracePeriodSeconds: 1200 # a pod waits for its connections for half of it
       containers:
       - name: web
         image: harbor.l00n9.icu/public/pod-test:v0.1
