@@ -278,6 +278,33 @@ func TestMonitorDeath(t *testing.T) {
 	}
 }
 
+// TestMonitorDiesDuringStop: a stop of a pod whose monitor is killed at the same time kills what is left.
+func TestMonitorDiesDuringStop(t *testing.T) {
+	w := newWorld(t)
+	sb, sbc := w.sandbox("dies")
+	id := w.run(sb, sbc, "c", shell("exec sleep 1000"))
+	s, err := w.r.sandbox(sb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := s.line()
+	func() { // what StopPodSandbox does
+		s.stopping.Lock()
+		defer s.stopping.Unlock()
+		if err := unix.Kill(m.PID(), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-m.Gone()
+		if err := w.r.stopLocked(Bg, s); err != nil {
+			t.Error(err)
+		}
+	}()
+	if st := w.wait(id); st.ExitCode != unknownExit {
+		t.Errorf("the container ended with %d", st.ExitCode)
+	}
+	w.emptied()
+}
+
 // TestLostLine: a lost connection to a running monitor has no other consequence.
 func TestLostLine(t *testing.T) {
 	w := newWorld(t)

@@ -361,8 +361,20 @@ func (s *sandbox) replaceLine(old, again *monitor.Monitor) bool {
 // and no process records exit codes.
 func (r *Runtime) sandboxDied(s *sandbox) {
 	ctx := context.Background()
+	r.endContainers(s) // a stop that holds the lock waits for these ends
 	s.stopping.Lock()
 	defer s.stopping.Unlock()
+	if s.line() == nil {
+		return
+	}
+	r.endContainers(s) // those whose start was about to end
+	if err := r.stopLocked(ctx, s); err != nil {
+		klog.Background().Error(err, "Sandbox that died was not fully stopped", "sandbox", s.rec.ID)
+	}
+}
+
+// endContainers ends the containers of a sandbox that has died.
+func (r *Runtime) endContainers(s *sandbox) {
 	m := s.line()
 	if m == nil {
 		return
@@ -377,9 +389,6 @@ func (r *Runtime) sandboxDied(s *sandbox) {
 		default: // the monitor is alive and will report it
 			r.groups.KillAll(c.rec.Cgroup)
 		}
-	}
-	if err := r.stopLocked(ctx, s); err != nil {
-		klog.Background().Error(err, "Sandbox that died was not fully stopped", "sandbox", s.rec.ID)
 	}
 }
 
