@@ -508,7 +508,7 @@ int main(int argc, char **argv, char **envp)
 	signal(SIGPIPE, SIG_IGN);
 	prctl(PR_SET_NAME, "carob-monitor", 0, 0, 0);
 	prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-	syscall(SYS_close_range, 4, ~0U, 0); // what carob has inherited
+	syscall(SYS_close_range, 4, ~0U, 0); // this program, and what carob has inherited
 	int sfd = signalfd(-1, &m, SFD_CLOEXEC | SFD_NONBLOCK);
 	// Where carob has a real-time policy, pods have none: the kernel refuses such a process in a cgroup without
 	// real-time bandwidth, and a container could use the whole machine.

@@ -149,14 +149,11 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 	ours, theirs := os.NewFile(uintptr(fds[0]), "monitor"), os.NewFile(uintptr(fds[1]), "monitor")
 	defer ours.Close()
 	defer theirs.Close()
-	cmd := &exec.Cmd{
-		Path:        fmt.Sprintf("/proc/self/fd/%d", openfile.FD(program)),
-		Args:        []string{"carob-monitor"},
-		Env:         append([]string{}, place.Tasks...), // nil would mean the environment of carob
-		Dir:         "/",
-		ExtraFiles:  []*os.File{theirs},
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
+	cmd := command(program, theirs)
+	cmd.Args = []string{"carob-monitor"}
+	cmd.Env = append([]string{}, place.Tasks...) // nil would mean the environment of carob
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	group, err := place.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening the cgroup of monitors: %w", err)
@@ -173,6 +170,13 @@ func (p *Programs) StartMonitor(place cgroups.Entry) (*Monitor, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	return newMonitor(conn, cmd), nil
+}
+
+// command executes a program, with files as its descriptors from 3 on, and after them the program itself. The number
+// that it has here is another file in some children: Go's runtime moves descriptors to the numbers after the highest of
+// those that a child inherits.
+func command(program *os.File, files ...*os.File) *exec.Cmd {
+	return &exec.Cmd{Path: fmt.Sprintf("/proc/self/fd/%d", 3+len(files)), ExtraFiles: append(files, program)}
 }
 
 // Dial connects to the monitor of a pod that an earlier carob started.

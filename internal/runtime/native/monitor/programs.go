@@ -87,10 +87,6 @@ const (
 	memfdExec = 0x10 // MFD_EXEC, Linux 6.3: required where vm.memfd_noexec is set
 	sealExec  = 0x20 // F_SEAL_EXEC, of the same release: no chmod changes the permission to execute it
 
-	// lowestProgram is the lowest descriptor of a program. A child executes it by its number, after the descriptors
-	// that it inherits have taken the numbers from 3 on.
-	lowestProgram = 16
-
 	sealsOfPrograms = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL | sealExec
 )
 
@@ -116,10 +112,5 @@ func sealed(name string, content []byte) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", name, err)
 	}
-	defer r.Close()
-	high, err := unix.FcntlInt(r.Fd(), unix.F_DUPFD_CLOEXEC, lowestProgram)
-	if err != nil {
-		return nil, fmt.Errorf("opening %s: %w", name, err)
-	}
-	return os.NewFile(uintptr(high), name), nil
+	return r, nil
 }
