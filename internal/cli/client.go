@@ -30,8 +30,8 @@ func (r *root) kubeconfigPath() (string, error) {
 	return r.adminKubeconfig()
 }
 
-// checkFile refuses devices, whose content may never end, except /dev/null, which is an empty kubeconfig. Pipes, such as
-// those of <(command), are fine. Whoever reads the file reports other errors.
+// checkFile refuses devices, whose content may never end, except /dev/null, which is an empty kubeconfig. Pipes, such
+// as those of <(command), are fine. Whoever reads the file reports other errors.
 func checkFile(path string) error {
 	st, err := os.Stat(path)
 	if err != nil || st.Mode()&os.ModeDevice == 0 {
