@@ -148,10 +148,12 @@ func TestLookEnds(t *testing.T) {
 	}
 }
 
+type listSchema = apiextensionsv1.JSONSchemaProps
+
 // alternatives is a definition whose list must match alternatives; change sets them.
-func alternatives(change func(list *apiextensionsv1.JSONSchemaProps, least func(float64) apiextensionsv1.JSONSchemaProps),
+func alternatives(change func(list *listSchema, least func(float64) listSchema),
 ) *apiextensionsv1.CustomResourceDefinition {
-	type schema = apiextensionsv1.JSONSchemaProps
+	type schema = listSchema
 	list := schema{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &schema{Type: "integer"}}}
 	change(&list, func(n float64) schema {
 		return schema{Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &schema{Minimum: &n}}}
@@ -206,7 +208,7 @@ func TestErrorsOfAlternatives(t *testing.T) {
 
 // A request that has ended does not begin the library's validation, which nothing ends.
 func TestValidationThatTakesTooLong(t *testing.T) {
-	d := alternatives(func(*apiextensionsv1.JSONSchemaProps, func(float64) apiextensionsv1.JSONSchemaProps) {})
+	d := alternatives(func(*listSchema, func(float64) listSchema) {})
 	l := newErrorLimit(nothing{}, func(string) (*apiextensionsv1.CustomResourceDefinition, error) { return d, nil })
 	list := make([]any, 2*mostAtOnce)
 	for i := range list {

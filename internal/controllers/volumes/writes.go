@@ -61,8 +61,8 @@ func (w *writes) volumes() (names []string) {
 	return names
 }
 
-// sorted are the volumes that the watch shows, in the order of their names. They are listed once for all decisions until
-// the next change.
+// sorted are the volumes that the watch shows, in the order of their names. They are listed once for all decisions
+// until the next change.
 type sorted struct {
 	mu      sync.Mutex
 	changes int

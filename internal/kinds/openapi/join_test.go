@@ -80,25 +80,27 @@ func TestSlowDocumentIsFetchedOnce(t *testing.T) {
 		}
 		request := func(ctx context.Context) int {
 			w := httptest.NewRecorder()
-			m.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/openapi/v3/apis/slow.example/v1", nil))
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/openapi/v3/apis/slow.example/v1", nil)
+			m.ServeHTTP(w, r)
 			return w.Code
 		}
-		for attempt, want := range []int{http.StatusInternalServerError, http.StatusInternalServerError, http.StatusOK} {
+		const failed = http.StatusInternalServerError
+		for attempt, want := range []int{failed, failed, http.StatusOK} {
 			began, codes := time.Now(), make([]int, 5)
 			var all sync.WaitGroup
 			for i := range codes {
 				all.Go(func() {
 					defer func() { // as the server does
 						if recover() != nil {
-							codes[i] = http.StatusInternalServerError
+							codes[i] = failed
 						}
 					}()
 					codes[i] = request(t.Context())
 				})
 			}
 			synctest.Wait()
-			impatient, cancel := context.WithTimeout(t.Context(), time.Second)
-			if code := request(impatient); code != http.StatusInternalServerError || time.Since(began) != time.Second {
+			short, cancel := context.WithTimeout(t.Context(), time.Second)
+			if code := request(short); code != failed || time.Since(began) != time.Second {
 				t.Errorf("who does not wait gets %d after %v", code, time.Since(began))
 			}
 			cancel()

@@ -321,8 +321,8 @@ func (n *Network) drop(ctx context.Context, rec *record) error {
 	return nil
 }
 
-// sweepTime limits what plugins may take in a Sweep, before which no pod starts: each call may take two minutes. What is
-// left, Detach frees, or the next Sweep.
+// sweepTime limits what plugins may take in a Sweep, before which no pod starts: each call may take two minutes. What
+// is left, Detach frees, or the next Sweep.
 const sweepTime = 30 * time.Second
 
 // Sweep implements network.PodNetwork.

@@ -396,16 +396,16 @@ func TestCancelledProbesWake(t *testing.T) {
 		})
 		w.Update("api", pod("a", 1))
 		synctest.Wait()
-		late := w.action(probe.Key())
-		late.deaf.Store(true)
+		run := w.action(probe.Key())
+		run.late.Store(true)
 		time.Sleep(time.Second)
 		w.Changed("a")
 		synctest.Wait()
-		if late.ctx.Err() == nil {
+		if run.ctx.Err() == nil {
 			t.Fatal("the probe is not cancelled")
 		}
 		time.Sleep(time.Second)
-		late.end <- Result{Verdict: podlife.ProbeSuccess}
+		run.end <- Result{Verdict: podlife.ProbeSuccess}
 		synctest.Wait()
 		if want := string(probe.Key()) + " 2s"; landed != want {
 			t.Errorf("the Step gets %q, want %q", landed, want)

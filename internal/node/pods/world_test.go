@@ -47,7 +47,7 @@ type world struct {
 type action struct {
 	ctx  context.Context
 	end  chan Result
-	deaf atomic.Bool // it is not aborted by a cancellation
+	late atomic.Bool // it is not aborted by a cancellation
 }
 
 func newWorld(t *testing.T, room int) *world {
@@ -171,7 +171,7 @@ func (e executor) Do(ctx context.Context, _ *corev1.Pod, a podlife.Action) Resul
 	case r := <-act.end:
 		return r
 	case <-ctx.Done():
-		if act.deaf.Load() {
+		if act.late.Load() {
 			return <-act.end
 		}
 		return Result{Err: &podlife.Failure{Message: ctx.Err().Error()}}

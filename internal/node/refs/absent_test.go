@@ -48,7 +48,8 @@ func TestObjectsThatDoNotExist(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			for range 3 {
-				if cm, err := s.ConfigMap(t.Context(), "ns", "cm"); !apierrors.IsNotFound(err) && (down == nil || err != down) {
+				cm, err := s.ConfigMap(t.Context(), "ns", "cm")
+				if !apierrors.IsNotFound(err) && (down == nil || err != down) {
 					t.Errorf("%s: %v, %v", what, cm, err)
 				} else if down == nil && err.Error() != `configmaps "cm" not found` {
 					t.Errorf("%s: %v", what, err)

@@ -30,8 +30,8 @@ import (
 // the same objects.
 const linger = time.Minute
 
-// absenceTrusted is how long a read that found nothing counts while a watch shows no object either. It bounds the effect
-// of an event that is lost.
+// absenceTrusted is how long a read that found nothing counts while a watch shows no object either. It bounds the
+// effect of an event that is lost.
 const absenceTrusted = 2 * time.Minute
 
 // answerTime bounds a request, and how long a watch takes to open, if the API server accepts it and never answers. The

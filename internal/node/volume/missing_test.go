@@ -14,6 +14,9 @@ import (
 // object may come at any time, come without the key, never come, or the pod ends: nothing else ends the wait.
 func TestMissingObjectsAreWaitedFor(t *testing.T) {
 	const event = `FailedMount MountVolume.SetUp failed for volume "v" : configmap "late" not found`
+	comes := func(w *world, _ context.CancelFunc) { w.put("late", map[string]string{"k": "v"}) }
+	const day = 24 * time.Hour
+	const ofDay = 7 + (24*3600-127)/122 // events
 	for _, c := range []struct {
 		name   string
 		after  time.Duration // of the second attempt
@@ -21,16 +24,15 @@ func TestMissingObjectsAreWaitedFor(t *testing.T) {
 		err    error
 		events int // of the second attempt
 	}{
-		{"late", 4 * time.Second, func(w *world, _ context.CancelFunc) { w.put("late", map[string]string{"k": "v"}) }, nil, 2},
-		{"much later", 24 * time.Hour, func(w *world, _ context.CancelFunc) { w.put("late", map[string]string{"k": "v"}) },
-			nil, 7 + (24*3600-127)/122},
-		{"never", 24*time.Hour + time.Second, func(_ *world, end context.CancelFunc) { end() }, context.Canceled, 7 + (24*3600-127)/122},
+		{"late", 4 * time.Second, comes, nil, 2},
+		{"much later", day, comes, nil, ofDay},
+		{"never", day + time.Second, func(_ *world, end context.CancelFunc) { end() }, context.Canceled, ofDay},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				pod := podWith("u1", configMapVolume("v", corev1.ConfigMapVolumeSource{LocalObjectReference: named("late"),
-					Items: []corev1.KeyToPath{{Key: "k", Path: "k"}}}))
+				pod := podWith("u1", configMapVolume("v", corev1.ConfigMapVolumeSource{
+					LocalObjectReference: named("late"), Items: []corev1.KeyToPath{{Key: "k", Path: "k"}}}))
 				began := time.Now()
 				if err := w.prepare(pod); err == nil || time.Since(began) != objectWait || len(w.events) != 1 {
 					t.Fatalf("after %v: %v, %q", time.Since(began), err, w.events)

@@ -243,8 +243,8 @@ func TestUndoDeletesOnlyItsClaim(t *testing.T) {
 	}
 }
 
-// A webhook that refuses the writes of Undo as if the claims were gone, or others: it is an error, since they keep their
-// reservations.
+// A webhook that refuses the writes of Undo as if the claims were gone, or others: it is an error, since they keep
+// their reservations.
 func TestUndoThatIsRefused(t *testing.T) {
 	for _, refused := range []error{apierrors.NewNotFound(resourcev1.Resource("resourceclaims"), "c"),
 		apierrors.NewConflict(resourcev1.Resource("resourceclaims"), "c", errors.New("a webhook says so"))} {
