@@ -3,7 +3,8 @@
 // It runs only while the add-on is enabled; the manager starts and stops it. It must never decide an
 // amount, or which pod changes.
 //
-// Goroutines: one with a pass per minute while there is an autoscaler, and its watch.
+// Goroutines: one with a pass per minute while there is an autoscaler, its watch, and one for each namespace whose
+// statuses are being written.
 //
 // Contract: docs/spec/workloads.md.
 package vpa
@@ -19,7 +20,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -73,8 +73,10 @@ type Config struct {
 // Controller drives the autoscalers. Make it with New and Run it once.
 type Controller struct {
 	Config
-	wake  chan struct{} // capacity 1
-	scale scaled
+	wake chan struct{} // capacity 1
+	// statuses are being written, each namespace's by a goroutine.
+	statuses *lanes
+	scale    scaled
 
 	// Used by the goroutine of the passes only.
 	model   *vpa.Model
@@ -122,7 +124,7 @@ func Watch(c dynamic.Interface) *source.Watch {
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
 	register()
-	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), model: vpa.NewModel(),
+	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), statuses: newLanes(), model: vpa.NewModel(),
 		names: map[types.UID]named{}, resizes: vpa.Resizes{}, evicted: map[types.UID]bool{}, seen: map[types.UID]bool{}}
 	api := restAPI{cfg.Recommender}
 	if c.store == nil {
@@ -159,6 +161,7 @@ func (c *Controller) Run(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { c.VPAs.Run(ctx) })
+	defer c.statuses.all.Wait()
 	for _, ready := range []<-chan struct{}{c.VPAs.Synced(), c.Kinds.Synced()} {
 		select {
 		case <-ready:
@@ -261,11 +264,7 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 	}
 	c.evictions(ctx, flat, now)
 	took.step("LoadMetrics")
-	for _, t := range ours {
-		if err := c.recommend(ctx, t.VPA); err != nil {
-			log.V(1).Info("The status of a vertical pod autoscaler was not stored", "vpa", klog.KObj(t.VPA), "err", err)
-		}
-	}
+	c.recommend(ctx, ours)
 	took.step("UpdateVPAs")
 	c.saveCheckpoints(ctx, ours)
 	took.step("MaintainCheckpoints")
@@ -349,29 +348,6 @@ func (c *Controller) evictions(ctx context.Context, pods []*corev1.Pod, now time
 		}
 	}
 	c.evicted = here
-}
-
-// recommend stores the status of an autoscaler if it has changed, and sets it.
-func (c *Controller) recommend(ctx context.Context, v *vpa.VerticalPodAutoscaler) error {
-	name := vpa.Name{Namespace: v.Namespace, Name: v.Name}
-	s, err := c.model.Recommend(name, time.Now())
-	if err != nil {
-		return err
-	}
-	if had := v.Status.Recommendation != nil && len(v.Status.Recommendation.Containers) > 0; !had && !c.seen[v.UID] &&
-		len(s.Recommendation.Containers) > 0 {
-		recommendationLatency.Observe(time.Since(v.CreationTimestamp.Time).Seconds())
-		c.seen[v.UID] = true
-	}
-	old := v.Status
-	v.Status = s
-	if equality.Semantic.DeepEqual(old, s) {
-		return nil
-	}
-	if err := c.store.status(ctx, name, &s); err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	return nil
 }
 
 // saveCheckpoints stores checkpoints, and removes those of deleted autoscalers.

@@ -50,6 +50,7 @@ type world struct {
 	reads   int
 	listed  int // number of lists of checkpoints
 	did     []string
+	slow    string // the namespace whose statuses take 30 s to write
 }
 
 func (w *world) Resolve(schema.GroupVersionKind) (inventory.Kind, bool) {
@@ -76,6 +77,9 @@ func (w *world) write() error {
 }
 
 func (w *world) status(_ context.Context, name vpa.Name, s *vpa.Status) error {
+	if name.Namespace == w.slow {
+		time.Sleep(30 * time.Second)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.write(); err != nil {
@@ -407,5 +411,43 @@ func TestScalableTarget(t *testing.T) {
 			t.Errorf("remembered: %v", c.scale.known)
 		}
 		stop()
+	})
+}
+
+// A webhook takes 30 s for each status of the autoscalers of one namespace: those of others are stored meanwhile, pass
+// after pass, and in the end all are.
+func TestSlowStatuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 6
+		all := []runtime.Object{autoscaler("v", vpa.ModeOff)}
+		for i := range slow {
+			v := autoscaler(fmt.Sprint("slow", i), vpa.ModeOff)
+			v.SetNamespace("a") // the first one
+			all = append(all, v)
+		}
+		w := newWorld(t, all...)
+		w.slow = "a"
+		_, stop := w.run()
+		defer stop()
+		synctest.Wait()
+		cpu, _ := w.target("v")
+		if cpu == 0 {
+			t.Error("no recommendation beside a slow namespace")
+		}
+		w.mu.Lock()
+		reads := w.reads
+		w.mu.Unlock()
+		time.Sleep(patience + gap + vpa.Pass + time.Second)
+		w.mu.Lock()
+		if w.reads == reads {
+			t.Error("the next pass waits for a slow namespace")
+		}
+		w.mu.Unlock()
+		time.Sleep(slow * 30 * time.Second)
+		w.mu.Lock()
+		if n := len(w.status_); n != slow+1 {
+			t.Errorf("%d of %d statuses are stored", n, slow+1)
+		}
+		w.mu.Unlock()
 	})
 }
