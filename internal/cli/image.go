@@ -325,6 +325,7 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 		case p.Error != "":
 			return nil, errors.New(p.Error)
 		case p.Done != nil:
+			_, _ = io.Copy(io.Discard, body) // to its end: otherwise the API server reports a request that was aborted
 			return p.Done, nil
 		case verbose && p.Message != "":
 			fmt.Fprintln(r.out, terminal.Printable(p.Message))

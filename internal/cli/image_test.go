@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,5 +74,33 @@ func TestUnreadableArchiveIsNamed(t *testing.T) {
 	r := &root{}
 	if err := r.importFile(t.Context(), "", dir); err == nil || err.Error() != "import: "+dir+" is a directory" {
 		t.Errorf("import of a directory: %v", err)
+	}
+}
+
+// A response is read to its end, also after its last message: the server would log an aborted request.
+func TestImageResponsesAreReadToTheEnd(t *testing.T) {
+	ended := make(chan error, 1)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := io.WriteString(w, `{"done": ["localhost/a:1"]}`+"\n")
+		for range 1 << 10 {
+			if err == nil {
+				_, err = io.WriteString(w, strings.Repeat("\n", 16<<10)) // more than all buffers hold
+			}
+		}
+		ended <- err
+	}))
+	defer s.Close()
+	c, err := rest.RESTClientFor(&rest.Config{Host: s.URL, APIPath: "/api", ContentConfig: rest.ContentConfig{
+		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, err := (&root{}).followImage(t.Context(), c.Post().AbsPath("/x"), false)
+	if err != nil || !slices.Equal(done, []string{"localhost/a:1"}) {
+		t.Errorf("%q, %v", done, err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the server: %v", err)
 	}
 }
