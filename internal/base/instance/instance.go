@@ -400,6 +400,14 @@ func (in *Instance) checkFiles() (err error) {
 		return fmt.Errorf("%w --image-credential-provider-config: requires --image-credential-provider-bin-dir, and "+
 			"vice versa", ErrFlag)
 	}
+	switch a := in.Audit; {
+	case a.PolicyFile == "" && a.LogPath != "":
+		return fmt.Errorf("%w --audit-log-path: requires --audit-policy-file", ErrFlag)
+	case a.PolicyFile == "" && a.WebhookConfig != "":
+		return fmt.Errorf("%w --audit-webhook-config-file: requires --audit-policy-file", ErrFlag)
+	case a.PolicyFile != "" && a.LogPath == "" && a.WebhookConfig == "":
+		return fmt.Errorf("%w --audit-policy-file: requires --audit-log-path or --audit-webhook-config-file", ErrFlag)
+	}
 	if p := in.Audit.LogPath; p != "" && p != "-" {
 		if in.Audit.LogPath, err = filepath.Abs(p); err != nil {
 			return fmt.Errorf("%w --audit-log-path: %w", ErrFlag, err)

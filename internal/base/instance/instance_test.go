@@ -55,6 +55,7 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"::ffff:10.88.0.0/112":        {PodCIDR: "::ffff:10.88.0.0/112"},
 		",fd00:88::/64,fd00:89::/64":  {PodCIDR: "10.88.0.0/16,fd00:88::/64,fd00:89::/64"},
 		"fd00:88::/121":               {PodCIDR: "10.88.0.0/16,fd00:88::/121"},
+		"10.88.0.0/31":                {PodCIDR: "10.88.0.0/31"},
 		"fd00:88::/112 overlap":       {PodCIDR: "10.88.0.0/16,fd00:88::/64", ServiceCIDR: "10.96.0.0/16,fd00:88::/112"},
 		"--pod-mtu: 67":               {PodMTU: 67},
 		"--pod-mtu: 1279":             {PodMTU: 1279, PodCIDR: "fd00:88::/64"},
@@ -86,6 +87,9 @@ func TestDeriveNamesTheWrongFlag(t *testing.T) {
 		"--shutdown-grace-period-critical-pods:": {Pressure: Pressure{ShutdownCritical: -1}},
 		"--minimum-image-ttl-duration:":          {Pressure: Pressure{ImageMinAge: -1}},
 		"--audit-log-maxage:":                    {Audit: Audit{MaxAgeDays: -1}},
+		"--audit-log-path:":                      {Audit: Audit{LogPath: "-"}},
+		"--audit-webhook-config-file:":           {Audit: Audit{WebhookConfig: "/dev/null"}},
+		"--audit-policy-file: requires":          {Audit: Audit{PolicyFile: "/dev/null"}},
 	} {
 		_, err := Derive(f, "h")
 		if !errors.Is(err, ErrFlag) || !strings.Contains(err.Error(), name) {

@@ -17,13 +17,13 @@ func (in *Instance) podRanges() error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("%q is not an IP range in CIDR notation, such as 10.88.0.0/16 or fd00:88::/64", text)
-		case p.Addr().Is4() && !in.Pods.IsValid():
+		case p.Addr().Is4() && p.Bits() <= 29 && !in.Pods.IsValid():
 			in.Pods = p
 		case p.Addr().Is6() && !p.Addr().Is4In6() && p.Bits() <= 120 && !in.Pods6.IsValid():
 			in.Pods6, in.PodsPrefer6 = p, i == 0
 		default:
-			return fmt.Errorf("%q is not an IPv4 range, an IPv6 range with at least 256 addresses, or one of each",
-				in.PodCIDR)
+			return fmt.Errorf("%q is not an IPv4 range with at least 8 addresses, an IPv6 range with at least 256, "+
+				"or one of each", in.PodCIDR)
 		}
 	}
 	return nil
