@@ -67,10 +67,11 @@ func sampleValues(t *testing.T) map[string][2]string {
 	same := func(s string) [2]string { return [2]string{s, s} }
 	all := map[string][2]string{
 		"data-dir": same(t.TempDir()), "listen": same("127.0.0.1:7443"),
-		"etcd-servers":      {"[http://a:1, http://b:2]", "http://a:1,http://b:2"},
-		"etcd-certfile":     {file + "\netcd-keyfile: " + file, file + " --etcd-keyfile=" + file},
-		"etcd-keyfile":      {file + "\netcd-certfile: " + file, file + " --etcd-certfile=" + file},
-		"audit-log-path":    same("/tmp/audit.log"),
+		"etcd-servers":  {"[http://a:1, http://b:2]", "http://a:1,http://b:2"},
+		"etcd-certfile": {file + "\netcd-keyfile: " + file, file + " --etcd-keyfile=" + file},
+		"etcd-keyfile":  {file + "\netcd-certfile: " + file, file + " --etcd-certfile=" + file},
+		"audit-log-path": {"/tmp/audit.log\naudit-policy-file: " + file,
+			"/tmp/audit.log --audit-policy-file=" + file},
 		"audit-policy-file": {file + "\naudit-log-path: '-'", file + " --audit-log-path=-"},
 		"audit-webhook-config-file": {file + "\naudit-policy-file: " + file,
 			file + " --audit-policy-file=" + file},
@@ -118,7 +119,8 @@ func sampleValues(t *testing.T) map[string][2]string {
 		}
 		switch {
 		case strings.HasPrefix(f.Name, "audit-log-max"):
-			all[f.Name] = [2]string{"3\naudit-log-path: '-'", "3 --audit-log-path=-"}
+			all[f.Name] = [2]string{"3\naudit-log-path: '-'\naudit-policy-file: " + file,
+				"3 --audit-log-path=- --audit-policy-file=" + file}
 		case strings.HasSuffix(f.Name, "-dir"):
 			all[f.Name] = same(dir)
 		case f.Value.Type() == "string":

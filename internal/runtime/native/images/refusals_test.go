@@ -10,8 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestRefusals: a registry that sends the pull elsewhere without end, or that wants it to come later, gets few requests,
-// and the error has the code by which the agent knows the reason. When to come again is the back-off of the pod's.
+// TestRefusals: a registry that sends the pull elsewhere without end, or that wants it to come later, gets few
+// requests, and the error has the code by which the agent knows the reason. When to come again is the back-off of the
+// pod's.
 func TestRefusals(t *testing.T) {
 	later := func(code int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
