@@ -34,13 +34,11 @@ func (r *root) kubeconfigPath() (string, error) {
 // as those of <(command), are fine. Whoever reads the file reports other errors.
 func checkFile(path string) error {
 	st, err := os.Stat(path)
-	if err != nil || st.Mode()&os.ModeDevice == 0 {
-		return nil
+	null, nullErr := os.Stat(os.DevNull)
+	if err == nil && st.Mode()&os.ModeDevice != 0 && (nullErr != nil || !os.SameFile(st, null)) {
+		return fmt.Errorf("%s is a device: name a file with --kubeconfig", path)
 	}
-	if null, err := os.Stat(os.DevNull); err == nil && os.SameFile(st, null) {
-		return nil
-	}
-	return fmt.Errorf("%s is a device: name a file with --kubeconfig", path)
+	return nil
 }
 
 // adminKubeconfig is the admin kubeconfig in the data directory of a local cluster.

@@ -335,8 +335,7 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 
 // plain returns the message of the node agent as an error, or why a file could not be read that was sent to it.
 func plain(err error) error {
-	var file *fs.PathError
-	if errors.As(err, &file) {
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
 		return file
 	}
 	var answer apierrors.APIStatus

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +80,12 @@ func inConfiguredWorld(t *testing.T, c *config.Config, objects []runtime.Object,
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, client: fake.NewClientset(objects...), log: &recorder{}}
+		var version atomic.Int64 // the fake has none, but a watch may show a state that is older than a response
+		w.client.PrependReactor("update", "resourceclaims", func(a ktesting.Action) (bool, runtime.Object, error) {
+			o := a.(ktesting.UpdateAction).GetObject().(metav1.Object)
+			o.SetResourceVersion(strconv.FormatInt(version.Add(1), 10))
+			return false, nil, nil
+		})
 		s, err := NewForClient(lateAnswers{api{w.client, w}, func(o metav1.Object) {
 			if w.wrote != nil {
 				w.wrote(o)

@@ -49,7 +49,7 @@ func TestObjectsThatDoNotExist(t *testing.T) {
 			synctest.Wait()
 			for range 3 {
 				cm, err := s.ConfigMap(t.Context(), "ns", "cm")
-				if !apierrors.IsNotFound(err) && (down == nil || err != down) {
+				if !apierrors.IsNotFound(err) && (down == nil || !errors.Is(err, down)) {
 					t.Errorf("%s: %v, %v", what, cm, err)
 				} else if down == nil && err.Error() != `configmaps "cm" not found` {
 					t.Errorf("%s: %v", what, err)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -34,7 +36,8 @@ var attacks = map[string]func(){
 	"swap":         attackSwap,
 	"kernel-files": attackKernelFiles, "devices": attackDevices, "cgroups": attackCgroups, "null": attackNull,
 	"mounts":     attackMounts,
-	"own-userns": attackOwnUserNS, "processes": attackProcesses, "pod-init": attackPodInit,
+	"own-userns": attackOwnUserNS, "inside-own-userns": attackInsideOwnUserNS,
+	"processes": attackProcesses, "pod-init": attackPodInit,
 	"abstract-sockets": attackSockets, "ipc": attackIPC, "ping": attackPing,
 	"keyrings": attackKeyrings, "descriptors": attackDescriptors, "net": attackNet, "bomb": attackBomb,
 	"peek": attackPeek, "race": attackRace,
@@ -251,32 +254,26 @@ func attackMounts() {
 	must("the host by a link", reachable("/tmp/up/work"))
 }
 
-// attackOwnUserNS creates a user namespace, which needs no rights, and tries what its root can do.
+// attackOwnUserNS goes on in a child: this program has threads, which cannot enter a user namespace.
 func attackOwnUserNS() {
-	err := errnoOf(unix.Syscall(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0))
-	if err != nil {
-		must("a user namespace", err) // this program has threads, so a child does it
-		pid, _, e := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD)|unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0, 0,
-			0, 0, 0)
-		if e != 0 {
-			must("a user namespace in a child", e)
-			return
-		}
-		if pid != 0 {
-			unix.Wait4(int(pid), nil, 0, nil)
-			return
-		}
-		defer os.Exit(0)
+	child := exec.Command("/proc/self/exe")
+	child.Env = append(os.Environ(), "ATTACK=inside-own-userns")
+	child.Stdout, child.Stderr = os.Stdout, os.Stderr
+	one := func(id int) []syscall.SysProcIDMap { return []syscall.SysProcIDMap{{HostID: id, Size: 1}} }
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+		UidMappings: one(os.Getuid()), GidMappings: one(os.Getgid())}
+	if err := child.Start(); err != nil {
+		must("a user namespace", err)
+		return
 	}
-	// Only system calls from here on: the Go runtime does not work after a fork.
-	try := func(what string, err error) {
-		s := "ESCAPED: " + what + "\n"
-		if err != nil {
-			s = "blocked: in an own user namespace: " + what + ": " + err.Error() + "\n"
-		}
-		unix.Write(1, []byte(s))
-	}
-	unix.Mkdir("/tmp/m", 0o755)
+	can("attack from an own user namespace", child.Wait())
+}
+
+func attackInsideOwnUserNS() {
+	try := func(what string, err error) { must("in an own user namespace: "+what, err) }
+	try("set the pod's host name", unix.Sethostname([]byte("mine")))
+	can("all capabilities", errnoOf(unix.Syscall(unix.SYS_UNSHARE, unix.CLONE_NEWUTS, 0, 0)))
+	can("a directory", os.MkdirAll("/tmp/m", 0o755))
 	try("a new /proc without masks", unix.Mount("proc", "/tmp/m", "proc", 0, ""))
 	try("a new /sys that is writable", unix.Mount("sysfs", "/tmp/m", "sysfs", 0, ""))
 	try("unmount a mask", unix.Unmount("/proc/kcore", unix.MNT_DETACH))
@@ -284,7 +281,6 @@ func attackOwnUserNS() {
 	try("remount /proc/sys", unix.Mount("", "/proc/sys", "", unix.MS_REMOUNT|unix.MS_BIND, ""))
 	try("remount /ro", unix.Mount("", "/ro", "", unix.MS_REMOUNT|unix.MS_BIND, ""))
 	try("mount a disk", unix.Mount("/dev/vda", "/tmp/m", "ext4", 0, ""))
-	try("set the host's name", unix.Sethostname([]byte("mine")))
 	try("write core_pattern", overwriteRaw("/proc/sys/kernel/core_pattern"))
 	try("write the release agent", func() error {
 		unix.Unshare(unix.CLONE_NEWCGROUP)

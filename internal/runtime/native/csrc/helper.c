@@ -52,8 +52,7 @@ struct report {
 static struct {
 	char *at, *end; // the rest of the program
 	uint32_t index;
-	int root;
-	int handle[HANDLES];
+	int root, handle[HANDLES];
 	char path[4096]; // the path that OP_LOOKUP found
 	char **argv, **envp;
 	int news, gate[2], late, tty;
