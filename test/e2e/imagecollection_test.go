@@ -84,6 +84,7 @@ func (c *cluster) used(t *testing.T, image string) {
 // not used for longest first, until imageGCLowThresholdPercent is reached. Used and imported images stay; if that is
 // not enough, events say so; a pod whose image has gone pulls it again (L7.133).
 func TestImagesAreRemovedForSpace(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "images are on the disk")
 	c, d := imageCluster(t, "imageMinimumGCAge: 1s\nimageGCHighThresholdPercent: 60\nimageGCLowThresholdPercent: 55\n")
 	c.carob(t, "image", "import", filepath.Join(imageDir, "echo.tar"))
@@ -126,8 +127,11 @@ func TestImagesAreRemovedForSpace(t *testing.T) {
 // TestImagesAreRemovedForAge: images go that no container has used for imageMaximumGCAge, although there is room. As
 // upstream, the agent looks every five minutes, and its start is when it saw images first.
 func TestImagesAreRemovedForAge(t *testing.T) {
-	nativeOnly(t, "images are pinned by an import")
 	t.Parallel()
+	nativeOnly(t, "images are pinned by an import")
+	if os.Getenv("IMAGE_AGE") == "" {
+		t.Skip("IMAGE_AGE is not set: `make nightly` does; it takes five minutes")
+	}
 	c, _ := imageCluster(t, "imageMinimumGCAge: 1s\nimageMaximumGCAge: 1m\n")
 	c.carob(t, "image", "import", filepath.Join(imageDir, "echo.tar"))
 	c.kubectl(t, "run", "stays", "--image=busybox:1.32.0", "--", "sleep", "3600")

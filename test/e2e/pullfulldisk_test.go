@@ -170,6 +170,7 @@ func (d *disk) free(t *testing.T) int64 {
 // carob is killed during a pull, each for two pods at once. The pods say why they wait, nothing of the image is left,
 // and they start by themselves when there is space.
 func TestPullsOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "images are on the disk")
 	d := newDisk(t, 900<<20)
 	r := newSlowRegistry(t)

@@ -16,6 +16,7 @@ import (
 // says why; `carob down --pods` ends the pods, so that the disk can be unmounted and repaired; afterwards all goes on
 // with the data that was stored.
 func TestReadOnlyDisk(t *testing.T) {
+	t.Parallel()
 	nativeOnly(t, "containers are on the disk")
 	d := newDisk(t, 900<<20)
 	c, err := newCluster(filepath.Join(d.dir, "data"), "--registry-config", mirrors.dir)
