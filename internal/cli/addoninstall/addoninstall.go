@@ -1,5 +1,5 @@
-// Package addoninstall stores and deletes the objects of add-ons through the API, for `carob addon`. It deletes and
-// replaces nothing that carob did not install, unless the user requests it.
+// Package addoninstall stores and deletes the objects of add-ons through the API, for `carob addon`. It deletes nothing
+// that carob did not install. Apply takes over what it finds: its caller must ask State first.
 package addoninstall
 
 import (
