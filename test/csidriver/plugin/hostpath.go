@@ -18,10 +18,13 @@ func hostpath(ctx context.Context, flags map[string]string) error {
 		data = "/csi-data-dir"
 	}
 	limit := int64(0)
-	if l := flags["maxvolumespernode"]; l != "" {
+	for _, name := range []string{"maxvolumespernode", "attach-limit"} {
+		if flags[name] == "" {
+			continue
+		}
 		var err error
-		if limit, err = strconv.ParseInt(l, 10, 64); err != nil {
-			return fmt.Errorf("--maxvolumespernode: %w", err)
+		if limit, err = strconv.ParseInt(flags[name], 10, 64); err != nil {
+			return fmt.Errorf("--%s: %w", name, err)
 		}
 	}
 	d, err := csidriver.Serve(csidriver.Config{Name: flags["drivername"], Node: flags["nodeid"], Data: data,

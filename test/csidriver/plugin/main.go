@@ -48,15 +48,21 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown program %q", args[0])
 }
 
-// parse returns the flags by their names. Each has its value behind an equals sign; without one it is "true".
+// parse returns the flags by their names. Each has its value behind an equals sign or in the next argument; without one
+// it is "true".
 func parse(args []string) (map[string]string, error) {
 	flags := map[string]string{}
-	for _, a := range args {
-		name, value, ok := strings.Cut(strings.TrimLeft(a, "-"), "=")
-		if !strings.HasPrefix(a, "-") || name == "" {
-			return nil, fmt.Errorf("unexpected argument %q", a)
+	for len(args) > 0 {
+		name, value, ok := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
+		if !strings.HasPrefix(args[0], "-") || name == "" {
+			return nil, fmt.Errorf("unexpected argument %q", args[0])
 		}
-		if !ok {
+		args = args[1:]
+		switch {
+		case ok:
+		case len(args) > 0 && !strings.HasPrefix(args[0], "-"):
+			value, args = args[0], args[1:]
+		default:
 			value = "true"
 		}
 		flags[name] = value

@@ -114,8 +114,9 @@ func TestProxy(t *testing.T) {
 
 // Flags have their value behind an equals sign.
 func TestFlags(t *testing.T) {
-	flags, err := parse([]string{"-v=5", "--endpoint=unix:///csi/csi.sock", "--check"})
-	if err != nil || flags["v"] != "5" || flags["endpoint"] != "unix:///csi/csi.sock" || flags["check"] != "true" {
+	flags, err := parse([]string{"-v=5", "--attach-limit", "2", "--endpoint=unix:///csi/csi.sock", "--check"})
+	if err != nil || flags["v"] != "5" || flags["attach-limit"] != "2" ||
+		flags["endpoint"] != "unix:///csi/csi.sock" || flags["check"] != "true" {
 		t.Errorf("%v, %v", flags, err)
 	}
 	if _, err := parse([]string{"value"}); err == nil {
