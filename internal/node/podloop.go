@@ -86,6 +86,7 @@ func newPodLoop(ctx context.Context, cfg *Config, m *machine) (*podLoop, error) 
 		Observer: l.observer, Status: l.status, Objects: l.refs, Client: core,
 		Handlers: found,
 		Node:     m.facts.node, Event: m.events.Pod, OwnerKey: ownerAnnotation, OwnerValue: cfg.RootDir, Links: m.links,
+		Changed: func(uid types.UID) { l.pods.Arrived(uid) },
 		Reject: func(uid types.UID, stop podlife.Stop) {
 			m.meter.Refused(stop.Reason)
 			_ = l.pods.Stop(uid, stop) // a pod that is gone need not be ended

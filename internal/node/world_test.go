@@ -44,13 +44,14 @@ type world struct {
 	held    <-chan struct{} // decisions wait for it; nil: for nothing
 
 	pods           *pods.Manager
+	objects        execute.Objects
 	ignoresSignals bool   // ImagesChanged is not called
 	stop           func() // ends this agent and waits for it
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, runtime: newFakeRuntime(), api: newFakeAPI(), disk: &fakeDisk{prepared: map[types.UID]bool{}},
-		logs: t.TempDir()}
+		logs: t.TempDir(), objects: noObjects{}}
 	w.runtime.images["docker.io/library/web:latest"] = true
 	return w
 }
@@ -73,6 +74,9 @@ func (noObjects) Secret(_ context.Context, _, name string) (*corev1.Secret, erro
 }
 
 func (noObjects) Services(context.Context, string) ([]*corev1.Service, error) { return nil, nil }
+
+func (noObjects) Await(*corev1.Pod, string, spec.Missing, func(types.UID)) {}
+func (noObjects) Arrived(types.UID, string)                                {}
 
 // classes are the runtime classes: one, named vm.
 type classes struct{}
@@ -116,8 +120,8 @@ func (w *world) start() {
 	})
 	executor := execute.New(execute.Config{
 		Runtime: w.runtime, Images: images, Volumes: w.disk, Cgroups: w.disk, UserNS: w.disk, Observer: observer,
-		Status: status, Objects: noObjects{},
-		Client: w.api, Handlers: runtimehandler.New(classes{}),
+		Status: status, Objects: w.objects,
+		Changed: func(uid types.UID) { w.pods.Arrived(uid) }, Client: w.api, Handlers: runtimehandler.New(classes{}),
 		Node: func() *spec.Node { return node }, Event: event, OwnerKey: "owner",
 		OwnerValue: "me",
 		Links:      &logs.Links{},

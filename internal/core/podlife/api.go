@@ -23,6 +23,7 @@ type Input struct {
 	DrainTimeout *time.Duration
 	Node         Node          // facts about the machine
 	Observed     Observed      // the runtime as a whole, not what changed in it
+	Arrivals     int64         // increases when an object that a container lacks may have come (Failure.Missing)
 	Probes       []ProbeResult // probes finished since the last Step
 	Done         []Outcome     // actions finished since the last Step
 }
@@ -231,6 +232,7 @@ type Failure struct {
 	Message   string
 	Created   bool // StartContainer: the container was created, its start failed
 	Permanent bool // another attempt would fail, too
+	Missing   bool // StartContainer: an object is missing; Input.Arrivals shows when it may have come
 }
 
 // Aborted is the Failure.Reason of an action ended by Output.Cancel.

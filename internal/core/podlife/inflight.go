@@ -35,7 +35,7 @@ func (m *machine) begin(a Action, cause string) {
 		slices.ContainsFunc(m.s.InFlight, func(other flight) bool { return other.Key == f.Key }) {
 		return
 	}
-	f.Since = m.now
+	f.Since, f.Arrivals = m.now, m.in.Arrivals
 	m.addFlight(f)
 	m.out.Begin = append(m.out.Begin, Begin{Action: a, Cause: cause})
 }
@@ -49,7 +49,7 @@ func (m *machine) cancel(f *flight) {
 }
 
 // failed starts or extends the back-off of an action.
-func (m *machine) failed(o op, object, err string, at time.Time) {
+func (m *machine) failed(o op, object, err string, at time.Time) *retry {
 	r := m.retry(o, object)
 	if r == nil {
 		m.s.Retries = append(m.s.Retries, retry{Op: o, Object: object, Since: at})
@@ -58,6 +58,8 @@ func (m *machine) failed(o op, object, err string, at time.Time) {
 	r.Fails++
 	r.Err = err
 	r.At = at.Add(retryDelay(r.Fails))
+	r.Missing = false
+	return r
 }
 
 // succeeded ends the back-off of an action.
@@ -76,15 +78,23 @@ func (m *machine) retry(o op, object string) *retry {
 
 // resting returns the back-off of an action that failed, until it is over.
 func (m *machine) resting(o op, object string) *retry {
-	if r := m.retry(o, object); r != nil && m.now.Before(r.At) {
+	if r := m.retry(o, object); r != nil && m.now.Before(m.nextTry(r)) {
 		return r
 	}
 	return nil
 }
 
+// nextTry is when a back-off is over.
+func (m *machine) nextTry(r *retry) time.Time {
+	if r.Missing && r.Arrivals != m.in.Arrivals {
+		return r.Soon
+	}
+	return r.At
+}
+
 // waitOut reports that the pod waits for the end of a back-off.
 func (m *machine) waitOut(r *retry, what, object string) {
-	m.wait(Wait{For: what, Object: object, Since: r.Since, Until: r.At, LastErr: r.Err})
+	m.wait(Wait{For: what, Object: object, Since: r.Since, Until: m.nextTry(r), LastErr: r.Err})
 }
 
 // waitFor reports that the pod waits for an action in flight.

@@ -191,7 +191,10 @@ func (m *machine) applyStart(f flight, o *Outcome) {
 	if reason == "" {
 		reason = "RunContainerError"
 	}
-	m.failed(opStart, f.Object, o.Err.Message, o.At)
+	r := m.failed(opStart, f.Object, o.Err.Message, o.At)
+	if o.Err.Missing {
+		r.Missing, r.Arrivals, r.Soon = true, f.Arrivals, o.At.Add(arrivalDelay(r.Fails))
+	}
 	c.record.Waiting = waitingReason{Reason: reason, Message: o.Err.Message, At: o.At}
 	m.forgetRemoved(c)
 	text := o.Err.Message

@@ -70,6 +70,7 @@ type flight struct {
 	Object    string // container name, or the ID of a container or sandbox for stop, remove and preStop
 	Detail    string // image of a pull, type of a probe, container ID of a postStart hook, stage of a resize
 	Attempt   int64  // of a start; generation of a resize
+	Arrivals  int64  // Input.Arrivals when it was begun
 	Since     time.Time
 	Cancelled bool
 }
@@ -82,6 +83,11 @@ type retry struct {
 	Since  time.Time // of the first consecutive failure
 	At     time.Time // next try
 	Err    string
+
+	// Missing: it failed for want of an object; the next try is at Soon once Input.Arrivals is not Arrivals any more.
+	Missing  bool
+	Soon     time.Time
+	Arrivals int64
 }
 
 // retryDelay is the wait after n consecutive failures: 1 s, 2 s, 4 s, 8 s, then 10 s. Upstream
@@ -89,6 +95,11 @@ type retry struct {
 func retryDelay(n int) time.Duration {
 	return min(time.Second<<min(n-1, 4), 10*time.Second)
 }
+
+// arrivalDelay is the wait after n consecutive failures of which the last was for want of an object, if that may have
+// come: a tenth of the usual one. An object that changes all the time, and never has what is missing, ends no wait
+// earlier.
+func arrivalDelay(n int) time.Duration { return retryDelay(n) / 10 }
 
 // containerRecord is the state of one container of the spec, over all its instances.
 type containerRecord struct {

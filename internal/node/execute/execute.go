@@ -115,6 +115,14 @@ type Links interface {
 	Forget(pod *corev1.Pod)
 }
 
+// Objects are the config maps, secrets, and services that containers refer to.
+type Objects interface {
+	spec.Fetcher
+	// Await has changed called for each change of an object that a container lacks, until Arrived.
+	Await(pod *corev1.Pod, container string, missing spec.Missing, changed func(types.UID))
+	Arrived(uid types.UID, container string)
+}
+
 // Handlers finds the runtime handlers of pods.
 type Handlers interface {
 	Of(ctx context.Context, pod *corev1.Pod) (string, error)
@@ -132,11 +140,13 @@ type Config struct {
 	UserNS   UserNamespaces
 	Observer Observer
 	Status   Status
-	Objects  spec.Fetcher
+	Objects  Objects
 	Client   corev1client.PodsGetter
 	Handlers Handlers
 	Node     func() *spec.Node
 	Event    func(*corev1.Pod, podlife.Event)
+	// Changed announces that an object that a container of the pod lacks may have come.
+	Changed func(types.UID)
 	// Reject ends a pod that cannot run on this node and has never run.
 	Reject func(types.UID, podlife.Stop)
 	// Owner marks the sandboxes of this agent.

@@ -36,13 +36,15 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 	if err != nil {
 		return failure("CreateContainerConfigError", err)
 	}
-	cfg, err := spec.Assemble(ctx, spec.ContainerInput{
+	cfg, err := e.assemble(ctx, spec.ContainerInput{
 		Pod: pod, Container: c, Attempt: a.Attempt, Node: e.cfg.Node(), PodIPs: a.PodIPs, Image: image,
 		TargetID: e.target(pod, a.Container), Devices: devices,
 		UserNS: sandbox.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions(),
-	}, e.cfg.Objects, e.cfg.Volumes)
+	})
 	if err != nil {
-		return failure("CreateContainerConfigError", err)
+		f := failure("CreateContainerConfigError", err)
+		_, f.Missing = spec.MissingFrom(err)
+		return f
 	}
 	e.cfg.Pinning.Starting(pod, c.Name, cfg.Linux.Resources)
 	if err := makeLogDir(sandbox.LogDirectory, filepath.Dir(cfg.LogPath)); err != nil {
@@ -72,6 +74,19 @@ func (e *Executor) startContainer(ctx context.Context, pod *corev1.Pod, a podlif
 		klog.FromContext(ctx).Error(err, "Cannot link the log of a container; log collectors will not find it")
 	}
 	return nil
+}
+
+// assemble builds the request for a container. If it lacks an object, that is awaited, and looked for once more: it may
+// have come before.
+func (e *Executor) assemble(ctx context.Context, in spec.ContainerInput) (*cri.ContainerConfig, error) {
+	cfg, err := spec.Assemble(ctx, in, e.cfg.Objects, e.cfg.Volumes)
+	missing, ok := spec.MissingFrom(err)
+	if !ok {
+		e.cfg.Objects.Arrived(in.Pod.UID, in.Container.Name)
+		return cfg, err
+	}
+	e.cfg.Objects.Await(in.Pod, in.Container.Name, missing, e.cfg.Changed)
+	return spec.Assemble(ctx, in, e.cfg.Objects, e.cfg.Volumes)
 }
 
 // statusMessage is the message of a runtime's error without the gRPC code: users read it in the container's state and

@@ -220,6 +220,15 @@ func (m *Manager) Changed(uid types.UID) {
 	}
 }
 
+// Arrived announces that an object that a container of the pod lacks may have come.
+func (m *Manager) Arrived(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[uid]; e != nil && e.owner != nil {
+		e.owner.post(func(b *mailbox) { b.arrivals++ })
+	}
+}
+
 // Released announces that the data plane opens no new connections to the pod any more.
 func (m *Manager) Released(uid types.UID) {
 	m.mu.Lock()

@@ -38,6 +38,7 @@ type owner struct {
 	runs      *corev1.Pod // with the resources it may use: Output.Allocated
 	resizes   bool        // a resize is in progress
 	observed  podlife.Observed
+	arrivals  int64 // podlife.Input.Arrivals
 	stale     bool
 	look      time.Time // when the snapshot becomes too old; zero: never
 	probes    []podlife.ProbeResult
@@ -66,6 +67,7 @@ type mailbox struct {
 	rejected *podlife.Rejection
 	stop     *podlife.Stop
 	stale    bool
+	arrivals int64
 	probes   []podlife.ProbeResult
 	done     []podlife.Outcome
 
@@ -123,7 +125,7 @@ func (o *owner) collect() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waits, b.alarm, b.works = time.Time{}, time.Time{}, time.Now()
-	o.pod, o.gone, o.hold, o.rejected = b.pod, b.gone, b.hold, b.rejected
+	o.pod, o.gone, o.hold, o.rejected, o.arrivals = b.pod, b.gone, b.hold, b.rejected, b.arrivals
 	if b.stop != nil {
 		o.stop, b.stop = b.stop, nil
 	}
@@ -264,7 +266,7 @@ func (o *owner) step(ctx context.Context, actions *sync.WaitGroup) time.Time {
 	}
 	in := podlife.Input{
 		Now: time.Now(), Pod: o.pod, Gone: o.gone, Hold: o.hold, Stop: o.stop, Reject: o.rejected,
-		Node: o.cfg.Node(), Observed: o.observed, Probes: o.probes, Done: o.done,
+		Node: o.cfg.Node(), Observed: o.observed, Arrivals: o.arrivals, Probes: o.probes, Done: o.done,
 	}
 	in.Node.Vacated = o.room.timesFreed()
 	if o.cfg.Routed != nil && o.pod.DeletionTimestamp != nil { // for others it is unused; it may block

@@ -68,7 +68,13 @@ type Store struct {
 	mu     sync.Mutex
 	closed bool
 	held   map[key]*watched
-	pods   map[types.UID][]key
+	pods   map[holder][]key
+}
+
+// holder is who refers to objects: the volumes of a pod, or one of its containers, which waits for an object.
+type holder struct {
+	pod       types.UID
+	container string // empty: the volumes
 }
 
 // watched is an object, or a set of objects, that is watched.
@@ -79,7 +85,7 @@ type watched struct {
 	tried   chan struct{} // closed when the first list has ended, with or without an error
 	cancel  context.CancelFunc
 	forget  *time.Timer
-	changed map[types.UID]func(types.UID)
+	changed map[holder]func(types.UID)
 
 	mayBeOutdated bool    // tried is closed: a reader may have seen an older state
 	ended         bool    // the object is immutable, and not watched any more
@@ -118,7 +124,7 @@ func New(client kubernetes.Interface) *Store {
 		client:   client,
 		services: services{synced: make(chan struct{})},
 		held:     make(map[key]*watched),
-		pods:     make(map[types.UID][]key),
+		pods:     make(map[holder][]key),
 	}
 }
 
@@ -264,16 +270,22 @@ func (s *Store) Services(ctx context.Context, namespace string) ([]*corev1.Servi
 }
 
 // Hold keeps the objects that the pod's volumes show current until Release. changed is called, from any goroutine and
-// without a lock held,
-// for each change of one of them.
+// without a lock held, for each change of one of them.
 func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
-	keys := volumeRefs(pod)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.pods[pod.UID]; ok || s.closed {
-		return // the volumes of a pod never change
+	by := holder{pod: pod.UID}
+	if _, ok := s.pods[by]; !ok { // the volumes of a pod never change
+		s.hold(by, volumeRefs(pod), changed)
 	}
-	s.pods[pod.UID] = keys
+}
+
+// hold is Hold with the lock held.
+func (s *Store) hold(by holder, keys []key, changed func(uid types.UID)) {
+	if s.closed {
+		return
+	}
+	s.pods[by] = keys
 	for _, k := range keys {
 		o := s.held[k]
 		switch {
@@ -286,26 +298,35 @@ func (s *Store) Hold(pod *corev1.Pod, changed func(uid types.UID)) {
 			o.forget.Stop()
 			o.forget = nil
 		}
-		o.changed[pod.UID] = changed
+		o.changed[by] = changed
 		o.holds++
 	}
 }
 
-// Release ends Hold.
+// Release ends Hold and Await.
 func (s *Store) Release(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, k := range s.pods[uid] {
+	for by := range s.pods {
+		if by.pod == uid {
+			s.release(by)
+		}
+	}
+}
+
+// release ends one hold. The caller holds the lock.
+func (s *Store) release(by holder) {
+	for _, k := range s.pods[by] {
 		o := s.held[k]
 		if o == nil {
 			continue
 		}
-		delete(o.changed, uid)
+		delete(o.changed, by)
 		if len(o.changed) == 0 && o.forget == nil {
 			o.forget = time.AfterFunc(linger, func() { s.forget(k, o) })
 		}
 	}
-	delete(s.pods, uid)
+	delete(s.pods, by)
 }
 
 func (s *Store) forget(k key, o *watched) {
@@ -327,7 +348,7 @@ func (o *watched) stop() {
 // watch begins to watch an object. The caller holds the lock.
 func (s *Store) watch(k key) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
-	o := &watched{tried: make(chan struct{}), cancel: cancel, changed: make(map[types.UID]func(types.UID))}
+	o := &watched{tried: make(chan struct{}), cancel: cancel, changed: make(map[holder]func(types.UID))}
 	s.held[k] = o
 	var once sync.Once
 	s.wg.Go(func() {
@@ -388,9 +409,9 @@ func (s *Store) store(o *watched, now objects) (final bool) {
 	old := o.objects
 	o.objects = now
 	var notify []func()
-	for uid, changed := range o.changed {
-		if o.mayBeOutdated && concerns(uid, old, now) {
-			notify = append(notify, func() { changed(uid) })
+	for by, changed := range o.changed {
+		if o.mayBeOutdated && concerns(by.pod, old, now) {
+			notify = append(notify, func() { changed(by.pod) })
 		}
 	}
 	for _, obj := range now {

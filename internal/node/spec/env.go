@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -147,7 +148,7 @@ func (e *environment) valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (
 		}
 		value, ok = cm.Data[ref.Key]
 		if !ok && !isTrue(ref.Optional) {
-			return "", false, fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", ref.Key, in.Pod.Namespace, ref.Name)
+			return "", false, &missingKeyError{ref.Key, "ConfigMap", in.Pod.Namespace, ref.Name}
 		}
 		return value, ok, nil
 
@@ -159,7 +160,7 @@ func (e *environment) valueFrom(in *ContainerInput, from *corev1.EnvVarSource) (
 		}
 		data, ok := s.Data[ref.Key]
 		if !ok && !isTrue(ref.Optional) {
-			return "", false, fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, in.Pod.Namespace, ref.Name)
+			return "", false, &missingKeyError{ref.Key, "Secret", in.Pod.Namespace, ref.Name}
 		}
 		return string(data), ok, nil
 
@@ -223,5 +224,29 @@ func secret(in *ContainerInput, name string, optional *bool) (*corev1.Secret, er
 type NotFoundError struct{ Kind, Name string }
 
 func (e *NotFoundError) Error() string { return fmt.Sprintf("%s %q not found", e.Kind, e.Name) }
+
+// missingKeyError means that an object does not have the key that a variable names (L3.134).
+type missingKeyError struct{ key, kind, namespace, name string }
+
+func (e *missingKeyError) Error() string {
+	return fmt.Sprintf("couldn't find key %s in %s %s/%s", e.key, e.kind, e.namespace, e.name)
+}
+
+// Missing is the config map or secret that the variables of a container lack, or whose key they lack.
+type Missing struct {
+	Secret bool
+	Name   string
+}
+
+// MissingFrom returns for want of which object Assemble failed; false: it failed for something else.
+func MissingFrom(err error) (Missing, bool) {
+	if e, ok := errors.AsType[*NotFoundError](err); ok {
+		return Missing{e.Kind == "secret", e.Name}, true
+	}
+	if e, ok := errors.AsType[*missingKeyError](err); ok {
+		return Missing{e.kind == "Secret", e.name}, true
+	}
+	return Missing{}, false
+}
 
 func isTrue(b *bool) bool { return b != nil && *b }
