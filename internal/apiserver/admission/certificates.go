@@ -128,6 +128,7 @@ func notAdministrators(a admission.Attributes, r *certificatesv1.CertificateSign
 // onlyGarbageCollection reports whether an update changes only finalizers and owners.
 func onlyGarbageCollection(o, old *certificatesv1.ClusterTrustBundle) bool {
 	p := o.DeepCopy()
+	p.TypeMeta = old.TypeMeta // a stored object has none
 	p.Finalizers, p.OwnerReferences, p.ManagedFields = old.Finalizers, old.OwnerReferences, old.ManagedFields
 	return apiequality.Semantic.DeepEqual(p, old)
 }

@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 
 	"carob/internal/apiserver/auth"
@@ -28,6 +29,7 @@ func claimStatus(a admission.Attributes, node string) error {
 	}
 	rest := func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		c = c.DeepCopy()
+		c.TypeMeta = metav1.TypeMeta{} // a stored claim has none
 		c.ResourceVersion, c.ManagedFields = "", nil
 		c.Status.Capacity, c.Status.Conditions, c.Status.AllocatedResourceStatuses, c.Status.AllocatedResources = nil,
 			nil, nil, nil

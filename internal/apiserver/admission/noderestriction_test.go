@@ -193,6 +193,9 @@ func TestNodeRestriction(t *testing.T) {
 			&corev1.PersistentVolumeClaim{
 				Status: corev1.PersistentVolumeClaimStatus{Capacity: amounts("1", "1Gi")}},
 			&corev1.PersistentVolumeClaim{}), ""},
+		{"claim that is written as it was read", of("", "persistentvolumeclaims", "status", "c", admission.Update,
+			&corev1.PersistentVolumeClaim{TypeMeta: metav1.TypeMeta{Kind: "PersistentVolumeClaim", APIVersion: "v1"}},
+			&corev1.PersistentVolumeClaim{}), ""},
 		{"bound claim", of("", "persistentvolumeclaims", "status", "c", admission.Update, &corev1.PersistentVolumeClaim{
 			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}, &corev1.PersistentVolumeClaim{}),
 			"not allowed to update fields other than status.quantity"},

@@ -96,9 +96,10 @@ func (r *RBAC) mayWrite(ctx context.Context, obj, old runtime.Object) error {
 }
 
 // sameForUsers reports whether obj differs from old at most in fields of the garbage collector.
-// Labels count: by them, a role is aggregated into others.
+// Labels count: by them, a role is aggregated into others. Kind and version do not: stored objects have none.
 func sameForUsers(obj, old runtime.Object) bool {
 	obj = obj.DeepCopyObject()
+	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
 	n, o := accessor(obj), accessor(old)
 	n.SetOwnerReferences(o.GetOwnerReferences())
 	n.SetFinalizers(o.GetFinalizers())

@@ -36,6 +36,7 @@ func TestGuard(t *testing.T) {
 	labeled.Labels = map[string]string{"rbac.authorization.k8s.io/aggregate-to-edit": "true"}
 	owned := clusterRole("x", rule("get create", "core", "secrets pods"))
 	owned.Finalizers = []string{"a/b"}
+	owned.TypeMeta = metav1.TypeMeta{Kind: "ClusterRole", APIVersion: "rbac.authorization.k8s.io/v1"} // as in a request
 	aggregated := clusterRole("x")
 	aggregated.AggregationRule = &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{}}}
 	notHeld := `user "bob" (groups=["g"]) is attempting to grant RBAC permissions not currently held:` + "\n"
