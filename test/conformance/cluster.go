@@ -41,6 +41,11 @@ func startCluster(ctx context.Context, o options) (*cluster, error) {
 	if _, err := output(ctx, "", c.carob, args...); err != nil {
 		return nil, errors.Join(err, c.remove())
 	}
+	for _, name := range strings.Fields(o.addons) {
+		if _, err := output(ctx, "", c.carob, "addon", "enable", name, "--kubeconfig", c.kubeconfig); err != nil {
+			return nil, errors.Join(err, c.stop())
+		}
+	}
 	return c, nil
 }
 

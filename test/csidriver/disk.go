@@ -116,8 +116,28 @@ func attachLoop(file string) (string, error) {
 	return "", errors.New("no loop device stays free")
 }
 
+// loopOf is the loop device of a file, which is attached unless it has one.
+func loopOf(file string) (string, error) {
+	found := ""
+	if err := loops(file, func(device *os.File) error {
+		found = device.Name()
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	if found != "" {
+		return found, nil
+	}
+	return attachLoop(file)
+}
+
 // eachLoop sends a request to each loop device of a file.
 func eachLoop(file string, request uint) error {
+	return loops(file, func(device *os.File) error { return unix.IoctlSetInt(int(device.Fd()), request, 0) })
+}
+
+// loops calls f with each loop device of a file.
+func loops(file string, f func(device *os.File) error) error {
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {
 		return err
@@ -133,7 +153,7 @@ func eachLoop(file string, request uint) error {
 		}
 		info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
 		if err == nil && info.Inode == st.Ino && info.Device == st.Dev {
-			err = unix.IoctlSetInt(int(device.Fd()), request, 0)
+			err = f(device)
 		}
 		_ = device.Close()
 		if err != nil && !errors.Is(err, unix.ENXIO) {

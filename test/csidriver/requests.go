@@ -68,21 +68,3 @@ func (d *Driver) exists(id string) error {
 	}
 	return nil
 }
-
-// made records the size or source with which a volume or snapshot was made. A second request must have the same.
-func (d *Driver) made(id string, as any) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if was, ok := d.as[id]; ok && was != as {
-		return status.Errorf(codes.AlreadyExists, "%s is there already, as %v instead of %v", id, was, as)
-	}
-	d.as[id] = as
-	return nil
-}
-
-// removed deletes the record of a volume.
-func (d *Driver) removed(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.as, id)
-}

@@ -41,6 +41,7 @@ var images = []image{
 	{tag: "csi-provisioner:v6.3.0", program: "csi-provisioner"},
 	{tag: "csi-resizer:v2.2.0", program: "csi-resizer"},
 	{tag: "csi-snapshotter:v8.6.0", program: "csi-snapshotter"},
+	{tag: "snapshot-controller:v8.6.0", program: "snapshot-controller"},
 	{tag: "csi-node-driver-registrar:v2.17.0", args: []string{"registrar"}},
 	{tag: "livenessprobe:v2.19.0", args: []string{"liveness"}},
 	{tag: "hostpathplugin:v1.17.1", args: []string{"hostpath"}},

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"carob/test/csidriver"
 )
@@ -28,7 +31,10 @@ func hostpath(ctx context.Context, flags map[string]string) error {
 		}
 	}
 	d, err := csidriver.Serve(csidriver.Config{Name: flags["drivername"], Node: flags["nodeid"], Data: data,
-		Limit: limit, Mutable: strings.Split(flags["accepted-mutable-parameter-names"], ","), Called: logged}, path(flags["endpoint"]))
+		State: filepath.Join(data, flags["drivername"]+".json"), Topology: "topology.hostpath.csi/node", Limit: limit,
+		With:      []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
+		Mutable:   strings.Split(flags["accepted-mutable-parameter-names"], ","),
+		Lifecycle: flags["check-volume-lifecycle"] == "true", Called: logged}, path(flags["endpoint"]))
 	if err != nil {
 		return err
 	}
