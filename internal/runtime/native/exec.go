@@ -121,14 +121,14 @@ func (r *Runtime) exec(ctx context.Context, c *container, call execCall) (int32,
 	var run *monitor.Exec
 	kill := func() {
 		if run != nil {
-			_ = run.Kill(unix.SIGKILL) // has usually ended
+			run.End()
 		}
 	}
 	defer kill() // on every path, the process does not outlive the call
 	start := func(spec, report *os.File) (int, error) {
 		x.Spec, x.Status = spec, report
 		var err error
-		if run, err = m.Exec(x); err != nil {
+		if run, err = m.Exec(ctx, x); err != nil {
 			return 0, notStarted(err, rec.ID)
 		}
 		return run.PID, nil

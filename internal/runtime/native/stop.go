@@ -106,24 +106,30 @@ const unseenCheck = 9
 // sendStop sends the stop signal once; it returns false while the process would not get it. A
 // blocked signal waits for its process, but every fork blocks signals for a moment: a blocked
 // signal counts from the third check on.
+//
+// No lock is held while the monitor, which may hang, has the signal: lists of all containers take it.
 func (c *container) sendStop(m *monitor.Monitor, checks int) (delivered bool, _ error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	sig := c.stopSignal()
-	if c.stopSent {
+	sig, pid, sent := c.stopSignal(), c.rec.Pid, c.stopSent
+	c.mu.Unlock()
+	if sent {
 		return true, nil
 	}
 	if c.ownsPIDs() && sig != unix.SIGKILL && sig != unix.SIGSTOP {
-		caught, blocked := dispositions(c.rec.Pid)
-		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || checks < 3) &&
-			!awaitsSignals(c.rec.Pid) {
+		caught, blocked := dispositions(pid)
+		if bit := uint64(1) << (sig - 1); caught&bit == 0 && (blocked&bit == 0 || checks < 3) && !awaitsSignals(pid) {
 			if checks == unseenCheck { // it may handle signals in a way that cannot be seen
 				return false, m.Kill(c.rec.ID, sig)
 			}
 			return false, nil
 		}
 	}
-	c.stopSent = true
+	c.mu.Lock()
+	sent, c.stopSent = c.stopSent, true
+	c.mu.Unlock()
+	if sent { // by another call
+		return true, nil
+	}
 	return true, m.Kill(c.rec.ID, sig)
 }
 

@@ -35,7 +35,7 @@ func TestAnswersThatComeTooLate(t *testing.T) {
 		}
 		return r
 	}
-	if _, err := m.Exec(ExecStart{ID: "c", Helper: null, Spec: null, Status: null,
+	if _, err := m.Exec(t.Context(), ExecStart{ID: "c", Helper: null, Spec: null, Status: null,
 		Stdio: [3]*os.File{null, null, null}}); !errors.Is(err, errSilent) {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestQuietExec(t *testing.T) {
 			Ended{Code: 8}},
 		{"not started", []wire.Message{{Code: replyDone, N: [4]int64{int64(unix.ESRCH)}}}, Ended{Err: unix.ESRCH}},
 	} {
-		x, err := m.Exec(ExecStart{ID: "c", Helper: null, Spec: null, Status: null,
+		x, err := m.Exec(t.Context(), ExecStart{ID: "c", Helper: null, Spec: null, Status: null,
 			Stdio: [3]*os.File{null, null, null}, Quiet: true})
 		if err != nil {
 			t.Fatal(err)

@@ -95,6 +95,8 @@ type Monitor struct {
 	conn *net.UnixConn
 	cmd  *exec.Cmd // nil if an earlier carob started it
 
+	sending chan struct{} // holds a token while a request is written: its deadline is the connection's
+
 	mu      sync.Mutex
 	version int // the monitor's PROTOCOL (csrc/monitor.h), 0 before its first answer
 	seq     uint32
@@ -233,7 +235,7 @@ func Listen(dir string) (*os.File, error) {
 }
 
 func newMonitor(c *net.UnixConn, cmd *exec.Cmd) *Monitor {
-	m := &Monitor{conn: c, cmd: cmd, timeout: answerTime, waiting: map[uint32]chan wire.Message{},
+	m := &Monitor{conn: c, cmd: cmd, sending: make(chan struct{}, 1), timeout: answerTime, waiting: map[uint32]chan wire.Message{},
 		execs: map[uint32]chan Ended{}, broken: make(chan struct{})}
 	go m.receive()
 	return m
@@ -305,7 +307,7 @@ func (m *Monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) 
 	ch := make(chan wire.Message, 1)
 	m.waiting[r.Seq] = ch
 	m.mu.Unlock()
-	a, err := m.exchange(r, ch, files)
+	a, err := m.exchange(context.Background(), r, ch, files)
 	if err != nil {
 		m.forget(r.Seq) // no answer came, or none will be used
 	}
@@ -315,7 +317,11 @@ func (m *Monitor) call(r wire.Message, files ...*os.File) (wire.Message, error) 
 // answerTime is how long a monitor may take for an answer: it may wait for the disk of a log.
 const answerTime = 30 * time.Second
 
-var errSilent = errors.New("the pod's monitor does not answer")
+// errSilent: the monitor has the request, and may carry it out later. errFull: it does not have it.
+var (
+	errSilent = errors.New("the pod's monitor does not answer")
+	errFull   = errors.New("the pod's monitor reads no requests")
+)
 
 // forget ends the wait for the answer to a request.
 func (m *Monitor) forget(seq uint32) {
@@ -337,9 +343,32 @@ func failure(a wire.Message) error {
 	return errno
 }
 
-func (m *Monitor) send(r wire.Message, files []*os.File) error {
+// send writes a request. A monitor that hangs reads none: when its socket is full, a request waits for room until the
+// caller's deadline, or as long as for an answer.
+func (m *Monitor) send(ctx context.Context, r wire.Message, files []*os.File) error {
 	if err := r.Check(); err != nil {
 		return err
+	}
+	until := time.Now().Add(m.timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(until) {
+		until = d
+	}
+	select {
+	case m.sending <- struct{}{}:
+	default:
+		ctx, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		select {
+		case m.sending <- struct{}{}:
+		case <-m.broken:
+			return ErrGone
+		case <-ctx.Done():
+			return errFull
+		}
+	}
+	defer func() { <-m.sending }()
+	if err := m.conn.SetWriteDeadline(until); err != nil {
+		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	var oob []byte
 	if len(files) > 0 {
@@ -351,17 +380,23 @@ func (m *Monitor) send(r wire.Message, files []*os.File) error {
 	}
 	_, _, err := m.conn.WriteMsgUnix(r.Append(nil), oob, nil)
 	runtime.KeepAlive(files)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errFull
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return nil
 }
 
-func (m *Monitor) exchange(r wire.Message, ch chan wire.Message, files []*os.File) (wire.Message, error) {
-	if err := m.send(r, files); err != nil {
+func (m *Monitor) exchange(ctx context.Context, r wire.Message, ch chan wire.Message,
+	files []*os.File) (wire.Message, error) {
+	if err := m.send(ctx, r, files); err != nil {
 		return wire.Message{}, err
 	}
 	select {
+	case <-ctx.Done():
+		return wire.Message{}, fmt.Errorf("%w: %w", errSilent, ctx.Err())
 	case a := <-ch:
 		return a, failure(a)
 	case <-m.broken:
@@ -427,8 +462,8 @@ func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 }
 
 // Exec starts the helper of an additional process in a container. A quiet one may not have started yet; if it does not,
-// Done receives that.
-func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
+// Done receives that. If ctx ends first, a process that starts nevertheless is killed.
+func (m *Monitor) Exec(ctx context.Context, s ExecStart) (*Exec, error) {
 	r := wire.Message{Code: msgExec, S: [4]string{s.ID}}
 	files := []*os.File{s.Helper, s.Spec, s.Status, s.Stdio[0], s.Stdio[1], s.Stdio[2]}
 	if s.TTY {
@@ -452,13 +487,13 @@ func (m *Monitor) Exec(s ExecStart) (*Exec, error) {
 	m.mu.Unlock()
 	if s.Quiet { // a monitor of an earlier release answers nevertheless, which changes nothing
 		r.N[0] |= flagQuiet
-		if err := m.send(r, files); err != nil {
+		if err := m.send(ctx, r, files); err != nil {
 			m.forget(r.Seq)
 			return nil, err
 		}
 		return x, nil
 	}
-	a, err := m.exchange(r, ch, files)
+	a, err := m.exchange(ctx, r, ch, files)
 	switch {
 	case errors.Is(err, errSilent):
 		go x.endLate(ch) // it may start later, when it is not waited for
@@ -476,7 +511,7 @@ func (x *Exec) endLate(answer <-chan wire.Message) {
 	select {
 	case a := <-answer:
 		if a.N[0] == 0 {
-			_ = x.Kill(unix.SIGKILL) // it may have ended
+			x.killed()
 		}
 	case <-x.m.broken: // it has ended with the monitor, or its container ends it
 	}

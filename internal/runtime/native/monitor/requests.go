@@ -1,9 +1,11 @@
 package monitor
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,8 +71,28 @@ type Ended struct {
 	Err  error // it did not start
 }
 
-// Kill signals it.
-func (x *Exec) Kill(sig unix.Signal) error {
-	_, err := x.m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig), int64(x.seq)}})
-	return err
+// killWait is how long End waits for the monitor, which answers in microseconds.
+const killWait = time.Second
+
+// End kills it, if it has not ended. If the monitor hangs, that is done when it goes on; nobody waits for it.
+func (x *Exec) End() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		x.killed()
+	}()
+	late := time.NewTimer(killWait)
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
+	}
+}
+
+// killed kills it. It returns when the monitor has the request, or is gone.
+func (x *Exec) killed() {
+	err := errFull
+	for errors.Is(err, errFull) { // a request waits long for room
+		_, err = x.m.call(wire.Message{Code: msgKill, N: [4]int64{int64(unix.SIGKILL), int64(x.seq)}})
+	}
 }
