@@ -235,8 +235,8 @@ func Listen(dir string) (*os.File, error) {
 }
 
 func newMonitor(c *net.UnixConn, cmd *exec.Cmd) *Monitor {
-	m := &Monitor{conn: c, cmd: cmd, sending: make(chan struct{}, 1), timeout: answerTime, waiting: map[uint32]chan wire.Message{},
-		execs: map[uint32]chan Ended{}, broken: make(chan struct{})}
+	m := &Monitor{conn: c, cmd: cmd, sending: make(chan struct{}, 1), timeout: answerTime,
+		waiting: map[uint32]chan wire.Message{}, execs: map[uint32]chan Ended{}, broken: make(chan struct{})}
 	go m.receive()
 	return m
 }
