@@ -3,6 +3,9 @@
 //
 //	go run ./test/csidriver/images SIDECARS OUT
 //
+// The image of the driver has a shell if OUT has the archive of upstream's busybox (go run ./test/images), which tests
+// of device drivers need: they run commands in it.
+//
 // Their tags are those in upstream's manifests of v1.37; the sidecars may be a minor version newer.
 package main
 
@@ -18,6 +21,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -34,6 +38,7 @@ type image struct {
 	tag     string // after the registry
 	program string // in the directory of sidecars; "": the stand-in
 	args    []string
+	shell   bool // with busybox, and the program under upstream's name
 }
 
 var images = []image{
@@ -44,7 +49,7 @@ var images = []image{
 	{tag: "snapshot-controller:v8.6.0", program: "snapshot-controller"},
 	{tag: "csi-node-driver-registrar:v2.17.0", args: []string{"registrar"}},
 	{tag: "livenessprobe:v2.19.0", args: []string{"liveness"}},
-	{tag: "hostpathplugin:v1.17.1", args: []string{"hostpath"}},
+	{tag: "hostpathplugin:v1.17.1", args: []string{"hostpath"}, shell: true},
 }
 
 func main() {
@@ -72,6 +77,10 @@ func run(ctx context.Context, args []string) error {
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the stand-in: %w: %s", err, text)
 	}
+	shell, err := busybox(filepath.Join(out, "upstream-busybox.tar"), filepath.Join(work, "busybox"))
+	if err != nil {
+		return err
+	}
 	for i, im := range images {
 		program := standIn
 		if im.program != "" {
@@ -81,7 +90,7 @@ func run(ctx context.Context, args []string) error {
 			fmt.Println(registry+im.tag, "is not made:", program, "is missing")
 			continue
 		}
-		made, err := im.make(program)
+		made, err := im.make(program, shell)
 		if err != nil {
 			return err
 		}
@@ -94,16 +103,82 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// make returns the image with one layer: the program and a directory for temporary files.
-func (im image) make(program string) (v1.Image, error) {
+// busybox returns the layers of the archive, which it unpacks into dir; none if the archive is missing.
+func busybox(archive, dir string) ([]v1.Layer, error) {
+	f, err := os.Open(archive)
+	if errors.Is(err, fs.ErrNotExist) {
+		fmt.Println("images have no shell:", archive, "is missing")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the archive of busybox: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := unpack(f, dir); err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", archive, err)
+	}
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", archive, err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", archive, err)
+	}
+	if len(manifest.Manifests) == 0 {
+		return nil, fmt.Errorf("%s has no image", archive)
+	}
+	im, err := index.Image(manifest.Manifests[0].Digest)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", archive, err)
+	}
+	return im.Layers()
+}
+
+// unpack writes the regular files of an archive below dir.
+func unpack(from io.Reader, dir string) error {
+	for r := tar.NewReader(from); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) {
+			continue
+		}
+		name := filepath.Join(dir, h.Name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		body, err := io.ReadAll(r)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, body, 0o644); err != nil {
+			return err
+		}
+	}
+}
+
+// make returns the image: the program and a directory for temporary files, over the layers of a shell if it needs one.
+func (im image) make(program string, shell []v1.Layer) (v1.Image, error) {
 	body, err := os.ReadFile(program)
 	if err != nil {
 		return nil, fmt.Errorf("read the program: %w", err)
 	}
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	for _, h := range []tar.Header{{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777},
-		{Name: "program", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(body))}} {
+	headers := []tar.Header{{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777},
+		{Name: "program", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(body))}}
+	if im.shell {
+		link := tar.Header{Name: "hostpathplugin", Typeflag: tar.TypeSymlink, Linkname: "program", Mode: 0o777}
+		headers = append([]tar.Header{link}, headers...)
+	} else {
+		shell = nil
+	}
+	for _, h := range headers {
 		if err := w.WriteHeader(&h); err != nil {
 			return nil, fmt.Errorf("pack %s: %w", im.tag, err)
 		}
@@ -121,7 +196,7 @@ func (im image) make(program string) (v1.Image, error) {
 		return nil, fmt.Errorf("make the layer of %s: %w", im.tag, err)
 	}
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	made, err := mutate.AppendLayers(base, layer)
+	made, err := mutate.AppendLayers(base, append(slices.Clone(shell), layer)...)
 	if err != nil {
 		return nil, fmt.Errorf("make %s: %w", im.tag, err)
 	}

@@ -2,8 +2,9 @@
 // node-driver-registrar, livenessprobe, and hostpathplugin, whose modules the Go module proxy does not have.
 //
 //	plugin registrar|liveness|hostpath FLAGS
+//	hostpathplugin FLAGS
 //
-// The flags are those of the programs that upstream's manifests use; others are accepted without effect.
+// The second form is what tests run in a pod to reach their own drivers of devices. The flags are those of the programs that upstream's manifests use; others are accepted without effect.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -20,10 +22,18 @@ func main() {
 	log.SetFlags(log.Lmicroseconds)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, program(os.Args)); err != nil {
 		log.Print(err)
 		os.Exit(1) //nolint:gocritic // the signals' handler ends with the process
 	}
+}
+
+// program returns the arguments with the program to run in front: under the name of upstream's driver it is that one.
+func program(args []string) []string {
+	if filepath.Base(args[0]) == "hostpathplugin" {
+		return append([]string{"hostpath"}, args[1:]...)
+	}
+	return args[1:]
 }
 
 func run(ctx context.Context, args []string) error {

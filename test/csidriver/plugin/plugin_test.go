@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,5 +122,18 @@ func TestFlags(t *testing.T) {
 	}
 	if _, err := parse([]string{"value"}); err == nil {
 		t.Error("an argument that is no flag was taken")
+	}
+}
+
+// Under the name of upstream's driver, the program is that driver.
+func TestProgram(t *testing.T) {
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"/program", "liveness", "--v=5"}, []string{"liveness", "--v=5"}},
+		{[]string{"/hostpathplugin", "--v=5"}, []string{"hostpath", "--v=5"}},
+		{[]string{"/program"}, []string{}},
+	} {
+		if got := program(c.args); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.args, got, c.want)
+		}
 	}
 }
