@@ -37,6 +37,7 @@ var upstream = []image{
 	{name: "resource-consumer", refs: tags(e2eImages+"/resource-consumer", "1.14"), make: resourceConsumer},
 	{name: "etcd", refs: tags("registry.k8s.io/etcd", "3.7.0-0"), make: etcd},
 	{name: "sample-apiserver", refs: tags(e2eImages+"/sample-apiserver", "1.29.2"), make: sampleAPIServer},
+	{name: "sample-device-plugin", refs: tags(e2eImages+"/sample-device-plugin", "1.8.0"), make: sampleDevicePlugin},
 }
 
 // UpstreamNames lists the images of Kubernetes' conformance suite that are not
@@ -287,6 +288,19 @@ func etcd(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, er
 func sampleAPIServer(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	c.Entrypoint = []string{"/sample-apiserver"}
 	return b.upstreamProgram(ctx, "k8s.io/sample-apiserver", "sample-apiserver")
+}
+
+// sampleDevicePlugin keeps files for its devices in its own /tmp.
+func sampleDevicePlugin(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
+	program, err := b.compileUpstream(ctx, "k8s.io/kubernetes/test/images/sample-device-plugin")
+	if err != nil {
+		return nil, err
+	}
+	t := tree{}
+	t.file("sampledeviceplugin", 0o755, program)
+	t.dir("tmp", 0o1777)
+	c.Entrypoint = []string{"/sampledeviceplugin", "-alsologtostderr"}
+	return []*layer{{tree: t}}, nil
 }
 
 func (b *Builder) upstreamProgram(ctx context.Context, pkg, file string) ([]*layer, error) {
