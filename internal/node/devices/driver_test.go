@@ -34,6 +34,7 @@ type draDriver struct {
 	calls    []string
 	fail     map[string]string // error by method
 	cdi      string
+	second   string // another device of each claim with the same CDI name; empty: none
 	versions []string
 	reported chan *registration.RegistrationStatus
 	server   *grpc.Server
@@ -72,6 +73,10 @@ func (d *draDriver) NodePrepareResources(_ context.Context, r *drav1.NodePrepare
 	for _, c := range r.Claims {
 		out.Claims[c.Uid] = &drav1.NodePrepareResourceResponse{Error: failed, Devices: []*drav1.Device{
 			{PoolName: "pool", DeviceName: "gpu", CdiDeviceIds: []string{d.cdi}}}}
+		if d.second != "" {
+			out.Claims[c.Uid].Devices = append(out.Claims[c.Uid].Devices,
+				&drav1.Device{PoolName: "pool", DeviceName: d.second, CdiDeviceIds: []string{d.cdi}})
+		}
 	}
 	return out, nil
 }
@@ -301,5 +306,37 @@ func TestDriverHealth(t *testing.T) {
 		Health: drahealthv1.HealthStatus_HEALTHY}}, time.Now().Add(-healthFor))
 	if got := a.Status(pod)["c"][0].Resources[0].Health; got != "Unknown" {
 		t.Errorf("an old word counts: %s", got)
+	}
+}
+
+// Devices with the same CDI name are one entry of the status, in which names must be unique: one of them that is
+// unhealthy counts.
+func TestHealthOfDevicesWithOneName(t *testing.T) {
+	root, client := short(t), fake.NewClientset(claimFor("one", "a"))
+	a := start(t, root, client)
+	d := &draDriver{second: "second"}
+	d.serveOn(t, root, "driver-reg.sock")
+	<-d.reported
+	pod := using("a", "one")
+	if err := a.PrepareClaims(context.Background(), pod); err != nil {
+		t.Fatal(err)
+	}
+	for _, unhealthy := range []string{"gpu", "second"} {
+		msg := &drahealthv1.NodeWatchResourcesResponse{}
+		for _, name := range []string{"gpu", "second"} {
+			one := &drahealthv1.DeviceHealth{Device: &drahealthv1.DeviceIdentifier{PoolName: "pool", DeviceName: name},
+				Health: drahealthv1.HealthStatus_HEALTHY}
+			if name == unhealthy {
+				one.Health, one.Message = drahealthv1.HealthStatus_UNHEALTHY, name+" is hot"
+			}
+			msg.Devices = append(msg.Devices, one)
+		}
+		d.health <- msg
+		a.until(unhealthy+" is unhealthy", func() bool {
+			s := a.Status(pod)["c"]
+			return len(s) == 1 && len(s[0].Resources) == 1 && s[0].Resources[0].Health == "Unhealthy" &&
+				s[0].Resources[0].ResourceID == "example.com/gpu=0" && s[0].Resources[0].Message != nil &&
+				*s[0].Resources[0].Message == unhealthy+" is hot"
+		})
 	}
 }

@@ -2,6 +2,7 @@ package devices
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -173,7 +174,8 @@ func (m *Manager) usersOf(driver string) []types.UID {
 	return users
 }
 
-// claimHealth is the health of the devices of claims that a container uses; m.mu is held.
+// claimHealth is the health of the devices of claims that a container uses; m.mu is held. Names within an entry are
+// unique, as the API server requires: of several devices with the same CDI name, one that is unhealthy counts.
 func (m *Manager) claimHealth(pod *corev1.Pod, c *corev1.Container) []corev1.ResourceStatus {
 	var list []corev1.ResourceStatus
 	now := time.Now()
@@ -197,10 +199,16 @@ func (m *Manager) claimHealth(pod *corev1.Pod, c *corev1.Container) []corev1.Res
 				one.Message = &d.message
 			}
 		}
-		if n := len(list); n > 0 && list[n-1].Name == name {
-			list[n-1].Resources = append(list[n-1].Resources, one)
-		} else {
-			list = append(list, corev1.ResourceStatus{Name: name, Resources: []corev1.ResourceHealth{one}})
+		if n := len(list); n == 0 || list[n-1].Name != name {
+			list = append(list, corev1.ResourceStatus{Name: name})
+		}
+		known := list[len(list)-1].Resources
+		i := slices.IndexFunc(known, func(o corev1.ResourceHealth) bool { return o.ResourceID == one.ResourceID })
+		switch {
+		case i < 0:
+			list[len(list)-1].Resources = append(known, one)
+		case one.Health == corev1.ResourceHealthStatusUnhealthy && known[i].Health != one.Health:
+			known[i] = one
 		}
 	}
 	return list
