@@ -7,8 +7,11 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -37,16 +40,16 @@ func NewQuota(reader Reader, storages Storages, config io.Reader, stop <-chan st
 		return nil, fmt.Errorf("read the configuration of ResourceQuota: %w", err)
 	}
 	a := &quotaAccess{reader: reader, storages: storages, written: map[string]*corev1.ResourceQuota{}}
-	registry := generic.NewRegistry(quotaEvaluators())
+	registry := generic.NewRegistry(quotaEvaluators(quotaLookup{reader}))
 	return quotaPlugin{a, resourcequota.NewQuotaEvaluator(a, quota.Ignored(), registry, nil, limits, quotaWorkers,
 		stop), len(limits.LimitedResources) > 0}, nil
 }
 
 // quotaEvaluators returns those of all kinds with rules or old names; kinds that are only counted
 // get theirs when a request names them.
-func quotaEvaluators() []quotav1.Evaluator {
+func quotaEvaluators(look quota.Lookup) []quotav1.Evaluator {
 	var all []quotav1.Evaluator
-	for _, k := range quota.Kinds() {
+	for _, k := range quota.Kinds(look) {
 		counts := func(a admission.Attributes) bool {
 			return k.Counts(quota.Write{Create: a.GetOperation() == admission.Create,
 				Update:      a.GetOperation() == admission.Update,
@@ -58,6 +61,42 @@ func quotaEvaluators() []quotav1.Evaluator {
 		all = append(all, quotaevaluator.Count(corev1.Resource(string(name)), nil, name))
 	}
 	return all
+}
+
+// quotaLookup reads what rules need to know about other objects from the watch cache.
+type quotaLookup struct{ reader Reader }
+
+var _ quota.Lookup = quotaLookup{}
+
+// Classes implements quota.Lookup.
+func (l quotaLookup) Classes() ([]*resourcev1.DeviceClass, error) {
+	return listed[*resourcev1.DeviceClass](l.reader, resourcev1.Resource("deviceclasses"), "")
+}
+
+// Claims implements quota.Lookup.
+func (l quotaLookup) Claims(namespace string) ([]*resourcev1.ResourceClaim, error) {
+	return listed[*resourcev1.ResourceClaim](l.reader, resourcev1.Resource("resourceclaims"), namespace)
+}
+
+// Pod implements quota.Lookup.
+func (l quotaLookup) Pod(namespace, name string) (*corev1.Pod, error) {
+	o, err := l.reader.Get(context.Background(), corev1.Resource("pods"), namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	pod, _ := o.(*corev1.Pod)
+	return pod, err
+}
+
+func listed[T any](reader Reader, resource schema.GroupResource, namespace string) ([]T, error) {
+	var out []T
+	err := reader.List(context.Background(), resource, namespace, func(o runtime.Object) bool {
+		if x, ok := o.(T); ok {
+			out = append(out, x)
+		}
+		return true
+	})
+	return out, err
 }
 
 type quotaPlugin struct {

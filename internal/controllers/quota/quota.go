@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -275,7 +276,7 @@ func (c *Controller) stored(ctx context.Context, namespace, name string) (metav1
 // evaluators returns the evaluators of kinds with rules or old names.
 func evaluators(list quotaevaluator.List) []quotav1.Evaluator {
 	var all []quotav1.Evaluator
-	for _, k := range quota.Kinds() {
+	for _, k := range quota.Kinds(lookup{list}) {
 		all = append(all, quotaevaluator.New(k.Group, k, nil, list))
 	}
 	for _, name := range quota.OldNames() {
@@ -298,6 +299,8 @@ func (c *Controller) list(ctx context.Context, gr schema.GroupResource, namespac
 		list, err = c.client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, o)
 	case resourcev1.Resource("resourceclaims"):
 		list, err = c.client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
+	case resourcev1.Resource("deviceclasses"):
+		list, err = c.client.ResourceV1().DeviceClasses().List(ctx, o)
 	default:
 		k, ok := c.inventory.ByResource(gr)
 		if !ok {
@@ -312,6 +315,41 @@ func (c *Controller) list(ctx context.Context, gr schema.GroupResource, namespac
 		return nil, err
 	}
 	return meta.ExtractList(list)
+}
+
+// lookup finds what rules need to know about other objects among those that are listed.
+type lookup struct{ list quotaevaluator.List }
+
+var _ quota.Lookup = lookup{}
+
+// Classes implements quota.Lookup.
+func (l lookup) Classes() ([]*resourcev1.DeviceClass, error) {
+	return of[*resourcev1.DeviceClass](l.list, resourcev1.Resource("deviceclasses"), "")
+}
+
+// Claims implements quota.Lookup.
+func (l lookup) Claims(namespace string) ([]*resourcev1.ResourceClaim, error) {
+	return of[*resourcev1.ResourceClaim](l.list, resourcev1.Resource("resourceclaims"), namespace)
+}
+
+// Pod implements quota.Lookup.
+func (l lookup) Pod(namespace, name string) (*corev1.Pod, error) {
+	pods, err := of[*corev1.Pod](l.list, corev1.Resource("pods"), namespace)
+	if i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.Name == name }); i >= 0 {
+		return pods[i], nil
+	}
+	return nil, err
+}
+
+func of[T any](list quotaevaluator.List, gr schema.GroupResource, namespace string) ([]T, error) {
+	objects, err := list(gr, namespace)
+	var out []T
+	for _, o := range objects {
+		if x, ok := o.(T); ok {
+			out = append(out, x)
+		}
+	}
+	return out, err
 }
 
 // once lists each kind at most once.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +103,28 @@ func TestUsageIsReleased(t *testing.T) {
 		w.Gone(podKind, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a"}})
 		w.settle()
 		w.used(map[corev1.ResourceName]string{"pods": "1", "requests.cpu": "200m"})
+	})
+}
+
+// Devices of claims count as the extended resource of their class, together with those of pods.
+func TestExtendedResources(t *testing.T) {
+	const gpus, name = corev1.ResourceName("requests.example.com/gpu"), "example.com/gpu"
+	p := pod("p", "1")
+	p.Spec.Containers[0].Resources.Requests[name] = resource.MustParse("2")
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "made"}
+	claim := func(name string, n int64) *resourcev1.ResourceClaim {
+		return &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
+				{Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gold",
+					AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: n}}}}}}
+	}
+	made := claim("made", 3)
+	made.Annotations = map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"}
+	made.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", Controller: new(true)}}
+	inWorld(t, []runtime.Object{limit(map[corev1.ResourceName]string{gpus: "10"}), p, made, claim("own", 4),
+		&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"},
+			Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: new(name)}}}, func(w *world) {
+		w.used(map[corev1.ResourceName]string{gpus: "7"})
 	})
 }
 

@@ -168,19 +168,26 @@ func volumeClaimInScope(s corev1.ScopedResourceSelectorRequirement, o runtime.Ob
 	return false, nil
 }
 
-func deviceClaimRules() Kind {
+func deviceClaimRules(look Lookup) Kind {
 	return Kind{
 		Group:  deviceClaimKind,
 		counts: writes,
 		concerns: func(n corev1.ResourceName) bool {
-			return n == deviceClaimsCount || strings.HasSuffix(string(n), corev1.ResourceClaimsPerClass)
+			return n == deviceClaimsCount || strings.HasSuffix(string(n), corev1.ResourceClaimsPerClass) ||
+				isClassResource(look, string(n))
 		},
-		usage: func(o runtime.Object, _ time.Time) (corev1.ResourceList, error) {
+		usage: func(o runtime.Object, now time.Time) (corev1.ResourceList, error) {
 			c, ok := o.(*resourcev1.ResourceClaim)
 			if !ok {
 				return nil, fmt.Errorf("expected a resource claim, got %T", o)
 			}
-			return deviceClaimUsage(c), nil
+			used := deviceClaimUsage(c)
+			if look != nil {
+				if err := addExtended(look, c, used, now); err != nil {
+					return nil, fmt.Errorf("count extended resources: %w", err)
+				}
+			}
+			return used, nil
 		},
 	}
 }

@@ -34,9 +34,10 @@ func Ignored() map[schema.GroupResource]struct{} {
 	}
 }
 
-// Kinds returns the rules of the kinds with usage other than the object count.
-func Kinds() []Kind {
-	return []Kind{podRules(), serviceRules(), volumeClaimRules(), deviceClaimRules()}
+// Kinds returns the rules of the kinds with usage other than the object count. Without a look, ResourceClaims use no
+// extended resources.
+func Kinds(look Lookup) []Kind {
+	return []Kind{podRules(), serviceRules(), volumeClaimRules(), deviceClaimRules(look)}
 }
 
 // OldNames returns the kinds that are also counted under an old name in addition to count/…: the

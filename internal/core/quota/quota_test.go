@@ -78,7 +78,7 @@ func TestUsage(t *testing.T) {
 				}}}}},
 	} {
 		found := false
-		for _, k := range Kinds() {
+		for _, k := range Kinds(nil) {
 			got, err := k.Usage(c.o, now)
 			if err != nil {
 				continue

@@ -64,7 +64,7 @@ func Usage(o fakeapi.Object, now time.Time) corev1.ResourceList {
 	default:
 		return nil
 	}
-	for _, k := range quota.Kinds() {
+	for _, k := range quota.Kinds(nil) {
 		if k.Group.Resource == kind {
 			used, err := k.Usage(o, now)
 			if err != nil {
