@@ -22,12 +22,17 @@ func newLanes() *lanes {
 	return &lanes{slots: make(chan struct{}, slowkeys.InAll), busy: map[string]bool{}}
 }
 
+// patience is how long a pass waits for writes.
+const patience = 10 * time.Second
+
 // run begins the writes of the namespaces, without those that are busy, and waits for their end, or for a while. The
-// writes must end with ctx.
-func (l *lanes) run(ctx context.Context, writes map[string][]func(), patience time.Duration) {
+// writes must end with ctx. all is false if a namespace was busy: the next pass writes for it.
+func (l *lanes) run(ctx context.Context, writes map[string][]func()) (all bool) {
 	var begun sync.WaitGroup
-	for namespace, all := range writes { // any order: they run at once
+	all = true
+	for namespace, list := range writes { // any order: they run at once
 		if !l.begin(namespace) {
+			all = false
 			continue
 		}
 		begun.Add(1)
@@ -40,7 +45,7 @@ func (l *lanes) run(ctx context.Context, writes map[string][]func(), patience ti
 			case <-ctx.Done():
 				return
 			}
-			for _, write := range all {
+			for _, write := range list {
 				write()
 			}
 		})
@@ -54,6 +59,7 @@ func (l *lanes) run(ctx context.Context, writes map[string][]func(), patience ti
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return all
 }
 
 func (l *lanes) begin(namespace string) bool {

@@ -11,9 +11,6 @@ import (
 	"carob/internal/core/workload/vpa"
 )
 
-// patience is how long a pass waits for the writes of statuses: the next pass writes those that were not begun.
-const patience = 10 * time.Second
-
 // recommend sets the statuses of autoscalers, and stores those that have changed.
 func (c *Controller) recommend(ctx context.Context, ours []vpa.Target) {
 	writes := map[string][]func(){}
@@ -36,7 +33,7 @@ func (c *Controller) recommend(ctx context.Context, ours []vpa.Target) {
 			}
 		})
 	}
-	c.statuses.run(ctx, writes, patience)
+	c.statuses.run(ctx, writes)
 }
 
 // statusOf sets the status of an autoscaler, and returns it if it has changed.

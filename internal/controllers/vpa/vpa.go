@@ -3,8 +3,8 @@
 // It runs only while the add-on is enabled; the manager starts and stops it. It must never decide an
 // amount, or which pod changes.
 //
-// Goroutines: one with a pass per minute while there is an autoscaler, its watch, and one for each namespace whose
-// statuses are being written.
+// Goroutines: one with a pass per minute while there is an autoscaler, its watch, and for each namespace one while its
+// statuses are written, one while its checkpoints are, and one while its pods are resized and evicted.
 //
 // Contract: docs/spec/workloads.md.
 package vpa
@@ -50,9 +50,6 @@ const (
 	young = 2 * time.Minute
 	// orphansEvery is the interval at which checkpoints of deleted autoscalers are removed (W9.37).
 	orphansEvery = 10 * time.Minute
-	// writing limits the time that one pass spends on checkpoints; the next continues where it
-	// ended.
-	writing = time.Minute
 )
 
 // Config is what the controller needs.
@@ -74,19 +71,19 @@ type Config struct {
 type Controller struct {
 	Config
 	wake chan struct{} // capacity 1
-	// statuses are being written, each namespace's by a goroutine.
-	statuses *lanes
-	scale    scaled
+	// Each namespace's writes of a kind are made by a goroutine.
+	statuses, saves, updates *lanes
+	scale                    scaled
 
 	// Used by the goroutine of the passes only.
 	model   *vpa.Model
 	loaded  bool                // the checkpoints have been loaded into the model
 	names   map[types.UID]named // of checkpoints
-	next    int                 // autoscaler whose checkpoints are written first
-	resizes vpa.Resizes         // in flight
 	evicted map[types.UID]bool  // pods whose evictions were read
 	orphans time.Time           // when orphaned checkpoints were last removed
 	seen    map[types.UID]bool  // autoscalers that have a recommendation
+	// resizes are those in flight, by namespace; what is in a namespace's belongs to the lane of its updates.
+	resizes map[string]vpa.Resizes
 }
 
 type named map[string]string // checkpoint by container
@@ -124,8 +121,9 @@ func Watch(c dynamic.Interface) *source.Watch {
 // New returns a controller.
 func New(cfg Config) (*Controller, error) {
 	register()
-	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), statuses: newLanes(), model: vpa.NewModel(),
-		names: map[types.UID]named{}, resizes: vpa.Resizes{}, evicted: map[types.UID]bool{}, seen: map[types.UID]bool{}}
+	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), statuses: newLanes(), saves: newLanes(),
+		updates: newLanes(), model: vpa.NewModel(), names: map[types.UID]named{}, resizes: map[string]vpa.Resizes{},
+		evicted: map[types.UID]bool{}, seen: map[types.UID]bool{}}
 	api := restAPI{cfg.Recommender}
 	if c.store == nil {
 		c.store = api
@@ -161,7 +159,9 @@ func (c *Controller) Run(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { c.VPAs.Run(ctx) })
-	defer c.statuses.all.Wait()
+	for _, l := range []*lanes{c.statuses, c.saves, c.updates} {
+		defer l.all.Wait()
+	}
 	for _, ready := range []<-chan struct{}{c.VPAs.Synced(), c.Kinds.Synced()} {
 		select {
 		case <-ready:
@@ -352,44 +352,56 @@ func (c *Controller) evictions(ctx context.Context, pods []*corev1.Pod, now time
 
 // saveCheckpoints stores checkpoints, and removes those of deleted autoscalers.
 func (c *Controller) saveCheckpoints(ctx context.Context, targets []vpa.Target) {
-	log, until := klog.FromContext(ctx), time.Now().Add(writing)
+	log, writes := klog.FromContext(ctx), map[string][]func(){}
 	names := map[types.UID]named{}
 	for _, t := range targets {
 		names[t.VPA.UID] = c.names[t.VPA.UID]
 	}
 	c.names = names
-	for range targets {
-		if ctx.Err() != nil || time.Now().After(until) {
-			break
-		}
-		c.next = (c.next + 1) % len(targets)
-		v := targets[c.next].VPA
+	for _, t := range targets {
+		v := t.VPA
 		for _, p := range c.model.Checkpoints(vpa.Name{Namespace: v.Namespace, Name: v.Name}, time.Now()) {
 			p.Name = c.nameOf(v, p.Spec, targets)
-			if err := c.store.save(ctx, &p); err != nil {
-				log.V(1).Info("A checkpoint was not stored", "vpa", klog.KObj(v), "container", p.Spec.ContainerName,
-					"err", err)
-			}
+			writes[v.Namespace] = append(writes[v.Namespace], func() {
+				if ctx.Err() != nil {
+					return
+				}
+				if err := c.store.save(ctx, &p); err != nil {
+					log.V(1).Info("A checkpoint was not stored", "vpa", klog.KObj(v), "container",
+						p.Spec.ContainerName, "err", err)
+				}
+			})
 		}
 	}
-	if time.Since(c.orphans) < orphansEvery {
-		return
+	orphans := time.Since(c.orphans) >= orphansEvery && c.removeOrphans(ctx, writes)
+	if c.saves.run(ctx, writes) && orphans {
+		c.orphans = time.Now()
 	}
+}
+
+// removeOrphans adds the removals of checkpoints without autoscalers. It returns false if it can't read them.
+func (c *Controller) removeOrphans(ctx context.Context, writes map[string][]func()) bool {
+	log := klog.FromContext(ctx)
 	stored, err := c.store.checkpoints(ctx)
 	if err != nil {
 		log.V(1).Info("Checkpoints cannot be read", "err", err)
-		return
+		return false
 	}
-	c.orphans = time.Now()
 	for i := range stored {
-		if source.Get[*vpa.VerticalPodAutoscaler](c.VPAs, stored[i].Namespace+"/"+stored[i].Spec.VPAObjectName) != nil {
+		p := &stored[i]
+		if source.Get[*vpa.VerticalPodAutoscaler](c.VPAs, p.Namespace+"/"+p.Spec.VPAObjectName) != nil {
 			continue
 		}
-		if err := c.store.remove(ctx, &stored[i]); err != nil && !apierrors.IsNotFound(err) {
-			log.V(1).Info("A checkpoint without autoscaler was not removed", "checkpoint", klog.KObj(&stored[i]), "err",
-				err)
-		}
+		writes[p.Namespace] = append(writes[p.Namespace], func() {
+			if ctx.Err() != nil {
+				return
+			}
+			if err := c.store.remove(ctx, p); err != nil && !apierrors.IsNotFound(err) {
+				log.V(1).Info("A checkpoint without autoscaler was not removed", "checkpoint", klog.KObj(p), "err", err)
+			}
+		})
 	}
+	return true
 }
 
 // nameOf returns the name of a checkpoint, unique per container.
@@ -425,11 +437,10 @@ func (c *Controller) update(ctx context.Context, targets []vpa.Target, pods map[
 			updating = append(updating, t)
 		}
 	}
-	of, here, theirs := c.controllers(ctx), map[types.UID]bool{}, map[*vpa.VerticalPodAutoscaler][]*corev1.Pod{}
+	of, theirs := c.controllers(ctx), map[*vpa.VerticalPodAutoscaler][]*corev1.Pod{}
 	if len(updating) > 0 {
 		for _, list := range pods {
 			for _, pod := range list {
-				here[pod.UID] = true
 				if !vpa.Live(pod) {
 					continue
 				}
@@ -439,22 +450,42 @@ func (c *Controller) update(ctx context.Context, targets []vpa.Target, pods map[
 			}
 		}
 	}
-	c.resizes.Keep(here)
 	took.step("FilterPods")
+	writes, resizes := map[string][]func(){}, map[string]vpa.Resizes{}
 	for _, t := range updating {
-		if len(theirs[t.VPA]) == 0 || ctx.Err() != nil {
+		v, namespace := t.VPA, t.VPA.Namespace
+		if resizes[namespace] == nil {
+			since, here := c.resizes[namespace], map[types.UID]bool{}
+			if since == nil {
+				since = vpa.Resizes{}
+			}
+			for _, pod := range pods[namespace] {
+				here[pod.UID] = true
+			}
+			resizes[namespace] = since
+			writes[namespace] = append(writes[namespace], func() { since.Keep(here) })
+		}
+		if len(theirs[v]) == 0 {
 			continue
 		}
-		if err := c.updateOf(ctx, t.VPA, theirs[t.VPA]); err != nil {
-			klog.FromContext(ctx).V(1).Info("Cannot read the pods of a VerticalPodAutoscaler", "vpa",
-				klog.KObj(t.VPA), "err", err)
-		}
+		writes[namespace] = append(writes[namespace], func() {
+			if ctx.Err() != nil {
+				return
+			}
+			if err := c.updateOf(ctx, v, theirs[v], resizes[namespace]); err != nil {
+				klog.FromContext(ctx).V(1).Info("Cannot read the pods of a VerticalPodAutoscaler", "vpa",
+					klog.KObj(v), "err", err)
+			}
+		})
 	}
+	c.resizes = resizes
+	c.updates.run(ctx, writes)
 	took.step("EvictPods")
 	took.total()
 }
 
-func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod) error {
+func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler, pods []*corev1.Pod,
+	since vpa.Resizes) error {
 	log := klog.FromContext(ctx)
 	list, err := c.Recommender.CoreV1().LimitRanges(v.Namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -465,7 +496,7 @@ func (c *Controller) updateOf(ctx context.Context, v *vpa.VerticalPodAutoscaler,
 		ranges[i] = &list.Items[i]
 	}
 	round := vpa.NewRound(v, pods, func(o vpa.Owner) (int, bool) { return c.Owners.configured(v.Namespace, o) },
-		vpa.RangesOf(ranges), c.resizes, time.Now())
+		vpa.RangesOf(ranges), since, time.Now())
 	candidates := round.Candidates()
 	count := newUpdateCounts(v, len(pods), len(candidates))
 	var evict []*corev1.Pod

@@ -22,9 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
@@ -50,7 +53,45 @@ type world struct {
 	reads   int
 	listed  int // number of lists of checkpoints
 	did     []string
-	slow    string // the namespace whose statuses take 30 s to write
+	// The namespaces whose statuses and checkpoints take 30 s to write, and whose pods take as long to change.
+	slow, slowSaves, slowPods string
+}
+
+// slowly waits if the namespace is the slow one.
+func slowly(namespace, slow string) {
+	if namespace == slow {
+		time.Sleep(30 * time.Second)
+	}
+}
+
+// updater is the client for pods. The fake one would have all its callers wait for a slow one.
+type updater struct {
+	kubernetes.Interface
+	w *world
+}
+
+func (u updater) CoreV1() corev1client.CoreV1Interface { return slowCore{u.Interface.CoreV1(), u.w} }
+
+type slowCore struct {
+	corev1client.CoreV1Interface
+	w *world
+}
+
+func (c slowCore) Pods(namespace string) corev1client.PodInterface {
+	return slowPods{c.CoreV1Interface.Pods(namespace), namespace, c.w}
+}
+
+type slowPods struct {
+	corev1client.PodInterface
+	namespace string
+	w         *world
+}
+
+func (p slowPods) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions,
+	subresources ...string) (*corev1.Pod, error) {
+	slowly(p.namespace, p.w.slowPods)
+	p.w.note("in %s", p.namespace)
+	return p.PodInterface.Patch(ctx, name, kind, data, o, subresources...)
 }
 
 func (w *world) Resolve(schema.GroupVersionKind) (inventory.Kind, bool) {
@@ -77,9 +118,7 @@ func (w *world) write() error {
 }
 
 func (w *world) status(_ context.Context, name vpa.Name, s *vpa.Status) error {
-	if name.Namespace == w.slow {
-		time.Sleep(30 * time.Second)
-	}
+	slowly(name.Namespace, w.slow)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.write(); err != nil {
@@ -100,6 +139,7 @@ func (w *world) checkpoints(context.Context) (out []vpa.Checkpoint, err error) {
 }
 
 func (w *world) save(_ context.Context, c *vpa.Checkpoint) error {
+	slowly(c.Namespace, w.slowSaves)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.write(); err != nil {
@@ -124,11 +164,11 @@ func (w *world) remove(_ context.Context, c *vpa.Checkpoint) error {
 	return nil
 }
 
-func (w *world) usage(context.Context, string) ([]vpa.Sample, error) {
+func (w *world) usage(_ context.Context, namespace string) ([]vpa.Sample, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
-	return []vpa.Sample{{Pod: vpa.Name{Namespace: "ns", Name: "p"}, Container: "c", At: time.Now(), CPU: w.cpu,
+	return []vpa.Sample{{Pod: vpa.Name{Namespace: namespace, Name: "p"}, Container: "c", At: time.Now(), CPU: w.cpu,
 		Memory: 600 << 20}}, nil
 }
 
@@ -196,7 +236,11 @@ func (w *world) note(format string, args ...any) {
 func (w *world) run() (c *Controller, stop func()) {
 	w.t.Helper()
 	deployments, sets := source.Deployments(w.client), source.ReplicaSets(w.client)
-	c, err := New(Config{Recommender: w.client, Updater: w.client, Events: w.events, VPAs: Watch(w.custom), Kinds: w,
+	client := kubernetes.Interface(w.client)
+	if w.slowPods != "" {
+		client = updater{w.client, w}
+	}
+	c, err := New(Config{Recommender: w.client, Updater: client, Events: w.events, VPAs: Watch(w.custom), Kinds: w,
 		Owners: Owners{Deployments: deployments, ReplicaSets: sets, StatefulSets: source.StatefulSets(w.client),
 			DaemonSets: source.DaemonSets(w.client), Jobs: source.Jobs(w.client), CronJobs: source.CronJobs(w.client),
 			ReplicationControllers: source.ReplicationControllers(w.client)}, store: w, usage: w, scales: w})
@@ -449,5 +493,83 @@ func TestSlowStatuses(t *testing.T) {
 			t.Errorf("%d of %d statuses are stored", n, slow+1)
 		}
 		w.mu.Unlock()
+	})
+}
+
+// A webhook takes 30 s for each checkpoint, or each change of a pod, in one namespace: others are written meanwhile,
+// and the next passes do not wait either. What is slow is written once, not once for each pass.
+func TestSlowNamespace(t *testing.T) {
+	start := func(t *testing.T, slow func(*world)) (*world, func()) {
+		t.Helper()
+		theirs := autoscaler("v", vpa.ModeInPlaceOrRecreate)
+		theirs.SetNamespace("a") // the first one
+		w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate), theirs)
+		p, selector := pod(), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
+		p.Namespace = "a"
+		for _, o := range []runtime.Object{p, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "d"},
+			Spec: appsv1.DeploymentSpec{Selector: selector}},
+			&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "r",
+				OwnerReferences: owner("Deployment", "d")},
+				Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: new(int32(1))}}} {
+			if err := w.client.Tracker().Add(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slow(w)
+		_, stop := w.run()
+		synctest.Wait()
+		return w, stop
+	}
+	for slow, other := range map[string]string{"a": "ns", "ns": "a"} {
+		t.Run("checkpoints of "+slow, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, stop := start(t, func(w *world) { w.slowSaves = slow })
+				defer stop()
+				has := func(namespace string) bool {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					_, there := w.stored[namespace+"/v-c"]
+					return there
+				}
+				if !has(other) || has(slow) {
+					t.Errorf("stored of a namespace: %v, of a slow one: %v", has(other), has(slow))
+				}
+				time.Sleep(31 * time.Second)
+				if !has(slow) {
+					t.Error("the slow one is not stored")
+				}
+			})
+		})
+	}
+	t.Run("pods", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w, stop := start(t, func(w *world) { w.slowPods = "a" })
+			defer stop()
+			did := func(what string) (n int) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				for _, d := range w.did {
+					if d == what {
+						n++
+					}
+				}
+				return n
+			}
+			if did("in ns") != 2 || did("in a") != 0 {
+				t.Errorf("changes of a namespace: %d, of a slow one: %d", did("in ns"), did("in a"))
+			}
+			w.mu.Lock()
+			reads := w.reads
+			w.mu.Unlock()
+			time.Sleep(patience + vpa.Pass + time.Second)
+			w.mu.Lock()
+			if w.reads == reads {
+				t.Error("the next pass waits for a slow namespace")
+			}
+			w.mu.Unlock()
+			if did("in a") != 2 {
+				t.Errorf("%d changes of the slow namespace", did("in a"))
+			}
+		})
 	})
 }
