@@ -77,9 +77,17 @@ func Claims(client kubernetes.Interface, inv *inventory.Inventory, pods *source.
 
 // usesClaim reports whether a pod uses a claim: from when the pod is scheduled until it is removed,
 // because the volume of a pod that has ended may still be mounted (S7.2, S7.4). A pod without a
-// node will not start with a claim that is being deleted.
+// node will not start with a claim that is being deleted. A deleted pod that only finalizers hold does not use the
+// claims of its ephemeral volumes: deleted in the foreground, it waits for these claims to go.
 func usesClaim(p *corev1.Pod, claim *corev1.PersistentVolumeClaim) bool {
-	return p.Spec.NodeName != "" && podclaims.UsesVolumeClaim(p, claim)
+	if p.Spec.NodeName == "" || !podclaims.UsesVolumeClaim(p, claim) {
+		return false
+	}
+	grace := p.DeletionGracePeriodSeconds
+	return p.DeletionTimestamp == nil || grace == nil || *grace != 0 ||
+		slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim.Name
+		})
 }
 
 // Volumes returns the controller of persistent volumes.

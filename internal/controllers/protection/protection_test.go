@@ -70,6 +70,9 @@ func TestUsesClaim(t *testing.T) {
 		}
 		return p
 	}
+	ended := func(p *corev1.Pod) {
+		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{}, new(int64(0))
+	}
 	for _, c := range []struct {
 		name  string
 		pod   *corev1.Pod
@@ -80,6 +83,11 @@ func TestUsesClaim(t *testing.T) {
 		{"a pod without a node", pod(func(p *corev1.Pod) { p.Spec.NodeName = "" }), plain, false},
 		{"a pod that ended", pod(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), plain, true},
 		{"its ephemeral volume", pod(nil), own, true},
+		{"its ephemeral volume, when only finalizers hold it", pod(ended), own, false},
+		{"another volume, when only finalizers hold it", pod(ended), plain, true},
+		{"its ephemeral volume, while it ends", pod(func(p *corev1.Pod) {
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{}, new(int64(30))
+		}), own, true},
 		{"somebody else's claim of that name", pod(nil), foreign, false},
 	} {
 		if got := usesClaim(c.pod, c.claim); got != c.used {
