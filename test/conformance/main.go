@@ -69,7 +69,8 @@ func run(ctx context.Context) (failed bool, err error) {
 		"use this cluster, which must have the images, instead of one of our own")
 	flag.StringVar(&o.carob, "carob", "../../bin/carob", "the binary to test")
 	flag.StringVar(&o.up, "up", "", "further flags of carob up, separated by spaces: --pod-cidr 10.77.0.0/16,fd00:77::/64")
-	flag.StringVar(&o.addons, "addons", "", "add-ons of the cluster, separated by spaces; their images are among -images")
+	flag.StringVar(&o.addons, "addons", "",
+		"add-ons of the cluster, separated by spaces; their images are among -images")
 	flag.StringVar(&o.images, "images", "", "serve the archives in this folder instead of building the suite's images")
 	flag.StringVar(&o.cache, "cache", "../../.cache/conformance", "where the built suite and its images are kept")
 	flag.StringVar(&o.out, "out", "", "where logs and results go (default: the cache's folder run)")

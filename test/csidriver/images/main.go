@@ -50,6 +50,8 @@ var images = []image{
 	{tag: "csi-node-driver-registrar:v2.17.0", args: []string{"registrar"}},
 	{tag: "livenessprobe:v2.19.0", args: []string{"liveness"}},
 	{tag: "hostpathplugin:v1.17.1", args: []string{"hostpath"}, shell: true},
+	{tag: "hello-populator:v1.0.1", args: []string{"populator"}},
+	{tag: "volume-data-source-validator:v1.0.0", args: []string{"validator"}},
 }
 
 func main() {

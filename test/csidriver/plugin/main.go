@@ -1,10 +1,12 @@
 // plugin is what a CSI driver's pod has beside upstream's sidecars, for upstream's end-to-end tests: a stand-in for
-// node-driver-registrar, livenessprobe, and hostpathplugin, whose modules the Go module proxy does not have.
+// node-driver-registrar, livenessprobe, and hostpathplugin, whose modules the Go module proxy does not have; also for
+// hello-populator, and for volume-data-source-validator, whose events no test looks at: it only runs.
 //
-//	plugin registrar|liveness|hostpath FLAGS
+//	plugin registrar|liveness|hostpath|populator|validator FLAGS
 //	hostpathplugin FLAGS
 //
-// The second form is what tests run in a pod to reach their own drivers of devices. The flags are those of the programs that upstream's manifests use; others are accepted without effect.
+// The second form is what tests run in a pod to reach their own drivers of devices. The flags are those of the programs
+// that upstream's manifests use; others are accepted without effect.
 package main
 
 import (
@@ -38,7 +40,7 @@ func program(args []string) []string {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("usage: plugin registrar|liveness|hostpath FLAGS")
+		return fmt.Errorf("usage: plugin registrar|liveness|hostpath|populator|validator FLAGS")
 	}
 	flags, err := parse(args[1:])
 	if err != nil {
@@ -54,6 +56,11 @@ func run(ctx context.Context, args []string) error {
 			return proxy(ctx, flags["endpoint"], flags["proxy-endpoint"])
 		}
 		return hostpath(ctx, flags)
+	case "populator":
+		return populate(ctx, flags)
+	case "validator":
+		<-ctx.Done()
+		return nil
 	}
 	return fmt.Errorf("unknown program %q", args[0])
 }

@@ -240,7 +240,12 @@ func nonRoot(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer,
 
 func glibcDNS(ctx context.Context, b *Builder, c *ocispec.ImageConfig) ([]*layer, error) {
 	c.Cmd = []string{"bash"}
-	return b.toolsLayers(ctx)
+	layers, err := b.toolsLayers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gnu, err := b.shared("coreutils", func() (tree, error) { return b.debian().layer(ctx, nil, "coreutils") })
+	return append(layers, gnu), err // tests of volumes give dd options that busybox does not have
 }
 
 // nginxAged makes two images of one program that differ in a file.
