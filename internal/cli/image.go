@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -306,9 +307,17 @@ func (r *root) imageRequest(ctx context.Context, verb, node string, path ...stri
 	return agentPath(c, verb, node, path...), nil
 }
 
+// endTime is how long a server may take to end a stream after its last message.
+const endTime = time.Second
+
 // followImage reads a progress stream to its end.
 func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool) ([]string, error) {
-	body, err := req.Stream(ctx)
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	body, err := req.Stream(reading)
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // the user has stopped it: whatever the server says to that
+	}
 	if err != nil {
 		return nil, plain(err)
 	}
@@ -316,6 +325,9 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 	for dec := json.NewDecoder(body); ; {
 		var p imageapi.Progress
 		if err := dec.Decode(&p); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
@@ -325,6 +337,8 @@ func (r *root) followImage(ctx context.Context, req *rest.Request, verbose bool)
 		case p.Error != "":
 			return nil, errors.New(p.Error)
 		case p.Done != nil:
+			late := time.AfterFunc(endTime, stop)
+			defer late.Stop()
 			_, _ = io.Copy(io.Discard, body) // to its end: otherwise the API server reports a request that was aborted
 			return p.Done, nil
 		case verbose && p.Message != "":

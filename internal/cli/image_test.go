@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -102,5 +105,71 @@ func TestImageResponsesAreReadToTheEnd(t *testing.T) {
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("the server: %v", err)
+	}
+}
+
+// A server may answer nothing, or never end its answer, and an archive may never end: the end of the command's context
+// (Ctrl-C) ends it, with an error that says so. What the server has reported as done is done, though it does not end
+// its answer.
+func TestImageStreamsThatDoNotEnd(t *testing.T) {
+	for _, c := range []struct {
+		name, answer string
+		endless      bool // the archive
+		done         []string
+	}{
+		{"no answer", "", false, nil},
+		{"no end", `{"message": "pulling"}` + "\n", false, nil},
+		{"an unfinished message", `{"message": "pul`, false, nil},
+		{"an archive without an end", "", true, nil},
+		{"no end after the last message", `{"done": ["localhost/a:1"]}` + "\n", false, []string{"localhost/a:1"}},
+	} {
+		for _, version := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, HTTP/%d", c.name, version), func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
+				returned := make(chan struct{}) // of the command
+				s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.ProtoMajor != version {
+						t.Errorf("the protocol is %s", r.Proto)
+					}
+					_, _ = r.Body.Read(make([]byte, 3))
+					if c.answer != "" {
+						_, _ = io.WriteString(w, c.answer)
+						w.(http.Flusher).Flush() //nolint:forcetypeassert // both versions have it
+					}
+					if c.done == nil {
+						interrupt()
+					}
+					<-returned
+				}))
+				s.EnableHTTP2 = version == 2
+				s.StartTLS()
+				defer s.Close()
+				defer close(returned)
+				client, err := rest.RESTClientFor(&rest.Config{Host: s.URL, APIPath: "/api",
+					TLSClientConfig: rest.TLSClientConfig{Insecure: true, NextProtos: map[int][]string{1: {"http/1.1"},
+						2: {"h2"}}[version]},
+					ContentConfig: rest.ContentConfig{GroupVersion: &schema.GroupVersion{Version: "v1"},
+						NegotiatedSerializer: scheme.Codecs.WithoutConversion()}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				archive, rest := io.Pipe()
+				go func() {
+					_, _ = rest.Write(make([]byte, 64<<10)) // more than is buffered
+					if !c.endless {
+						rest.Close()
+					}
+				}()
+				done, err := (&root{out: io.Discard}).followImage(ctx, client.Post().AbsPath("/x").Body(archive), true)
+				if !slices.Equal(done, c.done) || (err == nil) != (c.done != nil) {
+					t.Errorf("%q, %v", done, err)
+				}
+				if err != nil && (!errors.Is(err, context.Canceled) || exitCode(err) != exitFailed ||
+					message(err) != "it was stopped") {
+					t.Errorf("%d, %s", exitCode(err), message(err))
+				}
+			})
+		}
 	}
 }
