@@ -55,7 +55,7 @@ func build(ctx context.Context, cfg *Config) (*parts, error) {
 		LogDir:    func(pod *corev1.Pod) string { return spec.PodLogDir(cfg.PodLogDir, pod) },
 		VolumeDir: p.volumes.EmptyDir,
 		PodDir:    p.volumes.PodDir, PodEvent: p.events.PodWith, NodeEvent: p.events.Node, Again: p.reporter.Wake,
-		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Collected: p.meter.Collected, Shortage: p.shortage,
+		Reclaim: p.pods.NodeChanged, Evicted: p.meter.Evicted, Collected: p.imageRemoved, Shortage: p.shortage,
 	})
 	p.pods.Found(p.watcher.Found(ctx)) // so that the first report shows a runtime that responds as healthy
 	if cfg.Listener != nil {
@@ -85,6 +85,13 @@ func (p *parts) newServer(ctx context.Context) (*stream.Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	return server, nil
+}
+
+// imageRemoved is called when the agent has removed an image to free its space, or for its age. The node's status does
+// not show it any more, and pods that need it look again.
+func (p *parts) imageRemoved(why string) {
+	p.meter.Collected(why)
+	notify(p.podLoop.images)
 }
 
 // deviceHooks is what the device manager calls.
