@@ -162,8 +162,8 @@ func (e *claimError) Error() string {
 	return fmt.Sprintf("error processing PVC %s/%s: %s", e.namespace, e.name, e.why)
 }
 
-// Prepare makes the pod's directories (0750) and sets up all its volumes; what is set up already is not changed. The
-// error joins a SetUpError for each volume that failed, each recorded as FailedMount.
+// Prepare makes the pod's directories (0750) and sets up the volumes that its containers use; what is set up already is
+// not changed. The error joins a SetUpError for each volume that failed, each recorded as FailedMount.
 func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 	if err := checkName(string(pod.UID)); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (m *Manager) Prepare(ctx context.Context, pod *corev1.Pod) error {
 		failed := m.setUpAll(ctx, p)
 		if len(failed) == 0 {
 			p.reports = 0
-			ready := p.set
+			ready := maps.Clone(p.set)
 			p.ready.Store(&ready)
 			m.published(p, false)
 			return nil
@@ -324,7 +324,7 @@ func (m *Manager) setUpAll(ctx context.Context, p *podVolumes) []*SetUpError {
 	var failed []*SetUpError
 	for i := range p.pod.Spec.Volumes {
 		v := &p.pod.Spec.Volumes[i]
-		if _, ok := p.set[v.Name]; ok {
+		if _, ok := p.set[v.Name]; ok || !used(p.pod, v.Name) {
 			continue
 		}
 		stands, err := m.setUp(ctx, p, v)
@@ -421,7 +421,7 @@ func (m *Manager) Volumes(uid types.UID) map[string]spec.Volume {
 // Prepare has checked it.
 func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
 	if p := m.find(pod.UID); p != nil {
-		return podlife.VolumeState{Mounted: p.ready.Load() != nil, Present: true}
+		return podlife.VolumeState{Mounted: p.hasAll(pod), Present: true}
 	}
 	if m.cfg.CSI != nil && m.cfg.CSI.Held(pod.UID) {
 		return podlife.VolumeState{Present: true}
@@ -432,6 +432,15 @@ func (m *Manager) State(pod *corev1.Pod) podlife.VolumeState {
 		}
 	}
 	return podlife.VolumeState{}
+}
+
+// hasAll reports whether all volumes are set up that containers of the pod use. Ephemeral containers come later.
+func (p *podVolumes) hasAll(pod *corev1.Pod) bool {
+	ready := p.ready.Load()
+	return ready != nil && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		_, ok := (*ready)[v.Name]
+		return !ok && used(pod, v.Name)
+	})
 }
 
 // Remove unmounts and deletes everything of the pod. It may be repeated, and goes on where it was when ctx ended.

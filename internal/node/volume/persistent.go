@@ -163,6 +163,12 @@ func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spe
 	return set, nil
 }
 
+// used reports whether a container of a pod uses a volume; others are not set up.
+func used(pod *corev1.Pod, name string) bool {
+	mounted, mapped := uses(pod, name)
+	return mounted || mapped
+}
+
 // uses returns how the containers of a pod use a volume.
 func uses(pod *corev1.Pod, name string) (mounted, mapped bool) {
 	look := func(mounts []corev1.VolumeMount, devices []corev1.VolumeDevice) {

@@ -102,7 +102,7 @@ func (m *Manager) refresh(ctx context.Context, p *podVolumes) bool {
 	again := false
 	for i := range p.pod.Spec.Volumes {
 		v := &p.pod.Spec.Volumes[i]
-		if !isWritten(v) {
+		if _, ok := p.set[v.Name]; !ok || !isWritten(v) {
 			continue
 		}
 		content, err := m.render(ctx, p, v)

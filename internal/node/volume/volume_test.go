@@ -195,11 +195,16 @@ func (w *world) mustPrepare(pod *corev1.Pod) map[string]spec.Volume {
 	return w.Volumes(pod.UID)
 }
 
+// podWith is a pod whose container uses all its volumes.
 func podWith(uid string, volumes ...corev1.Volume) *corev1.Pod {
+	c := corev1.Container{Name: "c"}
+	for i := range volumes {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumes[i].Name, MountPath: "/" + volumes[i].Name})
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: types.UID(uid),
 			Labels: map[string]string{"app": "a", "b": "c"}},
-		Spec: corev1.PodSpec{Volumes: volumes, Containers: []corev1.Container{{Name: "c"}}},
+		Spec: corev1.PodSpec{Volumes: volumes, Containers: []corev1.Container{c}},
 	}
 }
 
