@@ -222,6 +222,7 @@ func (p *parts) metricsFacts() metrics.Facts {
 		Node: p.cfg.Name, CgroupV2: cgroups.IsCgroup2UnifiedMode(), Pods: p.pods.List,
 		Kept: p.cgroups.Kept, Mirrors: p.statics.MirrorCount, Listed: p.watcher.ListedAt,
 		Mounted: func(pod *corev1.Pod) bool { return p.volumes.State(pod).Mounted }, Volumes: p.volumes.Stats,
+		Plugin: func(pod *corev1.Pod, volume string) string { return p.volumes.Volumes(pod.UID)[volume].Persistent },
 	}
 	if p.devices != nil {
 		facts.Claims = p.devices.ClaimsInUse

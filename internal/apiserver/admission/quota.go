@@ -82,7 +82,7 @@ func (l quotaLookup) Claims(namespace string) ([]*resourcev1.ResourceClaim, erro
 func (l quotaLookup) Pod(namespace, name string) (*corev1.Pod, error) {
 	o, err := l.reader.Get(context.Background(), corev1.Resource("pods"), namespace, name)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil
 	}
 	pod, _ := o.(*corev1.Pod)
 	return pod, err

@@ -20,8 +20,10 @@ type Facts struct {
 	Mirrors  func() int         // mirror pods in the API
 	Listed   func() time.Time   // when the runtime was last listed; zero: never
 	Mounted  func(*corev1.Pod) bool
-	Volumes  func() []csi.Stats                        // of claims; nil: unknown
-	Claims   func() (byDriver map[string]int, all int) // of devices, in use; nil: the node has no drivers
+	// Plugin is upstream's plugin for a volume of a claim or of a CSI driver that is mounted; empty for others.
+	Plugin  func(pod *corev1.Pod, volume string) string
+	Volumes func() []csi.Stats                        // of claims; nil: unknown
+	Claims  func() (byDriver map[string]int, all int) // of devices, in use; nil: the node has no drivers
 	// Credentials is the hash of the configuration of credential providers; empty: there is none.
 	Credentials string
 	Kept        func() resources.MemoryTiers // memory that is kept for pods; nil: none
@@ -94,7 +96,10 @@ func (c collector) count() tally {
 			t.active[static]++
 			mounted := c.facts.Mounted(v.Pod)
 			for i := range v.Pod.Spec.Volumes {
-				plugin := plugin(&v.Pod.Spec.Volumes[i])
+				plugin := c.facts.Plugin(v.Pod, v.Pod.Spec.Volumes[i].Name)
+				if plugin == "" {
+					plugin = pluginOf(&v.Pod.Spec.Volumes[i])
+				}
 				t.volumes[[2]string{plugin, "desired_state_of_world"}]++
 				if mounted {
 					t.volumes[[2]string{plugin, "actual_state_of_world"}]++
@@ -135,8 +140,8 @@ func sandbox(s *corev1.PodStatus) bool {
 	return false
 }
 
-// plugin is the name of upstream's volume plugin for a volume.
-func plugin(v *corev1.Volume) string {
+// pluginOf is the name of upstream's volume plugin for a volume; that of a claim is not known from the pod.
+func pluginOf(v *corev1.Volume) string {
 	switch s := &v.VolumeSource; {
 	case s.EmptyDir != nil:
 		return "kubernetes.io/empty-dir"
@@ -152,6 +157,14 @@ func plugin(v *corev1.Volume) string {
 		return "kubernetes.io/host-path"
 	case s.Image != nil:
 		return "kubernetes.io/image"
+	case s.CSI != nil:
+		return "kubernetes.io/csi:" + s.CSI.Driver
+	case s.NFS != nil:
+		return "kubernetes.io/nfs"
+	case s.ISCSI != nil:
+		return "kubernetes.io/iscsi"
+	case s.FC != nil:
+		return "kubernetes.io/fc"
 	default:
 		return "unknown"
 	}

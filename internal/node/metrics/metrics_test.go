@@ -49,6 +49,12 @@ func newWorld() *world {
 		Node: "n1", Pods: func() []pods.View { return w.views }, Mirrors: func() int { return 2 },
 		Listed:  func() time.Time { return time.Unix(1000, 5e8) },
 		Mounted: func(p *corev1.Pod) bool { return p.Name == "web" },
+		Plugin: func(p *corev1.Pod, volume string) string {
+			if p.Name == "web" && volume == "claimed" {
+				return "kubernetes.io/csi:disk.example.com"
+			}
+			return ""
+		},
 		Claims: func() (map[string]int, int) {
 			return map[string]int{"gpu.example.com": 2, "nic.example.com": 1}, 2
 		},
@@ -302,6 +308,9 @@ func TestFacts(t *testing.T) {
 	w := newWorld()
 	running, static := pod(), pod()
 	running.Spec.EphemeralContainers = []corev1.EphemeralContainer{{}}
+	running.Spec.Volumes = append(running.Spec.Volumes, corev1.Volume{Name: "claimed", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+		corev1.Volume{Name: "nfs", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
 	static.Name, static.Annotations = "static", map[string]string{"kubernetes.io/config.source": "file"}
 	w.views = []pods.View{
 		{Pod: running, Status: corev1.PodStatus{
@@ -329,6 +338,8 @@ func TestFacts(t *testing.T) {
 		"kubelet_pleg_last_seen_seconds 1000.5",
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="desired_state_of_world"} 2`,
 		`volume_manager_total_volumes{plugin_name="kubernetes.io/empty-dir",state="actual_state_of_world"} 1`,
+		`volume_manager_total_volumes{plugin_name="kubernetes.io/csi:disk.example.com",state="actual_state_of_world"} 1`,
+		`volume_manager_total_volumes{plugin_name="kubernetes.io/nfs",state="desired_state_of_world"} 1`,
 		`dra_resource_claims_in_use{driver_name="gpu.example.com"} 2`,
 		`dra_resource_claims_in_use{driver_name="nic.example.com"} 1`,
 		`dra_resource_claims_in_use{driver_name="<any>"} 2`,

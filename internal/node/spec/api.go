@@ -79,7 +79,7 @@ type Volume struct {
 
 	Device     string // block device, instead of HostPath
 	Claim      string // of a persistent volume
-	Persistent string // upstream's plugin for a persistent volume, such as kubernetes.io/local-volume
+	Persistent string // upstream's plugin for a persistent volume or a CSI driver, such as kubernetes.io/local-volume
 }
 
 // Sources is what the environment of a container refers to, fetched beforehand.

@@ -49,3 +49,17 @@ func TestNodeIsFull(t *testing.T) {
 		}
 	}
 }
+
+// A volume of a driver has the name that upstream's metrics give it.
+func TestPluginOfDriver(t *testing.T) {
+	w, s := newWorld(t), bound(t.TempDir())
+	s.volumes["pv"].Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
+		CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: "h"}}
+	w.cfg.Persistent, w.cfg.CSI = s, fullNode{}
+	if err := w.Prepare(t.Context(), podWithClaim("p1")); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.Volumes("p1")["v"]; v.Persistent != "kubernetes.io/csi:d.example.com" {
+		t.Errorf("%+v", v)
+	}
+}

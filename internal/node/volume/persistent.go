@@ -130,14 +130,14 @@ func (m *Manager) persistent(ctx context.Context, p *podVolumes, v *corev1.Volum
 
 // driven has a CSI driver set up a volume; errors contain name.
 func (m *Manager) driven(ctx context.Context, name string, req csi.Request) (spec.Volume, error) {
-	set := spec.Volume{Persistent: corevolume.CSIPlugin}
+	var driver string
+	if req.PV != nil {
+		driver = req.PV.Spec.CSI.Driver
+	} else {
+		driver = req.Volume.CSI.Driver
+	}
+	set := spec.Volume{Persistent: corevolume.CSIPlugin + ":" + driver}
 	if m.cfg.CSI == nil {
-		var driver string
-		if req.PV != nil {
-			driver = req.PV.Spec.CSI.Driver
-		} else {
-			driver = req.Volume.CSI.Driver
-		}
 		return set, &stepError{"MountVolume.SetUp failed", name, fmt.Errorf(
 			"kubernetes.io/csi: driver name %s not found in the list of registered CSI drivers", driver)}
 	}
