@@ -83,7 +83,25 @@ func (r *root) importFile(ctx context.Context, node, name string) error {
 		}
 		in = f
 	}
-	return r.importImage(ctx, node, name, in, true)
+	return r.importImage(ctx, node, name, whileRunning(ctx, in), true)
+}
+
+// whileRunning is an archive whose reads end with ctx. A request over HTTP/1 that is cancelled waits for the end of the
+// read of its body, which may be a pipe whose writer writes nothing. A file on a disk stays what it is: it can be sent
+// again.
+func whileRunning(ctx context.Context, archive io.Reader) io.Reader {
+	if f, ok := archive.(*os.File); ok {
+		if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+			return archive
+		}
+	}
+	read, write := io.Pipe()
+	context.AfterFunc(ctx, func() { read.CloseWithError(ctx.Err()) })
+	go func() { // until the writer ends, or the process
+		_, err := io.Copy(write, archive)
+		write.CloseWithError(err)
+	}()
+	return read
 }
 
 // importImage sends one archive; quiet prints nothing.

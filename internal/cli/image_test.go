@@ -155,13 +155,15 @@ func TestImageStreamsThatDoNotEnd(t *testing.T) {
 					t.Fatal(err)
 				}
 				archive, rest := io.Pipe()
+				defer rest.Close()
 				go func() {
 					_, _ = rest.Write(make([]byte, 64<<10)) // more than is buffered
 					if !c.endless {
 						rest.Close()
 					}
 				}()
-				done, err := (&root{out: io.Discard}).followImage(ctx, client.Post().AbsPath("/x").Body(archive), true)
+				done, err := (&root{out: io.Discard}).followImage(ctx, client.Post().AbsPath("/x").
+					Body(whileRunning(ctx, archive)), true)
 				if !slices.Equal(done, c.done) || (err == nil) != (c.done != nil) {
 					t.Errorf("%q, %v", done, err)
 				}
@@ -171,5 +173,17 @@ func TestImageStreamsThatDoNotEnd(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A file on a disk is sent as it is: client-go sends it again from its beginning if the server was busy.
+func TestArchiveOnDisk(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "archive")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if got := whileRunning(t.Context(), f); got != io.Reader(f) {
+		t.Errorf("got a %T", got)
 	}
 }
