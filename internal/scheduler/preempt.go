@@ -34,7 +34,7 @@ func (s *Scheduler) preempt(ctx context.Context, it *item, budgets []*policyv1.P
 		return
 	}
 	preemptions.Inc()
-	d.Unusable = s.unusable(it, d)
+	d.Unusable, d.InUse = s.unusable(it, d)
 	p := s.cluster.Preempt(it.pod, d, budgets)
 	if p.Node != "" && s.preemptWith(ctx, it, d, budgets, began) {
 		return

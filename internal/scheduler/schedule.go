@@ -45,7 +45,7 @@ func (s *Scheduler) decide(it *item) placement.Decision {
 
 // noNode checks whether a preemption may help a pod that fits nowhere.
 func (s *Scheduler) noNode(ctx context.Context, it *item, d placement.Decision, began time.Time) {
-	d.Unusable = s.unusable(it, d)
+	d.Unusable, d.InUse = s.unusable(it, d)
 	p := s.cluster.MayPreempt(it.pod, d)
 	if p.Node == "" {
 		s.reject(ctx, it, d, p, began)

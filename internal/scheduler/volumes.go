@@ -238,7 +238,8 @@ func checkVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.
 	var have []*corev1.Node
 	for _, n := range nodes {
 		if _, no := needs.On(n); no != nil {
-			answers.Refused[n.Name] = placement.Refusal{Filter: placement.Filter(no.By), Reasons: no.Reasons}
+			answers.Refused[n.Name] = placement.Refusal{Filter: placement.Filter(no.By), Reasons: no.Reasons,
+				Curable: no.By == volume.Restrictions}
 		} else {
 			have = append(have, n)
 		}
@@ -248,14 +249,14 @@ func checkVolumes(needs *volume.Needs, nodes []*corev1.Node, answers *placement.
 
 // unusable returns the nodes where the volumes of a pod can't be used, of those that refuse it for other reasons:
 // upstream's filters of volumes also run for nodes without their less important pods (L2.50). A limit of volumes, or a
-// ReadWriteOncePod claim in use, is not among the reasons: removing pods helps.
-func (s *Scheduler) unusable(it *item, d placement.Decision) map[string]placement.Refusal {
+// ReadWriteOncePod claim in use, is not among the reasons: removing pods helps. Such claims are the second result.
+func (s *Scheduler) unusable(it *item, d placement.Decision) (nodes map[string]placement.Refusal, inUse []string) {
 	if len(d.Refusals) == 0 || !needsVolumes(it.pod) {
-		return nil
+		return nil, nil
 	}
 	needs, no := s.volumeNeeds(it.pod)
 	if no != nil {
-		return nil // changed since the decision: the pod is tried again
+		return nil, nil // changed since the decision: the pod is tried again
 	}
 	out := map[string]placement.Refusal{}
 	for i := range d.Refusals {
@@ -267,7 +268,7 @@ func (s *Scheduler) unusable(it *item, d placement.Decision) map[string]placemen
 			out[n.Object.Name] = placement.Refusal{Filter: placement.Filter(no.By), Reasons: no.Reasons}
 		}
 	}
-	return out
+	return out, needs.InUse()
 }
 
 // reserveVolumes decides which volumes a pod gets on its node, and reserves them. It returns nil if

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -191,6 +192,41 @@ func TestVolumeRefusals(t *testing.T) {
 			w.on("immediate", "n1")
 			if w.volumeClaim("missing", nil).Annotations[volume.SelectedNode] != "n1" {
 				w.Errorf("the claim that was created late is not provisioned: %q", w.message("missing"))
+			}
+		})
+}
+
+// S2.55: a pod preempts a less important one that uses its ReadWriteOncePod claim, and only that one; not a more
+// important one.
+func TestPreemptionForAClaim(t *testing.T) {
+	single := volumeClaim("single", "late")
+	single.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	bindTo("v-single")(single)
+	v := localVolume("v-single", "late", "n1")
+	v.Spec.NodeAffinity = nil
+	v.Spec.ClaimRef = volume.Ref(single)
+	inWorld(t, []runtime.Object{node("n1", "4"), node("n2", "4"), lateClass("late", "x.example.com"), single, v},
+		func(w *world) {
+			w.create(withPriority(mounting(pod("user", "100m"), "single"), 5))
+			for i := range 4 {
+				w.create(pod("other"+strconv.Itoa(i), "100m"))
+			}
+			w.create(withPriority(mounting(pod("lower", "100m"), "single"), 4))
+			w.on("lower", "")
+			w.create(withPriority(mounting(pod("higher", "100m"), "single"), 6))
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			pods, err := w.client.CoreV1().Pods("default").List(w.Context(), metav1.ListOptions{})
+			if err != nil {
+				w.Fatal(err)
+			}
+			for _, p := range pods.Items {
+				if assigned := p.Spec.NodeName != ""; p.Name == "user" || assigned == (p.Name == "lower") {
+					w.Errorf("%s is on node %q", p.Name, p.Spec.NodeName)
+				}
+			}
+			if len(pods.Items) != 6 {
+				w.Errorf("%d pods", len(pods.Items))
 			}
 		})
 }

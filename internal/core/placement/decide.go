@@ -20,6 +20,9 @@ type Decision struct {
 	// Unusable are nodes among Refusals where removing pods does not help, by name: the volumes of the pod can't be
 	// used there. Preempt leaves them out.
 	Unusable map[string]Refusal
+	// InUse are claims of the pod that only one pod may use, and another pod uses. Preempt has to remove that pod
+	// (S2.55).
+	InUse []string
 
 	summary *summary // of Refusals, if that was made before
 }

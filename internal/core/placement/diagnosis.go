@@ -195,10 +195,10 @@ func (v *victimCache) forget(node int) {
 }
 
 // knownVictims is victims with the results that are kept: those for a node stay until it changes.
-func (c *Cluster) knownVictims(g *group, s *state, n *Node, budgets []*policyv1.PodDisruptionBudget,
+func (c *Cluster) knownVictims(g *group, s *state, n *Node, users []*Pod, budgets []*policyv1.PodDisruptionBudget,
 	version string) (candidate, *Refusal) {
-	if !g.local() || c.nominatedOn[s.pod.Object.UID] == n.Object.Name {
-		return c.victims(s, n, budgets)
+	if len(users) > 0 || !g.local() || c.nominatedOn[s.pod.Object.UID] == n.Object.Name {
+		return c.victims(s, n, users, budgets)
 	}
 	if v := g.victims; v == nil || v.budgets != version || v.priority != s.pod.Priority {
 		g.victims = &victimCache{version, s.pod.Priority, make([]*nodeVictims, len(c.nodes))}
@@ -206,7 +206,7 @@ func (c *Cluster) knownVictims(g *group, s *state, n *Node, budgets []*policyv1.
 	known := g.victims.nodes[n.index]
 	if known == nil {
 		known = &nodeVictims{}
-		known.found, known.why = c.victims(s, n, budgets)
+		known.found, known.why = c.victims(s, n, nil, budgets)
 		g.victims.nodes[n.index] = known
 	}
 	return known.found, known.why

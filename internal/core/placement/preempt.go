@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"carob/internal/core/volume"
 )
 
 // The messages of preemption that found no victims (L2.40).
@@ -75,6 +77,7 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 			filters = append(filters, why.Filter)
 		}
 	}
+	users := c.users(p, d.InUse)
 	unharmed := false // one of them violates no budget
 	for i := 0; i < len(d.Refusals) && (len(found) < enough || !unharmed); i++ {
 		r := &d.Refusals[(d.Next+i)%len(d.Refusals)]
@@ -86,7 +89,7 @@ func (c *Cluster) candidates(p *Pod, d Decision, budgets []*policyv1.PodDisrupti
 		case isUnusable:
 			refused(unusable)
 		default:
-			victims, why := c.knownVictims(g, s, n, budgets, version)
+			victims, why := c.knownVictims(g, s, n, users, budgets, version)
 			if why != nil {
 				refused(*why)
 			} else if len(victims.pods) > 0 {
@@ -153,16 +156,31 @@ type candidate struct {
 	violating int    // number of violated disruption budgets
 }
 
-// victims finds the fewest and least important pods whose removal makes room on one node, or
-// returns why even removing all of them doesn't.
-func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBudget) (candidate, *Refusal) {
+// users are the other pods that use one of these claims.
+func (c *Cluster) users(p *Pod, claims []string) []*Pod {
+	if len(claims) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.byNamespace[p.Object.Namespace]), func(o *Pod) bool {
+		return o.Object.UID == p.Object.UID || !slices.ContainsFunc(o.Claims, func(pc volume.PodClaim) bool {
+			return slices.Contains(claims, pc.Name)
+		})
+	})
+}
+
+// victims finds the fewest and least important pods whose removal makes room on one node, or returns why even removing
+// all of them doesn't. The users must be among them.
+func (c *Cluster) victims(s *state, n *Node, users []*Pod, budgets []*policyv1.PodDisruptionBudget) (candidate,
+	*Refusal) {
 	trial := n.with(nil)
+	removed := map[*Pod]bool{}
 	move := func(other *Pod, by int64) {
 		if by < 0 {
 			trial.Remove(other.Object.UID)
 		} else {
 			trial.Add(other)
 		}
+		removed[other] = by < 0
 		s.hard.count(other, n, by)
 		s.affinity.count(other, n, by)
 	}
@@ -179,7 +197,13 @@ func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBu
 	for _, other := range lower {
 		move(other, -1)
 	}
-	if r := c.refusal(s, trial); r != nil {
+	refusal := func() *Refusal {
+		if slices.ContainsFunc(users, func(u *Pod) bool { return !removed[u] }) {
+			return &Refusal{Filter: VolumeRestrictions, Reasons: []string{volume.ReasonInUse}}
+		}
+		return c.refusal(s, trial)
+	}
+	if r := refusal(); r != nil {
 		for _, other := range lower {
 			move(other, 1)
 		}
@@ -190,7 +214,7 @@ func (c *Cluster) victims(s *state, n *Node, budgets []*policyv1.PodDisruptionBu
 	for i, group := range [][]*Pod{violating, free} {
 		for _, other := range group {
 			move(other, 1)
-			if c.refusal(s, trial) == nil {
+			if refusal() == nil {
 				continue // spared
 			}
 			move(other, -1)

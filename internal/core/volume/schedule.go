@@ -26,7 +26,7 @@ const (
 	reasonNode    = "node(s) didn't match PersistentVolume's node affinity"
 	reasonNone    = "node(s) didn't find available persistent volumes to bind"
 	reasonZone    = "node(s) had no available volume zone"
-	reasonInUse   = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use " +
+	ReasonInUse   = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use " +
 		"by another pod"
 )
 
@@ -57,7 +57,7 @@ func PodClaims(pod *corev1.Pod) []PodClaim {
 type Needs struct {
 	view    View
 	drivers Drivers                         // nil: they are not checked
-	inUse   bool                            // a ReadWriteOncePod claim is in use
+	inUse   []string                        // ReadWriteOncePod claims that another pod uses
 	bound   []*corev1.PersistentVolumeClaim // completely
 	delayed []*corev1.PersistentVolumeClaim // bound when the pod has its node, the smallest first
 	zoned   []*corev1.PersistentVolume      // of claims that the pod names itself
@@ -85,7 +85,7 @@ func NeedsOf(pod *corev1.Pod, claims []PodClaim, view View, used func(claim stri
 			return nil, refusal(Binding, "%s", why)
 		}
 		if slices.Contains(c.Spec.AccessModes, corev1.ReadWriteOncePod) && used(c.Name) {
-			n.inUse = true
+			n.inUse = append(n.inUse, c.Name)
 		}
 		class, _ := ClassOf(c)
 		switch {
@@ -109,6 +109,9 @@ func NeedsOf(pod *corev1.Pod, claims []PodClaim, view View, used func(claim stri
 	})
 	return n, nil
 }
+
+// InUse are the ReadWriteOncePod claims of the pod that another pod uses.
+func (n *Needs) InUse() []string { return n.inUse }
 
 // unusable returns why a pod can't use a claim at all (S2.3 to S2.6); "" if it can.
 func unusable(pod *corev1.Pod, pc PodClaim, c *corev1.PersistentVolumeClaim) string {
@@ -149,8 +152,8 @@ func (p *Plan) Nothing() bool { return p == nil || len(p.Waits) == 0 }
 
 // On returns the plan for a node, or why the pod cannot run there.
 func (n *Needs) On(node *corev1.Node) (*Plan, *Refusal) {
-	if n.inUse {
-		return nil, &Refusal{Restrictions, []string{reasonInUse}}
+	if len(n.inUse) > 0 {
+		return nil, &Refusal{Restrictions, []string{ReasonInUse}}
 	}
 	if no := n.limits(node); no != nil {
 		return nil, no
