@@ -25,7 +25,8 @@ import (
 
 // The library compares each error of a custom resource with all others, at each level of the object, and answers with
 // all of them: one request with a list of a million numbers where texts are expected would keep a processor busy for
-// hours, and take gigabytes. So large objects are validated piece by piece before, until there are too many errors.
+// hours, and take gigabytes; so would a small object by a schema with tens of thousands of branches (allOf). So objects
+// that may have many errors are validated piece by piece before, until there are too many.
 
 // mostAtOnce is about how many errors the library compares with each other: those of an object that is not looked at,
 // or of a piece of one.
@@ -88,8 +89,7 @@ func (l *errorLimit) Admit(ctx context.Context, a admission.Attributes, o admiss
 	}
 	sub, create := a.GetSubresource(), a.GetOperation() == admission.Create
 	object, ok := a.GetObject().(*unstructured.Unstructured)
-	if !ok || sub != "" && sub != "status" || !create && a.GetOperation() != admission.Update ||
-		!larger(object.Object, smallest) {
+	if !ok || sub != "" && sub != "status" || !create && a.GetOperation() != admission.Update {
 		return nil
 	}
 	p, err := l.of(a.GetResource().GroupResource().String(), a.GetKind().Version)
@@ -160,14 +160,11 @@ func piecesOf(d *apiextensionsv1.CustomResourceDefinition, version string) (*pie
 			return nil, err
 		}
 		return &pieces{schema: schema, structural: structural,
-			size:      max(mostAtOnce/mostErrorsOf(schema), smallest),
+			size:      max(mostAtOnce/mostErrorsOf(schema), 1),
 			ownStatus: v.Subresources != nil && v.Subresources.Status != nil}, nil
 	}
 	return nil, nil
 }
-
-// smallest is how many values an object has, at most, of which no schema makes too many errors.
-const smallest = 100
 
 // mostErrorsOf returns how many errors one value has at most, by a schema or one inside of it.
 func mostErrorsOf(s *spec.Schema) int {
@@ -266,11 +263,12 @@ func (v *validated) look(s *spec.Schema, path string, value any) {
 	if v.ended() {
 		return
 	}
-	if !larger(value, v.size) {
+	if !larger(value, v.size) && (v.size > 1 || ownErrors(s) <= mostAtOnce) {
 		v.result.Errors = append(v.result.Errors,
 			validate.NewSchemaValidator(s, nil, path, strfmt.Default).Validate(value).Errors...)
 		return
 	}
+	v.own(s, path, value)
 	for i := range s.AllOf {
 		v.look(&s.AllOf[i], path, value)
 	}
@@ -303,6 +301,23 @@ func (v *validated) look(s *spec.Schema, path string, value any) {
 			}
 		}
 	}
+}
+
+// own validates a value without what is inside of it, and without combined schemas.
+func (v *validated) own(s *spec.Schema, path string, value any) {
+	alone := *s
+	alone.AllOf, alone.AnyOf, alone.OneOf, alone.Not = nil, nil, nil, nil
+	alone.Properties, alone.AdditionalProperties, alone.Items = nil, nil, nil
+	if fields, ok := value.(map[string]any); ok {
+		alone.Required = nil
+		for _, name := range s.Required {
+			if _, there := fields[name]; !there && len(alone.Required) <= v.most {
+				alone.Required = append(alone.Required, name)
+			}
+		}
+	}
+	v.result.Errors = append(v.result.Errors,
+		validate.NewSchemaValidator(&alone, nil, path, strfmt.Default).Validate(value).Errors...)
 }
 
 // lookAt counts the errors of an alternative: the library compares them whether or not the value matches another one.

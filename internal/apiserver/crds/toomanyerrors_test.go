@@ -234,3 +234,59 @@ func TestValidationThatTakesTooLong(t *testing.T) {
 type nothing struct{}
 
 func (nothing) Handles(admission.Operation) bool { return false }
+
+// One small object may have very many errors by a schema: by one value for each of very many branches, or for fields
+// that are missing. They are not compared with each other; what is valid is accepted.
+func TestManyErrorsOfOneValue(t *testing.T) {
+	const n = 20_000
+	branches := func() (all []listSchema) {
+		for i := range n {
+			all = append(all, listSchema{Maximum: new(float64(i))})
+		}
+		return all
+	}
+	var names []string
+	all := map[string]any{}
+	for i := range n {
+		names = append(names, fmt.Sprint("f", i))
+		all[names[i]] = int64(1)
+	}
+	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Value"}
+	for name, c := range map[string]struct {
+		of             listSchema
+		invalid, valid any
+	}{
+		"allOf":         {listSchema{Type: "integer", AllOf: branches()}, int64(n), int64(-1)},
+		"allOf, inside": {listSchema{AllOf: []listSchema{{AllOf: branches()}}, Type: "integer"}, int64(n), int64(-1)},
+		"anyOf":         {listSchema{Type: "integer", AnyOf: []listSchema{{AllOf: branches()}}}, int64(n), int64(-1)},
+		"required": {listSchema{Type: "object", Required: names,
+			XPreserveUnknownFields: new(true)}, map[string]any{}, all},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := listSchema{Type: "object", Properties: map[string]listSchema{"spec": c.of}}
+			d := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1",
+					Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &root}}}}}
+			l := newErrorLimit(nothing{}, func(string) (*apiextensionsv1.CustomResourceDefinition, error) { return d, nil })
+			admit := func(value any) error {
+				object := &unstructured.Unstructured{Object: map[string]any{"spec": value}}
+				return l.Admit(t.Context(), admission.NewAttributesRecord(object, nil, kind, "ns", "v",
+					kind.GroupVersion().WithResource("values"), "", admission.Create, nil, false, nil), nil)
+			}
+			if err := admit(c.invalid); !apierrors.IsInvalid(err) {
+				t.Errorf("of an object with very many errors: %v", err)
+			}
+			if err := admit(c.valid); err != nil {
+				t.Errorf("of a valid object: %v", err)
+			}
+			p, err := l.of("values.example.com", "v1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			errs, hidden := p.validate(t.Context(), map[string]any{"spec": c.invalid}, "")
+			if !hidden && (len(errs) <= registry.MaxErrors || len(errs) > 2*mostAtOnce) {
+				t.Errorf("%d errors are looked for", len(errs))
+			}
+		})
+	}
+}
