@@ -88,6 +88,10 @@ func (d *Driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	}
 	d.disks.Lock()
 	defer d.disks.Unlock()
+	if others := remove(d.get(req.VolumeId).Published, req.TargetPath); len(others) > 0 &&
+		req.VolumeCapability.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s has one writer, at %v", req.VolumeId, others)
+	}
 	if !mounted(req.TargetPath) {
 		if err := publish(source, req); err != nil {
 			return nil, status.Error(codes.Internal, err.Error())

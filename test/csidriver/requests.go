@@ -19,6 +19,7 @@ var required = map[string][]protoreflect.Name{
 	"ControllerUnpublishVolume":  {"volume_id"},
 	"ValidateVolumeCapabilities": {"volume_id", "volume_capabilities"},
 	"ControllerExpandVolume":     {"volume_id", "capacity_range"},
+	"ControllerModifyVolume":     {"volume_id"},
 	"CreateSnapshot":             {"name", "source_volume_id"},
 	"DeleteSnapshot":             {"snapshot_id"},
 	"NodeStageVolume":            {"volume_id", "staging_target_path", "volume_capability"},

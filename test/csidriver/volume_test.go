@@ -153,6 +153,17 @@ func TestLifecycle(t *testing.T) {
 	if _, err := n.NodeStageVolume(ctx, stage); err != nil {
 		t.Fatal(err)
 	}
+	if err := d.change(id, func(v *volume) { v.Published = []string{"/elsewhere"} }); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: id, StagingTargetPath: staging,
+		TargetPath: filepath.Join(staging, "pod"), VolumeCapability: &csi.VolumeCapability{
+			AccessType: &csi.VolumeCapability_Mount{}, AccessMode: &csi.VolumeCapability_AccessMode{
+				Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER}}})
+	wantCode(t, "a second writer", err, codes.FailedPrecondition)
+	if err := d.change(id, func(v *volume) { v.Published = nil }); err != nil {
+		t.Fatal(err)
+	}
 	d.Stop()
 	_, conn = serve(t, cfg)
 	c, n = csi.NewControllerClient(conn), csi.NewNodeClient(conn)
@@ -174,6 +185,9 @@ func TestLifecycle(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	_, err = c.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
+		MutableParameters: map[string]string{"speed": "high"}})
+	wantCode(t, "a change of no volume", err, codes.InvalidArgument)
 	_, err = c.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "b", MutableParameters: map[string]string{"colour": "red"},
 		VolumeCapabilities: []*csi.VolumeCapability{directory}})
 	wantCode(t, "a parameter that the driver does not know", err, codes.InvalidArgument)
