@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -90,6 +91,13 @@ spec:
 	c.kubectl(t, "delete", "devicetaintrule", "recall")
 	c.kubectl(t, "delete", "pod", "-l", "app=taints")
 	c.gone(t, "resourceclaims")
+	testwait.Until(t, "nothing of the claims is left", func() error { // pods without a grace end after they are gone
+		left, err := filepath.Glob("/var/run/cdi/" + driver + "-*")
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("there is %q", left)
+		}
+		return err
+	})
 }
 
 // A driver of ResourceClaims made with upstream's helper, and a device plugin, on a real cluster: containers get their
