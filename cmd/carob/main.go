@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"carob/internal/app"
-	"carob/internal/base/filelimit"
 	"carob/internal/cli"
 )
 
@@ -17,7 +16,6 @@ import (
 var version = "dev"
 
 func main() {
-	_ = filelimit.Fit(filelimit.Most) // a failure leaves the limits that there are
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := cli.Main(ctx, app.New(version), cli.Version{
 		Carob:      version,

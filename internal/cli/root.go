@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"carob/internal/base/filelimit"
 	"carob/internal/base/instance"
 	"carob/internal/cli/cniplugin"
 )
@@ -196,6 +197,7 @@ write the script to /etc/bash_completion.d/carob.`,
 
 // Main runs the command line and returns the exit code. Called as "kubectl", it is kubectl.
 func Main(ctx context.Context, engine Engine, version Version) int {
+	_ = filelimit.Fit(filelimit.Most) // a failure leaves the limits that there are
 	cmd := New(engine, version, os.Stdin, os.Stdout, os.Stderr)
 	args := os.Args[1:]
 	switch filepath.Base(os.Args[0]) {

@@ -34,8 +34,9 @@ func TestMissingObjectsOfVariables(t *testing.T) {
 
 		pod := webPod("a")
 		env := func(optional *bool) corev1.EnvVar {
-			return corev1.EnvVar{Name: "V", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-				LocalObjectReference: corev1.LocalObjectReference{Name: "late"}, Key: "k", Optional: optional}}}
+			key := &corev1.ConfigMapKeySelector{Key: "k", Optional: optional}
+			key.Name = "late"
+			return corev1.EnvVar{Name: "V", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: key}}
 		}
 		needy, modest, plain := pod.Spec.Containers[0], pod.Spec.Containers[0], pod.Spec.Containers[0]
 		needy.Name, modest.Name, plain.Name = "needy", "modest", "plain"

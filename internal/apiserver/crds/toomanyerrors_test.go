@@ -267,7 +267,8 @@ func TestManyErrorsOfOneValue(t *testing.T) {
 			d := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1",
 					Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &root}}}}}
-			l := newErrorLimit(nothing{}, func(string) (*apiextensionsv1.CustomResourceDefinition, error) { return d, nil })
+			get := func(string) (*apiextensionsv1.CustomResourceDefinition, error) { return d, nil }
+			l := newErrorLimit(nothing{}, get)
 			admit := func(value any) error {
 				object := &unstructured.Unstructured{Object: map[string]any{"spec": value}}
 				return l.Admit(t.Context(), admission.NewAttributesRecord(object, nil, kind, "ns", "v",

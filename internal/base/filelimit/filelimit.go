@@ -16,9 +16,9 @@ import (
 const Most = "/proc/sys/fs/nr_open"
 
 // Fit lowers the limits of open files of this process to the number in a file, Most, if the hard one is higher: the
-// administrator has lowered that number since. Neither carob nor a container could change its soft limit otherwise, also
-// not within the hard one. Then it executes the program anew, as the first thing that it does: Go raises its own soft
-// limit at the start only, and gives its children the one that it had.
+// administrator has lowered that number since. Neither carob nor a container could change its soft limit otherwise,
+// also not within the hard one. Then it executes the program anew, as the first thing that it does: Go raises its own
+// soft limit at the start only, and gives its children the one that it had.
 func Fit(most string) error {
 	text, err := os.ReadFile(most)
 	if err != nil {

@@ -506,8 +506,9 @@ func TestSlowNamespace(t *testing.T) {
 		w := newWorld(t, autoscaler("v", vpa.ModeInPlaceOrRecreate), theirs)
 		p, selector := pod(), &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
 		p.Namespace = "a"
-		for _, o := range []runtime.Object{p, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "d"},
-			Spec: appsv1.DeploymentSpec{Selector: selector}},
+		for _, o := range []runtime.Object{p,
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "d"},
+				Spec: appsv1.DeploymentSpec{Selector: selector}},
 			&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "r",
 				OwnerReferences: owner("Deployment", "d")},
 				Spec: appsv1.ReplicaSetSpec{Selector: selector, Replicas: new(int32(1))}}} {

@@ -69,8 +69,9 @@ func TestArrivals(t *testing.T) {
 				if begins(out, "start/a/0") {
 					starts, ends = append(starts, in.Now.Sub(began)), in.Now.Add(50*time.Millisecond)
 				}
-				if in.Now.Sub(began) > time.Second && s.Last.ContainerStatuses[0].State.Waiting.Reason != c.failure.Reason {
-					t.Fatalf("it waits for %v", s.Last.ContainerStatuses[0].State.Waiting)
+				wait := s.Last.ContainerStatuses[0].State.Waiting
+				if in.Now.Sub(began) > time.Second && wait.Reason != c.failure.Reason {
+					t.Fatalf("it waits for %v", wait)
 				}
 			}
 			if !slices.Equal(starts, c.starts) {

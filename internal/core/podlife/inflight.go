@@ -49,7 +49,7 @@ func (m *machine) cancel(f *flight) {
 }
 
 // failed starts or extends the back-off of an action.
-func (m *machine) failed(o op, object, err string, at time.Time) *retry {
+func (m *machine) failed(o op, object, err string, at time.Time) {
 	r := m.retry(o, object)
 	if r == nil {
 		m.s.Retries = append(m.s.Retries, retry{Op: o, Object: object, Since: at})
@@ -59,7 +59,6 @@ func (m *machine) failed(o op, object, err string, at time.Time) *retry {
 	r.Err = err
 	r.At = at.Add(retryDelay(r.Fails))
 	r.Missing = false
-	return r
 }
 
 // succeeded ends the back-off of an action.

@@ -191,8 +191,9 @@ func (m *machine) applyStart(f flight, o *Outcome) {
 	if reason == "" {
 		reason = "RunContainerError"
 	}
-	r := m.failed(opStart, f.Object, o.Err.Message, o.At)
+	m.failed(opStart, f.Object, o.Err.Message, o.At)
 	if o.Err.Missing {
+		r := m.retry(opStart, f.Object)
 		r.Missing, r.Arrivals, r.Soon = true, f.Arrivals, o.At.Add(arrivalDelay(r.Fails))
 	}
 	c.record.Waiting = waitingReason{Reason: reason, Message: o.Err.Message, At: o.At}

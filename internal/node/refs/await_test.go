@@ -66,8 +66,8 @@ func TestAwait(t *testing.T) {
 		update := func() {
 			t.Helper()
 			for _, name := range []string{"a", "b"} {
-				cm := configMap(name, "2", "w")
-				if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+				if _, err := client.CoreV1().ConfigMaps("ns").Update(t.Context(), configMap(name, "2", "w"),
+					metav1.UpdateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -461,63 +461,6 @@ func (m *Monitor) Start(s ContainerStart) (pid int, err error) {
 	return int(a.N[1]), nil
 }
 
-// Exec starts the helper of an additional process in a container. A quiet one may not have started yet; if it does not,
-// Done receives that. If ctx ends first, a process that starts nevertheless is killed.
-func (m *Monitor) Exec(ctx context.Context, s ExecStart) (*Exec, error) {
-	r := wire.Message{Code: msgExec, S: [4]string{s.ID}}
-	files := []*os.File{s.Helper, s.Spec, s.Status, s.Stdio[0], s.Stdio[1], s.Stdio[2]}
-	if s.TTY {
-		r.N[0] |= FlagTTY
-	}
-	if s.Cgroup != nil {
-		r.N[0] |= flagCgroupFD
-		files = append(files, s.Cgroup)
-	}
-	r.N[0] |= int64(m.newsFlags(s.Late))
-	x := &Exec{m: m, Done: make(chan Ended, 1)}
-	var ch chan wire.Message
-	m.mu.Lock()
-	m.seq++
-	x.seq, r.Seq = m.seq, m.seq
-	m.execs[r.Seq] = x.Done
-	if !s.Quiet {
-		ch = make(chan wire.Message, 1)
-		m.waiting[r.Seq] = ch
-	}
-	m.mu.Unlock()
-	if s.Quiet { // a monitor of an earlier release answers nevertheless, which changes nothing
-		r.N[0] |= flagQuiet
-		if err := m.send(ctx, r, files); err != nil {
-			m.forget(r.Seq)
-			return nil, err
-		}
-		return x, nil
-	}
-	a, err := m.exchange(ctx, r, ch, files)
-	switch {
-	case errors.Is(err, errSilent):
-		go x.endLate(ch) // it may start later, when it is not waited for
-		return nil, err
-	case err != nil:
-		m.forget(r.Seq)
-		return nil, err
-	}
-	x.PID = int(a.N[1])
-	return x, nil
-}
-
-// endLate kills a process whose start was answered too late.
-func (x *Exec) endLate(answer <-chan wire.Message) {
-	select {
-	case a := <-answer:
-		if a.N[0] == 0 {
-			x.killed()
-		}
-	case <-x.m.broken: // it has ended with the monitor, or its container ends it
-	}
-	x.m.forget(x.seq)
-}
-
 // Kill signals a container's first process; the error is unix.ESRCH if it has ended.
 func (m *Monitor) Kill(id string, sig unix.Signal) error {
 	_, err := m.call(wire.Message{Code: msgKill, N: [4]int64{int64(sig)}, S: [4]string{id}})
