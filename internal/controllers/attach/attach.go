@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -188,21 +189,18 @@ func (c *Controller) reconcile(ctx context.Context, name string) (time.Duration,
 	for _, e := range step.Events {
 		c.events.Event(e.Pod, e.Type, e.Reason, e.Message)
 	}
+	var errs []error // of one volume: the others do not wait for it
 	for _, a := range step.Create {
 		made, err := c.create(ctx, a, in.Wanted)
-		if err != nil {
-			return 0, err
-		}
-		if !made {
+		errs = append(errs, err)
+		if err == nil && !made {
 			step.Again = 10 * time.Millisecond // the watch event will follow
 		}
 	}
 	for _, d := range step.Delete {
-		if err := c.delete(ctx, name, d, in.Attachments); err != nil {
-			return 0, err
-		}
+		errs = append(errs, c.delete(ctx, name, d, in.Attachments))
 	}
-	return step.Again, nil
+	return step.Again, errors.Join(errs...)
 }
 
 // delete deletes one of the attachments, after it has read the present node (S4.35, S4.36).

@@ -7,7 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ktesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
 	"carob/internal/controllers/controllertest"
@@ -221,6 +224,37 @@ func TestRefusedWrites(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			controllertest.Equal(t, "attachments", attachments(api))
+		})
+	}
+}
+
+// An attachment of one driver is refused for ever: volumes of others are attached meanwhile.
+func TestRefusalOfOneVolume(t *testing.T) {
+	const second = "second.example.com"
+	for refused, other := range map[string]string{driver: second, second: driver} {
+		synctest.Test(t, func(t *testing.T) {
+			api := controllertest.New()
+			api.PrependReactor("create", "volumeattachments", func(a ktesting.Action) (bool, runtime.Object, error) {
+				made, _ := a.(ktesting.CreateAction).GetObject().(*storagev1.VolumeAttachment)
+				if made.Spec.Attacher == refused {
+					return true, nil, apierrors.NewForbidden(storagev1.Resource("volumeattachments"), made.Name, nil)
+				}
+				return false, nil, nil
+			})
+			claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "d"},
+				Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pw"}}
+			api.Put(claim)
+			api.Put(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pw"},
+				Spec: corev1.PersistentVolumeSpec{ClaimRef: volume.Ref(claim),
+					PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+						Driver: second, VolumeHandle: "h"}}}})
+			pod := podOn("n1")
+			pod.Name, pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "q", "d"
+			api.Put(pod)
+			start(t, api)
+			settle()
+			want := volume.Handle{Driver: other, ID: "h"}.AttachmentName("n1")
+			controllertest.Equal(t, "attachments beside "+refused, attachments(api), want)
 		})
 	}
 }
