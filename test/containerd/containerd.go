@@ -53,6 +53,7 @@ state = "%[1]s/state"
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
       BinaryName = "%[4]s"
+      Root = "%[1]s/runc"
 [plugins."io.containerd.internal.v1.opt"]
   path = "%[1]s/opt"
 `

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -25,7 +26,7 @@ const (
 	image     = "localhost/bench:1"
 	namespace = "bench"
 	nodeName  = "bench-node"
-	patience  = 2 * time.Minute // for anything that is waited for
+	patience  = 10 * time.Minute // for anything that is waited for
 )
 
 // bench is one running carob under measurement.
@@ -33,7 +34,8 @@ type bench struct {
 	options
 	in      instance.Instance
 	c       kubernetes.Interface
-	pid     int
+	agents  []*agent
+	agent   *agent // the one that is measured
 	figures []figure
 }
 
@@ -66,7 +68,8 @@ func start(ctx context.Context, o options) (b *bench, stop func() error, err err
 	if err != nil || !ok {
 		return nil, nil, errors.Join(errors.New("carob does not run"), err)
 	}
-	b.pid = owner.PID
+	b.agent = b.carobAgent(owner.PID)
+	b.agents = []*agent{b.agent}
 	cfg, err := clientcmd.BuildConfigFromFlags("", in.Kubeconfig)
 	if err != nil {
 		return nil, nil, err
@@ -89,10 +92,6 @@ func (b *bench) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-func (b *bench) add(title, unit, goal string, value float64) {
-	b.figures = append(b.figures, figure{title, unit, goal, value})
-}
-
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func median(v []float64) float64 {
@@ -107,6 +106,27 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
+}
+
+// wait calls f until it is true.
+func wait(ctx context.Context, f func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if ok, err := f(); ok || err != nil {
+			return err
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // pod waits for a signal and uses the volume, if one is named, at /data.
@@ -145,6 +165,8 @@ func (b *bench) create(ctx context.Context, pods ...*corev1.Pod) (running time.D
 	missing, unready := map[string]bool{}, map[string]bool{}
 	for _, p := range pods {
 		missing[p.Name], unready[p.Name] = true, true
+		p.Spec.HostNetwork = b.agent.hostNetwork
+		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: b.agent.node}
 		if _, err := api.Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			return 0, err
 		}

@@ -1,7 +1,11 @@
 // node measures the node agent of a real carob: volumes, idle pods, probes, files of config maps, and
 // /metrics/cadvisor. Processor times can be measured on a busy machine, latencies cannot.
 //
-//	make bench-node BENCH='-only probes'
+//	make bench-node BENCH='-only exec'
+//	make bench-node BENCH="-only csi,idle -kubelet $(hack/reference-component .cache/tools/reference kubelet)"
+//
+// With -kubelet, upstream's kubelet is another node of the same cluster, with Debian's containerd and runc, and the
+// parts that do not need carob's own files are measured there, too.
 package main
 
 import (
@@ -26,6 +30,7 @@ type options struct {
 	pods          int           // that are idle
 	seconds       time.Duration // how long processor time is counted
 	profiles      string        // directory for profiles of carob; empty: none
+	kubelet       string        // upstream's; empty: none
 }
 
 // figure is one line of the table.
@@ -38,15 +43,16 @@ type figure struct {
 type part struct {
 	name string
 	run  func(*bench, context.Context) error
+	each bool // for each agent
 }
 
 var parts = []part{
-	{"claims", (*bench).claims},
-	{"csi", (*bench).csi},
-	{"files", (*bench).files},
-	{"idle", (*bench).idle},
-	{"http", (*bench).httpProbes},
-	{"exec", (*bench).execProbes},
+	{"claims", (*bench).claims, false},
+	{"csi", (*bench).csi, false}, // in turns
+	{"files", (*bench).files, false},
+	{"idle", (*bench).idle, true},
+	{"http", (*bench).httpProbes, true},
+	{"exec", (*bench).execProbes, true},
 }
 
 func main() {
@@ -69,6 +75,7 @@ func run(ctx context.Context) error {
 	flag.IntVar(&o.n, "n", 30, "how often each latency is measured")
 	flag.IntVar(&o.pods, "pods", 100, "idle pods")
 	flag.DurationVar(&o.seconds, "for", 20*time.Second, "how long processor time is counted")
+	flag.StringVar(&o.kubelet, "kubelet", "", "upstream's kubelet, to measure it beside carob")
 	flag.StringVar(&o.profiles, "profiles", "", "directory for processor profiles of carob under probes")
 	flag.Parse()
 	chosen := strings.Split(*only, ",")
@@ -84,12 +91,25 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if o.kubelet != "" {
+		var k *kubelet
+		if k, err = b.startKubelet(ctx); err == nil {
+			b.agents = append(b.agents, k.agent())
+			end := stop
+			stop = func() error { return errors.Join(k.stop(), end()) }
+		}
+	}
 	for _, p := range parts {
 		if err != nil || !slices.Contains(chosen, p.name) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "measuring %s …\n", p.name)
-		if err = p.run(b, ctx); err != nil {
+		if p.each {
+			err = b.each(ctx, p.run)
+		} else {
+			err = p.run(b, ctx)
+		}
+		if err != nil {
 			err = fmt.Errorf("%s: %w", p.name, err)
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -19,83 +17,13 @@ import (
 	"carob/test/bench/processor"
 )
 
-// use is what carob and its monitors take of a core.
-type use struct {
-	carob, monitors float64 // percent of a core; monitors with the commands of probes
-}
-
-// measure counts processor time while nothing is done but what the pods want.
-func (b *bench) measure(ctx context.Context, profile string) (use, error) {
-	if err := pause(ctx, 5*time.Second); err != nil { // the garbage of what was before
-		return use{}, err
-	}
-	profiled := make(chan error, 1)
-	go func() { profiled <- b.profile(ctx, profile) }()
-	began, carob, monitors := time.Now(), processor.Total(b.pid), b.monitors()
-	if err := pause(ctx, b.seconds); err != nil {
-		return use{}, err
-	}
-	took := time.Since(began).Seconds()
-	u := use{(processor.Total(b.pid) - carob).Seconds() / took * 100, (b.monitors() - monitors).Seconds() / took * 100}
-	return u, <-profiled
-}
-
-func (b *bench) profile(ctx context.Context, name string) error {
-	if b.profiles == "" || name == "" {
-		return nil
-	}
-	raw, err := b.c.CoreV1().RESTClient().Get().AbsPath("/debug/pprof/profile").
-		Param("seconds", strconv.Itoa(int(b.seconds.Seconds()))).DoRaw(ctx)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(b.profiles, name), raw, 0o644)
-}
-
-// monitors is what the monitors of this carob have run, with the processes that they started and that have ended.
-func (b *bench) monitors() time.Duration {
-	const tick = time.Second / 100 // USER_HZ on every Linux architecture that Go runs on
-	var sum time.Duration
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range stats {
-		stat, _ := os.ReadFile(path)
-		if !strings.Contains(string(stat), "(carob-monitor)") {
-			continue
-		}
-		groups, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cgroup"))
-		if !strings.Contains(string(groups), b.in.CgroupRoot+"/monitors") {
-			continue
-		}
-		_, rest, _ := strings.Cut(string(stat), ") ")
-		if f := strings.Fields(rest); len(f) > 14 {
-			for _, n := range f[11:15] { // utime, stime, cutime, cstime
-				ticks, _ := strconv.ParseInt(n, 10, 64)
-				sum += time.Duration(ticks) * tick
-			}
-		}
-	}
-	return sum
-}
-
-// memory is the resident memory of carob in megabytes.
-func (b *bench) memory() float64 {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.pid))
-	for l := range strings.Lines(string(status)) {
-		if v, ok := strings.CutPrefix(l, "RssAnon:"); ok {
-			kb, _ := strconv.ParseFloat(strings.Fields(v)[0], 64)
-			return kb / 1024
-		}
-	}
-	return 0
-}
-
 // idle measures what idle pods cost, and a scrape of /metrics/cadvisor while they are there.
 func (b *bench) idle(ctx context.Context) error {
 	before, err := b.measure(ctx, "")
 	if err != nil {
 		return err
 	}
-	memory := b.memory()
+	memory := b.agent.memory()
 	list := make([]*corev1.Pod, 0, b.pods)
 	for i := range b.pods {
 		list = append(list, pod(fmt.Sprint("idle-", i), nil))
@@ -110,10 +38,10 @@ func (b *bench) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.add("carob without pods", "% of a core", "", before.carob)
-	b.add(fmt.Sprint(b.pods, " idle pods: carob"), "% of a core", "≤ 0.6", with.carob)
-	b.add("– their monitors", "% of a core", "", with.monitors)
-	b.add("– anonymous memory that carob has more", "MB", "≤ 10", b.memory()-memory)
+	b.add("the agent without pods", "% of a core", "", before.agent)
+	b.add(fmt.Sprint(b.pods, " idle pods: the agent"), "% of a core", "≤ 0.6", with.agent)
+	b.add("– monitors, or containerd and its shims", "% of a core", "", with.helpers)
+	b.add("– anonymous memory that the agent has more", "MB", "≤ 10", b.agent.memory()-memory)
 	if err := b.scrape(ctx); err != nil {
 		return err
 	}
@@ -125,20 +53,19 @@ func (b *bench) scrape(ctx context.Context) error {
 	var size int
 	profiled := make(chan error, 1)
 	go func() { profiled <- b.profile(ctx, "scrape") }()
-	cpu := processor.Total(b.pid)
+	cpu := processor.Total(b.agent.pid)
 	for range b.n {
 		began := time.Now()
-		body, err := b.c.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", nodeName, "proxy/metrics/cadvisor").
-			SetHeader("Accept", "text/plain").DoRaw(ctx)
+		body, err := b.agent.get(ctx, "metrics/cadvisor")
 		if err != nil {
 			return err
 		}
 		took, size = append(took, ms(time.Since(began))), len(body)
 	}
-	cpu = (processor.Total(b.pid) - cpu) / time.Duration(b.n)
+	cpu = (processor.Total(b.agent.pid) - cpu) / time.Duration(b.n)
 	b.add(fmt.Sprintf("scrape of /metrics/cadvisor with %d pods (%d KB), p50", b.pods, size/1000), "ms", "≤ 15",
 		median(took))
-	b.add("– processor time of carob for one", "ms", "", ms(cpu))
+	b.add("– processor time of the agent for one", "ms", "", ms(cpu))
 	return <-profiled
 }
 
@@ -188,7 +115,7 @@ func (b *bench) httpProbes(ctx context.Context) error {
 		return err
 	}
 	b.add("HTTP probes", "/s", fmt.Sprint(rate), float64(served.Load()-first)/time.Since(began).Seconds())
-	b.add("– carob", "% of a core", "≤ 10", u.carob)
+	b.add("– the agent", "% of a core", "≤ 10", u.agent)
 	least, err := connections(ctx, port, b.seconds)
 	if err != nil {
 		return err
@@ -218,17 +145,16 @@ func (b *bench) execProbes(ctx context.Context) error {
 	}
 	made := (last - first) / ended.Sub(began).Seconds()
 	b.add("exec probes", "/s", fmt.Sprint(commands), made)
-	b.add("– carob", "% of a core", "≤ 5", u.carob)
-	b.add("– monitors and the commands", "% of a core", "", u.monitors)
-	b.add("– carob, for one", "ms", "", u.carob*10/made)
-	b.add("– monitor and command, for one", "ms", "", u.monitors*10/made)
+	b.add("– the agent", "% of a core", "≤ 5", u.agent)
+	b.add("– monitors or containerd, and the commands", "% of a core", "", u.helpers)
+	b.add("– the agent, for one", "ms", "", u.agent*10/made)
+	b.add("– monitor or containerd, and command, for one", "ms", "", u.helpers*10/made)
 	return b.remove(ctx)
 }
 
-// probesMade counts the results of probes since carob was started.
+// probesMade counts the results of probes since the agent was started.
 func (b *bench) probesMade(ctx context.Context) (at time.Time, n float64, err error) {
-	body, err := b.c.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", nodeName, "proxy/metrics/probes").
-		SetHeader("Accept", "text/plain").DoRaw(ctx)
+	body, err := b.agent.get(ctx, "metrics/probes")
 	for line := range strings.Lines(string(body)) {
 		if strings.HasPrefix(line, "prober_probe_total{") {
 			v, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)

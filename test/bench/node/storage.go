@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,27 +60,11 @@ func claimVolume(name string) *corev1.VolumeSource {
 	return &corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
 }
 
-// csi measures from the moment when a volume is attached until the driver has published it for the pod.
+// csi measures from the moment when a volume is attached until the driver has published it for the pod, on the nodes of
+// all agents in turns.
 func (b *bench) csi(ctx context.Context) error {
-	const name = "csi.bench.example.com"
-	d, err := csidriver.Start(csidriver.Config{Name: name, Node: nodeName, KubeletDir: b.in.KubeletDir,
-		Data: filepath.Join(filepath.Dir(b.in.DataDir), "volumes")})
-	if err != nil {
-		return err
-	}
-	defer d.Stop()
-	if _, err := b.c.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(true)},
-	}, metav1.CreateOptions{}); err != nil {
-		return err
-	}
+	defer func(a *agent) { b.agent = a }(b.agent)
 	published, attached := newTimes(), newTimes()
-	d.After(func(_ context.Context, _ string, req any) error {
-		if r, ok := req.(*csi.NodePublishVolumeRequest); ok {
-			published.set(r.VolumeId)
-		}
-		return nil
-	})
 	w, err := b.c.StorageV1().VolumeAttachments().Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -92,29 +77,89 @@ func (b *bench) csi(ctx context.Context) error {
 			}
 		}
 	}()
+	drivers := make([]*csidriver.Driver, len(b.agents))
 	attaching, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- d.Attach(attaching, b.in.Kubeconfig) }()
-	var took []float64
-	for i := range b.n {
-		volume := fmt.Sprint("csi-", i)
-		err = errors.Join(d.Make(volume, false, 1<<20), b.csiVolume(ctx, volume, name),
-			b.claim(ctx, volume, volume, new("")))
-		if err != nil {
+	ended := make(chan error, len(b.agents))
+	for i, a := range b.agents {
+		if drivers[i], err = b.driver(ctx, a, driverName(i), published); err != nil {
 			break
 		}
-		if _, err = b.create(ctx, pod(volume, claimVolume(volume))); err != nil {
-			break
-		}
-		took = append(took, ms(published.of(volume).Sub(attached.of(volume))))
-		if err = b.remove(ctx); err != nil {
-			break
+		defer drivers[i].Stop()
+		go func() { ended <- drivers[i].Attach(attaching, b.in.Kubeconfig) }()
+	}
+	took := make([][]float64, len(b.agents))
+	for n := range b.n {
+		for i, a := range b.agents {
+			if err != nil {
+				break
+			}
+			b.agent = a
+			volume := fmt.Sprintf("csi-%d-%d", i, n)
+			if err = b.csiPod(ctx, drivers[i], volume, driverName(i)); err == nil {
+				took[i] = append(took[i], ms(published.of(volume).Sub(attached.of(volume))))
+				err = b.remove(ctx)
+			}
 		}
 	}
 	cancel()
-	err = errors.Join(err, <-ended)
+	for _, d := range drivers {
+		if d != nil {
+			err = errors.Join(err, <-ended)
+		}
+	}
+	for i, a := range b.agents {
+		if b.agent = a; err == nil {
+			b.add("CSI volume attached → published for the pod, p50", "ms", "", median(took[i]))
+		}
+	}
+	return err
+}
+
+func driverName(i int) string { return fmt.Sprintf("csi-%d.bench.example.com", i) }
+
+// driver starts a driver, whose volumes have to be attached, on an agent's node.
+func (b *bench) driver(ctx context.Context, a *agent, name string, published *times) (*csidriver.Driver, error) {
+	d, err := csidriver.Start(csidriver.Config{Name: name, Node: a.node, KubeletDir: a.dir,
+		Data: filepath.Join(filepath.Dir(b.in.DataDir), "volumes")})
+	if err != nil {
+		return nil, err
+	}
+	d.After(func(_ context.Context, _ string, req any) error {
+		if r, ok := req.(*csi.NodePublishVolumeRequest); ok {
+			published.set(r.VolumeId)
+		}
+		return nil
+	})
+	_, err = b.c.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(true)},
+	}, metav1.CreateOptions{})
 	if err == nil {
-		b.add("CSI volume attached → published for the pod, p50", "ms", "", median(took))
+		err = b.registered(ctx, a, name)
+	}
+	if err != nil {
+		d.Stop()
+		return nil, err
+	}
+	return d, nil
+}
+
+// registered waits until a node has a driver: a pod before that would wait for its next try.
+func (b *bench) registered(ctx context.Context, a *agent, driver string) error {
+	return wait(ctx, func() (bool, error) {
+		n, err := b.c.StorageV1().CSINodes().Get(ctx, a.node, metav1.GetOptions{})
+		if err != nil {
+			return false, ignoreNotFound(err)
+		}
+		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver }), nil
+	})
+}
+
+// csiPod creates a volume and a pod with it, and waits until the pod is Ready.
+func (b *bench) csiPod(ctx context.Context, d *csidriver.Driver, volume, driver string) error {
+	err := errors.Join(d.Make(volume, false, 1<<20), b.csiVolume(ctx, volume, driver),
+		b.claim(ctx, volume, volume, new("")))
+	if err == nil {
+		_, err = b.create(ctx, pod(volume, claimVolume(volume)))
 	}
 	return err
 }
