@@ -188,7 +188,7 @@ func TestLifecycle(t *testing.T) {
 	_, err = c.ControllerModifyVolume(ctx, &csi.ControllerModifyVolumeRequest{
 		MutableParameters: map[string]string{"speed": "high"}})
 	wantCode(t, "a change of no volume", err, codes.InvalidArgument)
-	_, err = c.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "b", MutableParameters: map[string]string{"colour": "red"},
-		VolumeCapabilities: []*csi.VolumeCapability{directory}})
+	_, err = c.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: "b",
+		MutableParameters: map[string]string{"colour": "red"}, VolumeCapabilities: []*csi.VolumeCapability{directory}})
 	wantCode(t, "a parameter that the driver does not know", err, codes.InvalidArgument)
 }

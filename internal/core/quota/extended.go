@@ -34,7 +34,8 @@ func isClassResource(look Lookup, name string) bool {
 	}
 	classes, err := look.Classes()
 	for _, c := range classes {
-		if isImplied && c.Name == implied || c.Spec.ExtendedResourceName != nil && *c.Spec.ExtendedResourceName == limited {
+		if isImplied && c.Name == implied ||
+			c.Spec.ExtendedResourceName != nil && *c.Spec.ExtendedResourceName == limited {
 			return true
 		}
 	}

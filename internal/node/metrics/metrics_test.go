@@ -308,8 +308,8 @@ func TestFacts(t *testing.T) {
 	w := newWorld()
 	running, static := pod(), pod()
 	running.Spec.EphemeralContainers = []corev1.EphemeralContainer{{}}
-	running.Spec.Volumes = append(running.Spec.Volumes, corev1.Volume{Name: "claimed", VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+	claimed := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}
+	running.Spec.Volumes = append(running.Spec.Volumes, corev1.Volume{Name: "claimed", VolumeSource: claimed},
 		corev1.Volume{Name: "nfs", VolumeSource: corev1.VolumeSource{NFS: &corev1.NFSVolumeSource{}}})
 	static.Name, static.Annotations = "static", map[string]string{"kubernetes.io/config.source": "file"}
 	w.views = []pods.View{

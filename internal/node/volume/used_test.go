@@ -21,8 +21,9 @@ func TestUsedVolumes(t *testing.T) {
 		t.Fatalf("%v, mounted: %v", set, w.State(pod).Mounted)
 	}
 	pod = pod.DeepCopy()
-	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name: "e", VolumeMounts: []corev1.VolumeMount{{Name: "late", MountPath: "/late"}}}}}
+	debug := corev1.EphemeralContainerCommon{Name: "e",
+		VolumeMounts: []corev1.VolumeMount{{Name: "late", MountPath: "/late"}}}
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: debug}}
 	if w.State(pod).Mounted {
 		t.Error("the volume of the ephemeral container counts as mounted")
 	}

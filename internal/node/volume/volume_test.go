@@ -199,7 +199,8 @@ func (w *world) mustPrepare(pod *corev1.Pod) map[string]spec.Volume {
 func podWith(uid string, volumes ...corev1.Volume) *corev1.Pod {
 	c := corev1.Container{Name: "c"}
 	for i := range volumes {
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumes[i].Name, MountPath: "/" + volumes[i].Name})
+		name := volumes[i].Name
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: "/" + name})
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: types.UID(uid),

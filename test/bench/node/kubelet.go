@@ -126,7 +126,8 @@ func (k *kubelet) agent() *agent {
 }
 
 func (k *kubelet) get(ctx context.Context, path string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/%s", k.port, path), nil)
+	url := fmt.Sprintf("https://127.0.0.1:%d/%s", k.port, path)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,8 @@ func (b *bench) registered(ctx context.Context, a *agent, driver string) error {
 		if err != nil {
 			return false, ignoreNotFound(err)
 		}
-		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver }), nil
+		has := func(d storagev1.CSINodeDriver) bool { return d.Name == driver }
+		return slices.ContainsFunc(n.Spec.Drivers, has), nil
 	})
 }
 
