@@ -69,6 +69,7 @@ type podStatus struct {
 	busy    bool              // being written
 	gone    bool
 	tries   int
+	refusal string          // the last error with which the API server refused the status, until it is stored
 	waiters []chan struct{} // closed when the pod is clean or gone
 }
 
@@ -325,8 +326,13 @@ func (w *Writer) write(ctx context.Context, s *podStatus) {
 		if ctx.Err() != nil {
 			return
 		}
-		klog.FromContext(ctx).V(2).Info("Writing a pod status failed", "pod", klog.KObj(base), "err", err, "retryIn",
-			wait)
+		log := klog.FromContext(ctx)
+		log.V(2).Info("Writing a pod status failed", "pod", klog.KObj(base), "err", err, "retryIn", wait)
+		if refused(err) && s.refusal != err.Error() {
+			s.refusal = err.Error()
+			log.Error(err, "The API server refuses the status of a pod; clients see the previous one", "pod",
+				klog.KObj(base))
+		}
 		s.queued = true
 		time.AfterFunc(wait, func() {
 			w.mu.Lock()
@@ -339,9 +345,14 @@ func (w *Writer) write(ctx context.Context, s *podStatus) {
 		s.tries = 0
 		w.enqueue(s)
 	default:
-		s.tries = 0
+		s.tries, s.refusal = 0, ""
 		s.release()
 	}
+}
+
+// refused reports whether the API server, or a webhook, does not accept what was written: it may never do so.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 
 // conflictTries is how often a write that lost a race is repeated at once.

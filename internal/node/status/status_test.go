@@ -10,11 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/klog/v2"
 
 	"carob/internal/core/podstatus"
 )
@@ -80,12 +82,14 @@ func (s *server) now() *corev1.Pod {
 	return s.pod.DeepCopy()
 }
 
-func start(t *testing.T) (*server, *Writer, *corev1.Pod) {
+func start(t *testing.T) (*server, *Writer, *corev1.Pod) { return startWith(t, t.Context()) }
+
+func startWith(t *testing.T, ctx context.Context) (*server, *Writer, *corev1.Pod) {
 	s := &server{pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "u",
 		ResourceVersion: "1"}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
 		Containers: []corev1.Container{{Name: "c"}}}}}
 	w := New(s)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(ctx)
 	var run sync.WaitGroup
 	run.Go(func() { w.Run(ctx) })
 	t.Cleanup(func() { cancel(); run.Wait() })
@@ -360,6 +364,41 @@ func TestOutage(t *testing.T) {
 		}
 		if got := s.now().Status.Message; got != "second" {
 			t.Errorf("stored %q", got)
+		}
+	})
+}
+
+// A status that the API server refuses is an error in the log, once for each reason; an outage is not.
+func TestRefusalIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var lines []string
+		logger := funcr.New(func(_, line string) {
+			mu.Lock()
+			defer mu.Unlock()
+			lines = append(lines, line)
+		}, funcr.Options{})
+		s, w, pod := startWith(t, klog.NewContext(t.Context(), logger))
+		for _, step := range []struct {
+			fail error
+			want int
+		}{
+			{errors.New("connection refused"), 0},
+			{apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("a webhook denied it")), 1},
+			{apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "a", nil), 2},
+			{nil, 2},
+			{apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "a", nil), 3},
+		} {
+			s.mu.Lock()
+			s.fail = step.fail
+			s.mu.Unlock()
+			w.Set(pod, running(fmt.Sprint(step)))
+			time.Sleep(time.Minute)
+			mu.Lock()
+			if len(lines) != step.want {
+				t.Errorf("after a minute of %v: %q, want %d lines", step.fail, lines, step.want)
+			}
+			mu.Unlock()
 		}
 	})
 }
