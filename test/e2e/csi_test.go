@@ -90,6 +90,7 @@ func TestCSI(t *testing.T) {
 	if got := c.kubectl(t, "exec", "files", "--", "cat", "/data/rows"); got != "row\n" {
 		t.Errorf("the volume has %q", got)
 	}
+	c.expandOnNode(t, d, strings.ReplaceAll(string(text), "DRIVER", name))
 	c.kubectl(t, "delete", "pod", "files", "raw", "inline")
 	c.gone(t, "volumeattachments")
 	testwait.Until(t, "the driver has nothing staged", func() error {
@@ -99,11 +100,33 @@ func TestCSI(t *testing.T) {
 		return nil
 	})
 	rows, err := os.ReadFile(filepath.Join(d.Path("files"), "rows"))
-	if err != nil || string(rows) != "row\n" {
+	if err != nil || string(rows) != "row\nrow\n" {
 		t.Errorf("the data is %q, %v", rows, err)
 	}
 	left, _ := filepath.Glob(filepath.Join(c.KubeletDir, "pods", "*"))
 	if len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// expandOnNode does what the resizer of a driver does when a user requests more: the driver enlarges the volume on the
+// node when a pod with it starts, and the node writes the claim's new size.
+func (c *cluster) expandOnNode(t *testing.T, d *csidriver.Driver, objects string) {
+	t.Helper()
+	c.kubectl(t, "patch", "pvc", "files", "-p", `{"spec":{"resources":{"requests":{"storage":"20Mi"}}}}`)
+	c.kubectl(t, "patch", "pv", "csi-files", "-p", `{"spec":{"capacity":{"storage":"20Mi"}}}`)
+	c.kubectl(t, "patch", "pvc", "files", "--subresource", "status", "-p", `{"status":{"allocatedResources":{"storage":`+
+		`"20Mi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`)
+	c.kubectl(t, "delete", "pod", "files")
+	for object := range strings.SplitSeq(objects, "---\n") {
+		if strings.HasPrefix(object, "apiVersion: v1\nkind: Pod\nmetadata: {name: files}") {
+			c.kubectlIn(t, object, "apply", "-f", "-")
+		}
+	}
+	c.wait(t, "pod/files", "condition=Ready")
+	c.shows(t, []string{"20Mi", ""}, "get", "pvc", "files", "-o",
+		"jsonpath={.status.capacity.storage} {.status.allocatedResourceStatuses.storage}")
+	if got := d.Names("NodeExpandVolume"); got != "NodeExpandVolume" {
+		t.Errorf("calls for the new size: %q", got)
 	}
 }

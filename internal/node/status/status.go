@@ -82,7 +82,10 @@ const (
 
 	endedTime  = time.Second // the kubelet's longest delay: its next look at the runtime
 	retryFirst = 100 * time.Millisecond
-	retryMax   = 10 * time.Second // L0.40
+	// logAfter is after how many tries, 3 s, a refused status is in the log: the authorizer refuses also that of a pod
+	// that is gone, which is forgotten sooner.
+	logAfter = 6
+	retryMax = 10 * time.Second // L0.40
 )
 
 // ErrGone means that the API server has no such pod any more.
@@ -328,7 +331,7 @@ func (w *Writer) write(ctx context.Context, s *podStatus) {
 		}
 		log := klog.FromContext(ctx)
 		log.V(2).Info("Writing a pod status failed", "pod", klog.KObj(base), "err", err, "retryIn", wait)
-		if refused(err) && s.refusal != err.Error() {
+		if refused(err) && s.tries >= logAfter && s.refusal != err.Error() {
 			s.refusal = err.Error()
 			log.Error(err, "The API server refuses the status of a pod; clients see the previous one", "pod",
 				klog.KObj(base))
