@@ -25,6 +25,9 @@ func TestReadOnlyDisk(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
+			pod, _ := c.tryKubectl("", "describe", "pod", "writer")
+			steps, _ := run(carobBin, "timeline", "pod/writer", "--data-dir", c.DataDir)
+			t.Logf("%s\n%s", pod, steps)
 			c.dumpLog(t)
 		}
 		if err := c.end(); err != nil {
