@@ -48,6 +48,7 @@ authorization: {mode: AlwaysAllow}
 cgroupDriver: cgroupfs
 cgroupRoot: /%[2]s
 enforceNodeAllocatable: [none]
+makeIPTablesUtilChains: false
 containerRuntimeEndpoint: %[3]s
 failCgroupV1: false
 failSwapOn: false
