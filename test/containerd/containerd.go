@@ -240,7 +240,7 @@ func (d *Daemon) Close() error {
 	}
 	_ = d.cmd.Process.Signal(syscall.SIGTERM)
 	_ = d.cmd.Wait()
-	unmountBelow(d.dir)
+	UnmountBelow(d.dir)
 	// Where the pods' own cgroups stood; rmdir fails while another containerd uses it.
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/k8s.io")
 	for _, g := range append(groups, "/sys/fs/cgroup/k8s.io") {
@@ -250,8 +250,8 @@ func (d *Daemon) Close() error {
 	return os.RemoveAll(d.dir)
 }
 
-// unmountBelow takes away mounts that a killed task left.
-func unmountBelow(dir string) {
+// UnmountBelow unmounts what killed processes left below a directory.
+func UnmountBelow(dir string) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return

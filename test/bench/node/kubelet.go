@@ -159,21 +159,8 @@ func (k *kubelet) stop() error {
 	if k.cri != nil {
 		err = errors.Join(err, k.cri.Close())
 	}
-	return errors.Join(err, unmountBelow(k.dir), removeGroups(), os.RemoveAll(k.dir))
-}
-
-// unmountBelow unmounts what the kubelet did not.
-func unmountBelow(dir string) error {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return err
-	}
-	for l := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(l); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-			err = errors.Join(err, syscall.Unmount(f[4], syscall.MNT_DETACH))
-		}
-	}
-	return err
+	containerd.UnmountBelow(k.dir)
+	return errors.Join(err, removeGroups(), os.RemoveAll(k.dir))
 }
 
 // hierarchies are the directories of all hierarchies of cgroups.
